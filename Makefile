@@ -1,0 +1,55 @@
+# Two commands matter: `make serve` and `make test`. Each sets up what it needs and can be run again.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+MANIFESTS := pyproject.toml constraints.txt clients/python/pyproject.toml
+
+.PHONY: help setup models serve check test test-system bench soak clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# torch by its exact pin: an open range would bring gigabytes of CUDA with it.
+$(VENV)/.serve: $(MANIFESTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pathline needs Python >= 3.11; run make PYTHON=/path/to/python3.11")'
+	@echo "setup: creating $(VENV) and installing (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt) -e '.[training]' -e clients/python
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.serve
+	@echo "setup: installing the tools for check and test"
+	@$(PIP) -e '.[training,benchmarks,dev]'
+	@touch $@
+
+setup: $(VENV)/.serve ## make .venv and install everything needed to serve and train
+
+models: setup ## train or write what the default model repository lacks
+	@$(BIN)/python -m training defaults
+
+serve: models ## set up, train what is missing, serve on 127.0.0.1:8000
+	@exec $(BIN)/python -m service
+
+check: $(VENV)/.dev ## format, lint, types, import layers
+	@echo "check: ruff format"; $(BIN)/ruff format --check .
+	@echo "check: ruff"; $(BIN)/ruff check .
+	@echo "check: pyright"; $(BIN)/pyright
+	@echo "check: import layers"; $(BIN)/lint-imports
+
+test: $(VENV)/.dev ## all tests that need only Python
+	@echo "test: everything but what needs Debian packages"
+	@$(BIN)/python -m pytest -m "not system"
+
+test-system: $(VENV)/.dev ## tests that need Debian's chromium and prometheus (installs them; needs root)
+	@sh tests/system/install.sh
+	@$(BIN)/python -m pytest -m system
+
+bench: $(VENV)/.dev ## speed side by side with other software
+	@$(BIN)/python -m benchmarks
+
+soak: $(VENV)/.dev ## ten minutes of mixed load against a real service
+	@$(BIN)/python -m benchmarks.soak
+
+clean: ## remove the virtual environment and caches (models are kept)
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis
