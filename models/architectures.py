@@ -1,0 +1,89 @@
+"""The architectures a checkpoint can name: the one list of names, configs and builders.
+
+A checkpoint stores a name and a config, never a class. A new architecture is one entry in `ARCHITECTURES`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import BaseModel, ValidationError
+from torch import nn
+
+from models.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+
+
+class ArchitectureError(ValueError):
+    """An architecture is unknown, or its config is not one it can be built with."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One architecture: its frozen config and what builds a module from it.
+
+    The module has `config` and `event_shape`, and is called as a `VelocityField`.
+    """
+
+    config: type[BaseModel]
+    build: Callable[[Any], nn.Module]
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "residual_mlp": Architecture(ResidualMLPConfig, ResidualMLP),
+    "gaussian": Architecture(GaussianConfig, Gaussian),
+    "mixture": Architecture(MixtureConfig, Mixture),
+}
+
+
+def build(name: str, config: Mapping[str, Any]) -> nn.Module:
+    """Build an untrained module.
+
+    Args:
+        name: a key of `ARCHITECTURES`.
+        config: the fields of its config; those left out take their defaults.
+
+    Raises:
+        ArchitectureError: the name is unknown, or a field of the config is unknown or out of bounds.
+    """
+    architecture = ARCHITECTURES.get(name)
+    if architecture is None:
+        raise ArchitectureError(f"architecture is {name!r}; known are {', '.join(ARCHITECTURES)}")
+    try:
+        fields = architecture.config.model_validate(dict(config))
+    except ValidationError as error:
+        raise ArchitectureError(f"config of {name}: {explain(error)}") from None
+    return architecture.build(fields)
+
+
+def name_of(module: nn.Module) -> str:
+    """The name of a module's architecture.
+
+    Raises:
+        ArchitectureError: the module is of none that is registered.
+    """
+    for name, architecture in ARCHITECTURES.items():
+        if type(module) is architecture.build:
+            return name
+    known = ", ".join(ARCHITECTURES)
+    raise ArchitectureError(f"{type(module).__name__} is no registered architecture; known are {known}")
+
+
+def event_shape_of(module: nn.Module) -> tuple[int, ...]:
+    """The shape of one sample of a module that `build` made."""
+    return cast("tuple[int, ...]", module.event_shape)
+
+
+def explain(error: ValidationError) -> str:
+    """Say in one line what pydantic found: each field, the value found and what was expected."""
+    parts = []
+    for item in error.errors(include_url=False, include_context=False):
+        field = ".".join(str(part) for part in item["loc"]) or "value"
+        found = "" if item["type"] == "missing" else f", found {_short(item['input'])}"
+        parts.append(f"{field}: {item['msg']}{found}")
+    return "; ".join(parts)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,157 @@
+"""From a sample of the flow to data: the inverse of what was done to the data before training."""
+
+import math
+from typing import Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+_MAX_NUMBERS = 1 << 26  # of one tensor of a decoder; refuses absurd cards before anything is allocated
+
+
+class DecoderConfig(BaseModel):
+    """What a `Decoder` does; its numbers are tensors of the checkpoint.
+
+    Attributes:
+        kind: `identity`, `affine` (scale and shift) or `pca` (inverse principal components).
+        event_shape: shape of one sample of the flow.
+        data_shape: shape of one decoded sample.
+        clip: lowest and highest value of decoded data, or None.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["identity", "affine", "pca"] = "identity"
+    event_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
+    data_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
+    clip: tuple[float, float] | None = None
+
+    @property
+    def event_size(self) -> int:
+        """How many numbers one sample of the flow has."""
+        return math.prod(self.event_shape)
+
+    @property
+    def data_size(self) -> int:
+        """How many numbers one decoded sample has."""
+        return math.prod(self.data_shape)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, shape in (("event_shape", self.event_shape), ("data_shape", self.data_shape)):
+            if min(shape) < 1 or math.prod(shape) > _MAX_NUMBERS:
+                raise ValueError(
+                    f"{name} is {shape}; it needs sizes of at least 1, {_MAX_NUMBERS} in all at most"
+                )
+        if self.kind == "pca":
+            if self.event_size * self.data_size > _MAX_NUMBERS:
+                raise ValueError(f"{self.event_size} components of {self.data_size} numbers are too many")
+        elif self.event_size != self.data_size:
+            raise ValueError(f"{self.kind} cannot turn shape {self.event_shape} into {self.data_shape}")
+        if self.clip is not None and not (math.isfinite(sum(self.clip)) and self.clip[0] < self.clip[1]):
+            raise ValueError(f"clip is {self.clip}; it needs two finite numbers, the lower first")
+        return self
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the tensors of this kind; samples are flattened to vectors."""
+        if self.kind == "affine":
+            return {"scale": (self.event_size,), "shift": (self.event_size,)}
+        if self.kind == "pca":
+            return {
+                "mean": (self.data_size,),
+                "components": (self.event_size, self.data_size),
+                "latent_scale": (self.event_size,),
+            }
+        return {}
+
+
+class Decoder(nn.Module):
+    """Decodes rows of samples; made by `identity`, `affine` or `pca`, or empty from a config and then loaded.
+
+    Attributes:
+        config: the frozen description.
+        data_shape: shape of one decoded sample.
+    """
+
+    scale: Tensor
+    shift: Tensor
+    mean: Tensor
+    components: Tensor
+    latent_scale: Tensor
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.data_shape = config.data_shape
+        for name, shape in config.tensor_shapes().items():
+            self.register_buffer(name, torch.zeros(shape))
+
+    @classmethod
+    def identity(
+        cls,
+        event_shape: tuple[int, ...],
+        data_shape: tuple[int, ...] | None = None,
+        clip: tuple[float, float] | None = None,
+    ) -> Self:
+        """A decoder that only reshapes (and clips, if asked)."""
+        data_shape = event_shape if data_shape is None else data_shape
+        return cls(DecoderConfig(kind="identity", event_shape=event_shape, data_shape=data_shape, clip=clip))
+
+    @classmethod
+    def affine(
+        cls,
+        scale: Tensor,
+        shift: Tensor,
+        data_shape: tuple[int, ...] | None = None,
+        clip: tuple[float, float] | None = None,
+    ) -> Self:
+        """Data = sample * scale + shift; both have the shape of one sample."""
+        event_shape = tuple(scale.shape)
+        data_shape = event_shape if data_shape is None else data_shape
+        config = DecoderConfig(kind="affine", event_shape=event_shape, data_shape=data_shape, clip=clip)
+        return cls(config)._filled(scale=scale.reshape(-1), shift=shift.reshape(-1))
+
+    @classmethod
+    def pca(
+        cls,
+        mean: Tensor,
+        components: Tensor,
+        latent_scale: Tensor,
+        data_shape: tuple[int, ...],
+        clip: tuple[float, float] | None = None,
+    ) -> Self:
+        """Data = (sample * latent_scale) @ components + mean.
+
+        Args:
+            mean: mean of the flattened data, (data,).
+            components: one principal component a row, (latent, data).
+            latent_scale: what a sample is multiplied by to give principal coordinates, (latent,).
+            data_shape: shape of one decoded sample.
+            clip: lowest and highest value of data, or None.
+        """
+        config = DecoderConfig(kind="pca", event_shape=(len(components),), data_shape=data_shape, clip=clip)
+        return cls(config)._filled(mean=mean, components=components, latent_scale=latent_scale)
+
+    def _filled(self, **tensors: Tensor) -> Self:
+        for name, tensor in tensors.items():
+            expected = self.config.tensor_shapes()[name]
+            if tuple(tensor.shape) != expected:
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}; a {self.config} needs {expected}")
+            setattr(self, name, tensor.detach().clone().contiguous())
+        return self
+
+    def decode(self, x: Tensor) -> Tensor:
+        """Turn samples (rows, *event_shape) into data (rows, *data_shape), in the dtype of x."""
+        data = x.reshape(len(x), self.config.event_size)
+        if self.config.kind == "affine":
+            data = data * self.scale + self.shift
+        elif self.config.kind == "pca":
+            data = (data * self.latent_scale) @ self.components + self.mean
+        if self.config.clip is not None:
+            data = data.clamp(*self.config.clip)
+        return data.reshape(len(x), *self.data_shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same as `decode`."""
+        return self.decode(x)

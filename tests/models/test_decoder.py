@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from models.decoder import Decoder, DecoderConfig
+
+
+def test_identity_reshapes_and_clips() -> None:
+    decoder = Decoder.identity((4,), (2, 2), clip=(0.0, 1.0))
+    x = torch.tensor([[-1.0, 0.5, 2.0, 1.0]])
+    assert decoder.decode(x).tolist() == [[[0.0, 0.5], [1.0, 1.0]]]
+    assert decoder.data_shape == (2, 2)
+    assert Decoder.identity((3,)).data_shape == (3,)
+
+
+def test_affine_scales_then_shifts() -> None:
+    decoder = Decoder.affine(torch.tensor([2.0, 3.0]), torch.tensor([1.0, -1.0]))
+    assert decoder(torch.tensor([[1.0, 1.0], [0.0, 2.0]])).tolist() == [[3.0, 2.0], [1.0, 5.0]]
+
+
+def test_pca_inverts_a_full_decomposition() -> None:
+    data = np.random.default_rng(0).normal(size=(50, 6)) @ np.diag([5, 4, 3, 2, 1, 0.5]) + 7.0
+    mean = data.mean(0)
+    _, _, components = np.linalg.svd(data - mean, full_matrices=False)
+    latents = (data - mean) @ components.T
+    scale = latents.std(0)
+    decoder = Decoder.pca(*(torch.from_numpy(a) for a in (mean, components, scale)), data_shape=(2, 3))
+    decoded = decoder.decode(torch.from_numpy(latents / scale))
+    assert decoded.shape == (50, 2, 3)
+    np.testing.assert_allclose(decoded.reshape(50, 6).numpy(), data, rtol=1e-12)
+
+
+def test_an_empty_decoder_takes_the_tensors_of_another() -> None:
+    first = Decoder.pca(torch.ones(6), torch.arange(12.0).reshape(2, 6), torch.tensor([1.0, 2.0]), (6,))
+    with torch.device("meta"):
+        second = Decoder(first.config)
+    second.load_state_dict(first.state_dict(), assign=True)
+    x = torch.tensor([[1.0, -1.0]])
+    assert torch.equal(first.decode(x), second.decode(x))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"kind": "zip", "event_shape": (2,), "data_shape": (2,)}, "kind"),
+        ({"event_shape": (2,), "data_shape": (3,)}, "identity cannot turn"),
+        ({"event_shape": (0,), "data_shape": (0,)}, "event_shape is"),
+        ({"kind": "pca", "event_shape": (10**6,), "data_shape": (10**6,)}, "too many"),
+        ({"event_shape": (10**12,), "data_shape": (10**12,)}, "event_shape is"),
+        ({"event_shape": (2,), "data_shape": (2,), "clip": (1.0, 0.0)}, "clip is"),
+        ({"event_shape": (2,), "data_shape": (2,), "clip": (0.0, float("nan"))}, "clip is"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(fields: dict, named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        DecoderConfig(**fields)
+
+
+def test_tensors_of_a_wrong_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match="mean has shape"):
+        Decoder.pca(torch.ones(5), torch.ones(2, 6), torch.ones(2), (6,))

@@ -1,0 +1,94 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import ndtri
+from scipy.stats import kstest
+
+from models.noise import NoiseError, _uniform, noise
+
+MASK = (1 << 64) - 1
+
+
+def philox(key: int, counter: int) -> list[int]:
+    """Philox4x64-10 in Python integers, from the paper of Salmon et al. (2011)."""
+    c = [(counter >> (64 * i)) & MASK for i in range(4)]
+    k0, k1 = key & MASK, key >> 64
+    for _ in range(10):
+        p0, p1 = c[0] * 0xD2E7470EE14C6C93, c[2] * 0xCA5A826395121157
+        c = [(p1 >> 64) ^ c[1] ^ k0, p1 & MASK, (p0 >> 64) ^ c[3] ^ k1, p0 & MASK]
+        k0, k1 = (k0 + 0x9E3779B97F4A7C15) & MASK, (k1 + 0xBB67AE8584CAA73B) & MASK
+    return c
+
+
+def slow(seed: int, index: int, size: int) -> list[float]:
+    """Sample `index` of `seed`, one number at a time; NumPy counts from 1."""
+    counters = math.ceil(size / 4)
+    words = [w for j in range(counters) for w in philox(seed, index * counters + j + 1)]
+    return [float(ndtri(float(Fraction(2 * (w >> 11) + 1, 2**54)))) for w in words[:size]]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345678901, 2**63 - 1])
+@pytest.mark.parametrize("index", [0, 1, 7, 2**31, 2**62, 2**63 - 2])
+@pytest.mark.parametrize("shape", [(1,), (2,), (4,), (5,), (3, 3), (64,)])
+def test_agrees_with_an_independent_slow_computation(seed: int, index: int, shape: tuple[int, ...]) -> None:
+    found = noise(seed, index, 2, shape, torch.float64)
+    assert found.shape == (2, *shape)
+    expected = [slow(seed, index + row, math.prod(shape)) for row in range(2)]
+    assert found.reshape(2, -1).tolist() == expected
+
+
+@pytest.mark.parametrize("size", [2, 3, 64])
+def test_a_sample_depends_on_seed_and_index_only(size: int) -> None:
+    whole = noise(3, 0, 300, (size,))
+    for first, number in [(0, 1), (17, 100), (255, 45), (299, 1)]:
+        assert torch.equal(noise(3, first, number, (size,)), whole[first : first + number])
+    assert not torch.equal(noise(4, 0, 300, (size,)), whole)
+
+
+def test_is_the_same_across_the_internal_chunks() -> None:
+    size = 4096  # 256 rows a chunk
+    whole = noise(9, 2**62, 600, (size,))
+    for row in (0, 255, 256, 511, 512, 599):
+        assert torch.equal(noise(9, 2**62 + row, 1, (size,))[0], whole[row])
+
+
+def test_float32_is_the_rounded_float64() -> None:
+    assert torch.equal(noise(1, 5, 100, (3,)), noise(1, 5, 100, (3,), torch.float64).float())
+
+
+def test_is_standard_normal_and_uncorrelated() -> None:
+    z = noise(0, 0, 100_000, (2,), torch.float64).numpy()
+    assert kstest(z.ravel(), "norm").pvalue > 0.001
+    assert abs(np.corrcoef(z.T)[0, 1]) < 0.015
+    assert abs(np.corrcoef(z[1:, 0], z[:-1, 0])[0, 1]) < 0.015
+
+
+def test_the_most_extreme_words_give_finite_numbers() -> None:
+    uniform = _uniform(np.array([0, MASK], dtype=np.uint64))
+    assert uniform.tolist() == [2.0**-54, 1 - 2.0**-53]
+    assert np.isfinite(ndtri(uniform)).all()
+
+
+def test_no_samples_and_scalar_events() -> None:
+    assert noise(0, 0, 0, (2, 3)).shape == (0, 2, 3)
+    assert noise(0, 0, 5, ()).shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((-1, 0, 1, (2,)), "seed is -1"),
+        ((2**63, 0, 1, (2,)), "seed is 9223372036854775808"),
+        (("7", 0, 1, (2,)), "seed is '7'"),
+        ((True, 0, 1, (2,)), "seed is True"),
+        ((0, -1, 1, (2,)), "first_index is -1"),
+        ((0, 0, -1, (2,)), "num_samples is -1"),
+        ((0, 0, 1, (2,), torch.float16), "float16"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: tuple, named: str) -> None:
+    with pytest.raises(NoiseError, match=named):
+        noise(*arguments)
