@@ -41,9 +41,7 @@ class DecoderConfig(BaseModel):
     def _check(self) -> Self:
         for name, shape in (("event_shape", self.event_shape), ("data_shape", self.data_shape)):
             if min(shape) < 1 or math.prod(shape) > _MAX_NUMBERS:
-                raise ValueError(
-                    f"{name} is {shape}; it needs sizes of at least 1, {_MAX_NUMBERS} in all at most"
-                )
+                raise ValueError(f"{name} is {shape}; it needs sizes of at least 1, {_MAX_NUMBERS} in all at most")
         if self.kind == "pca":
             if self.event_size * self.data_size > _MAX_NUMBERS:
                 raise ValueError(f"{self.event_size} components of {self.data_size} numbers are too many")
