@@ -1,0 +1,9 @@
+"""The numerics: tableaus, plans, lanes and the offline driver. Knows no network, no HTTP and no files."""
+
+from solvers import catalogue
+from solvers.errors import SolverError, Status
+from solvers.integrate import Solution, integrate
+from solvers.plan import Adaptive, Plan, resolve
+from solvers.trace import Trace
+
+__all__ = ["Adaptive", "Plan", "Solution", "SolverError", "Status", "Trace", "catalogue", "integrate", "resolve"]

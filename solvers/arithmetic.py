@@ -1,0 +1,104 @@
+"""Sums over slots and coordinates whose bits depend on nothing but the lane itself.
+
+Library reductions and matrix products choose their order of summation by the shape of the whole tensor, so a lane's
+last bit would change with its neighbours. Here every operation is elementwise and rounded correctly, in an order fixed
+by the lane's own length: the result cannot depend on how many lanes there are, where a lane stands, or on the threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def combine(weights: NDArray[np.float64], k: Tensor) -> Tensor:
+    """Weighted sums of stored velocities.
+
+    Args:
+        weights: (n, m, s) float64, m sets of weights for each lane over the first s slots.
+        k: (n, S, D) with S >= s.
+
+    Returns:
+        (n, m, D) sum over s of weights * k, in k's dtype, summed in the order of the slots.
+    """
+    used = weights.shape[-1]
+    w = torch.from_numpy(weights).to(k.device, k.dtype)
+    products = w[..., None] * k[:, None, :used]
+    total = products[:, :, 0]
+    if used > 1:
+        total = total + products[:, :, 1]
+    for slot in range(2, used):
+        total += products[:, :, slot]
+    return total
+
+
+def row_sums(values: Tensor) -> NDArray[np.float64]:
+    """Sum each row by halving.
+
+    Args:
+        values: (n, D) float64; overwritten.
+
+    Returns:
+        (n,) on the host.
+    """
+    width = values.shape[1]
+    while width > 1:
+        half = (width + 1) // 2
+        values[:, : width - half] += values[:, half:width]
+        width = half
+    return values[:, 0].cpu().numpy() if values.shape[1] else np.zeros(len(values))
+
+
+def finite_rows(values: Tensor) -> NDArray[np.bool_]:
+    """(n,) whether all of a row of (n, D) is finite."""
+    return torch.isfinite(values).all(dim=1).cpu().numpy()
+
+
+def pick(values: Tensor, index: NDArray[np.int64]) -> Tensor:
+    """Rows of a tensor by sorted index; the tensor itself where that is all of them."""
+    if len(index) == len(values):
+        return values
+    return values.index_select(0, torch.from_numpy(index).to(values.device))
+
+
+def put(values: Tensor, index: NDArray[np.int64], rows: Tensor) -> Tensor:
+    """The tensor with those rows replaced; `rows` itself where that is all of them."""
+    if len(index) == len(values):
+        return rows
+    return values.index_copy_(0, torch.from_numpy(index).to(values.device), rows)
+
+
+def group_norms(
+    sums: NDArray[np.float64], width: int, groups: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Root mean square of each lane's scaled values, shared by the lanes of a group.
+
+    Args:
+        sums: (n,) sums of squares over a lane's `width` numbers, NaN for a lane that is not finite.
+        width: D.
+        groups: (n,) -1 for a lane on its own; lanes with the same other number share one norm: the mean over all of
+            them that are finite, summed in lane order.
+
+    Returns:
+        (n,) norms; a lane that is not finite keeps NaN.
+    """
+    if not (groups >= 0).any():
+        return np.sqrt(sums / width)
+    _, member = np.unique(groups, return_inverse=True)
+    finite = np.isfinite(sums)
+    # bincount adds in the order of its input, which is the order of the samples.
+    totals = np.bincount(member, weights=np.where(finite, sums, 0.0))
+    counts = np.bincount(member, weights=finite)
+    with np.errstate(invalid="ignore"):
+        shared = (totals / (counts * width))[member]
+    return np.sqrt(np.where(groups >= 0, np.where(finite, shared, np.nan), sums / width))
+
+
+def all_of_group(flags: NDArray[np.bool_], groups: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(n,) each lane's flag; in a group, whether all of its lanes have it."""
+    if not (groups >= 0).any():
+        return flags
+    _, member = np.unique(groups, return_inverse=True)
+    return np.where(groups >= 0, (np.bincount(member, weights=~flags) == 0)[member], flags)

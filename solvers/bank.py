@@ -1,0 +1,152 @@
+"""Where an arena keeps the rows and grids of the plans that its lanes follow.
+
+Everything lies in a few growing arrays, so that a tick gathers the weights of all lanes with one index; a plan's
+space is given back when its last lane has left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.plan import Adaptive, Plan
+from solvers.rows import DEGREE, Rows
+
+
+@dataclass
+class Space:
+    """Allocates stretches of a growing index range, first fit."""
+
+    size: int = 0
+    free: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, count: int) -> int:
+        """The first index of `count` free ones; `size` may have grown."""
+        for k, (first, length) in enumerate(self.free):
+            if length >= count:
+                self.free[k : k + 1] = [(first + count, length - count)] if length > count else []
+                return first
+        first = self.size
+        if self.free and sum(self.free[-1]) == self.size:
+            first = self.free.pop()[0]
+        self.size = max(2 * self.size, first + count, 64)
+        if self.size > first + count:
+            self.free.append((first + count, self.size - first - count))
+        return first
+
+    def give(self, first: int, count: int) -> None:
+        """Give a stretch back; neighbours that are free are joined."""
+        merged: list[tuple[int, int]] = []
+        for start, length in sorted([*self.free, (first, count)]):
+            if merged and sum(merged[-1]) == start:
+                merged[-1] = (merged[-1][0], merged[-1][1] + length)
+            else:
+                merged.append((start, length))
+        self.free = merged
+
+
+def _grown(array: NDArray, size: int) -> NDArray:
+    if len(array) >= size:
+        return array
+    return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), dtype=array.dtype)])
+
+
+@dataclass
+class _Loaded:
+    first: int
+    count: int
+    users: int = 0
+
+
+class Bank:
+    """Rows by absolute index, and grid times by absolute index.
+
+    Attributes:
+        weights: (R, 5, S): the weights a, b, e, stiff and bend of each row.
+        c, used, slot, kind, next, restart, fsal, dense: (R,) see `Rows`; `next` and `restart` are absolute here, `used`
+            is how many leading slots of the query weights are not zero, `dense` the index of the dense output or -1.
+        times: (G,) the grids, and the times to save at.
+        curves: (M, S, DEGREE) the dense outputs.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.weights = np.zeros((0, 5, slots))
+        self.c = np.zeros(0)
+        self.used, self.slot, self.kind = (np.zeros(0, dtype=np.int64) for _ in range(3))
+        self.next, self.restart, self.dense = (np.zeros(0, dtype=np.int64) for _ in range(3))
+        self.fsal = np.zeros(0, dtype=bool)
+        self.times = np.zeros(0)
+        self.curves = np.zeros((0, slots, DEGREE))
+        self._row_space, self._time_space = Space(), Space()
+        self._rows: dict[int, _Loaded] = {}
+        self._grids: dict[int, _Loaded] = {}
+
+    def hold(self, solve: Plan | Adaptive) -> tuple[int, int]:
+        """Load a plan or method if it is not here, and count one more user. The caller keeps `solve` alive.
+
+        Returns:
+            (first row, first time); the latter is 0 for a method under error control, which has no grid.
+        """
+        loaded = self._rows.get(id(solve.rows))
+        if loaded is None:
+            loaded = self._rows[id(solve.rows)] = _Loaded(self._load(solve.rows), len(solve.rows.c))
+        loaded.users += 1
+        return loaded.first, self.hold_times(solve.times) if isinstance(solve, Plan) else 0
+
+    def hold_times(self, times: NDArray[np.float64]) -> int:
+        """Load times if they are not here, count one more user, and tell their first index."""
+        grid = self._grids.get(id(times))
+        if grid is None:
+            first = self._time_space.take(len(times))
+            self.times = _grown(self.times, self._time_space.size)
+            self.times[first : first + len(times)] = times
+            grid = self._grids[id(times)] = _Loaded(first, len(times))
+        grid.users += 1
+        return grid.first
+
+    def release(self, solve: Plan | Adaptive) -> None:
+        """A user has left; the space is freed with the last of them."""
+        self._leave(self._rows, id(solve.rows), self._row_space)
+        if isinstance(solve, Plan):
+            self.release_times(solve.times)
+
+    def release_times(self, times: NDArray[np.float64]) -> None:
+        """The counterpart of `hold_times`."""
+        self._leave(self._grids, id(times), self._time_space)
+
+    @staticmethod
+    def _leave(table: dict[int, _Loaded], key: int, space: Space) -> None:
+        loaded = table[key]
+        loaded.users -= 1
+        if not loaded.users:
+            space.give(loaded.first, loaded.count)
+            del table[key]
+
+    def _load(self, rows: Rows) -> int:
+        count, width = rows.a.shape
+        first = self._row_space.take(count)
+        size = self._row_space.size
+        for name in ("weights", "c", "used", "slot", "kind", "next", "restart", "dense", "fsal"):
+            setattr(self, name, _grown(getattr(self, name), size))
+        here = slice(first, first + count)
+        self.weights[here] = 0.0
+        for k, table in enumerate((rows.a, rows.b, rows.e, rows.stiff, rows.bend)):
+            self.weights[here, k, :width] = table
+        self.c[here], self.slot[here], self.kind[here] = rows.c, rows.slot, rows.kind
+        self.used[here] = ((rows.a != 0) * (np.arange(width) + 1)).max(axis=1)
+        self.next[here], self.restart[here], self.fsal[here] = first + rows.next, first + rows.restart, rows.fsal
+        self.dense[here] = -1 if rows.dense is None else self._curve(rows.dense)
+        return first
+
+    def _curve(self, dense: NDArray[np.float64]) -> int:
+        """Dense outputs are few (one a method) and stay."""
+        curve = np.zeros((self.slots, DEGREE))
+        curve[: len(dense)] = dense
+        for k, known in enumerate(self.curves):
+            if np.array_equal(known, curve):
+                return k
+        self.curves = np.concatenate([self.curves, curve[None]])
+        return len(self.curves) - 1

@@ -1,0 +1,178 @@
+"""The solvers by name: the one list that the API, the docs and the order tests derive from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from solvers.errors import SolverError
+from solvers.grids import GRIDS
+from solvers.multistep import STARTS
+from solvers.tableaus import TABLEAUS, Tableau
+
+
+@dataclass(frozen=True)
+class Solver:
+    """One entry: a Runge-Kutta tableau, or the order of an Adams-Bashforth method with its starter.
+
+    Attributes:
+        name: what users ask for.
+        tableau: the tableau; for a multistep method, the one its `rk` start uses.
+        multistep_order: the order of a multistep method, 0 for a Runge-Kutta method.
+        reference: where the method stands.
+    """
+
+    name: str
+    tableau: Tableau
+    multistep_order: int = 0
+    reference: str = ""
+
+    @property
+    def order(self) -> int:
+        """The order of the solution."""
+        return self.multistep_order or self.tableau.order
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether there is an error estimate, so that tolerances can be given."""
+        return not self.multistep_order and self.tableau.adaptive
+
+    @property
+    def kind(self) -> str:
+        """`adaptive` (fixed steps too, where steps are given), `fixed` or `multistep`."""
+        return "multistep" if self.multistep_order else "adaptive" if self.adaptive else "fixed"
+
+    @property
+    def extra_calls(self) -> int:
+        """Calls beyond N of a multistep method with the `rk` start."""
+        return max(self.multistep_order - 1, 0) * (self.tableau.used_stages - 1)
+
+    @property
+    def cost(self) -> str:
+        """The NFE of N steps or of A attempts, as a formula."""
+        if self.multistep_order:
+            return f"N (start: ramp), N + {self.extra_calls} (start: rk)"
+        stages = self.tableau.used_stages
+        fixed = f"{stages} N" if stages > 1 else "N"
+        if not self.adaptive:
+            return fixed
+        return f"2 + {self.tableau.stages - 1} A (first_step given: 1 + {self.tableau.stages - 1} A), fixed: {fixed}"
+
+    @cached_property
+    def stability_limit(self) -> float:
+        """The largest z with |R(-x)| <= 1 for all x in [0, z]: y' = -y is stable for h up to z.
+
+        Found from the stability polynomial (Hairer & Wanner II, IV.2) or, for multistep methods, from the roots of
+        the characteristic polynomial (Hairer I, III.9 and Hairer & Wanner II, V.1).
+        """
+        grows = self._multistep_grows if self.multistep_order else self._polynomial_grows
+        grid = np.linspace(0, 8, 8001)[1:]
+        first = next(float(x) for x in grid if grows(float(x)))
+        low, high = first - 1e-3, first
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if grows(middle) else (middle, high)
+        return low
+
+    def _polynomial_grows(self, x: float) -> bool:
+        s = self.tableau.used_stages
+        a, b = self.tableau.matrix[:s, :s], np.array(self.tableau.b[:s])
+        return abs(1 - x * b @ np.linalg.solve(np.eye(s) + x * a, np.ones(s))) > 1 + 1e-13
+
+    def _multistep_grows(self, x: float) -> bool:
+        weights = ADAMS_BASHFORTH[self.multistep_order]
+        roots = np.roots(np.concatenate([[1.0, -1.0 + x * weights[0]], x * np.array(weights[1:])]))
+        return float(np.abs(roots).max()) > 1 + 1e-12
+
+    def describe(self) -> dict[str, object]:
+        """The entry as JSON-ready data, as `GET /v1/solvers` shows it."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "order": self.order,
+            "embedded_order": self.tableau.embedded_order if self.adaptive else None,
+            "stages": 1 if self.multistep_order else self.tableau.stages,
+            "fsal": not self.multistep_order and self.tableau.fsal,
+            "cost": self.cost,
+            "stability_limit": round(self.stability_limit, 6),
+            "parameters": self.parameters,
+            "reference": self.reference or self.tableau.reference,
+        }
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """What a request may set for this solver, and what each takes."""
+        parameters: dict[str, object] = {"steps": "integer, at least 1", "grid": list(GRIDS)}
+        if self.multistep_order:
+            parameters["start"] = list(STARTS)
+        if self.adaptive:
+            parameters |= {
+                "rtol": "number, 1e-5 where left out",
+                "atol": "number, 1e-5 where left out",
+                "controller": ["paper", "i", "pi"],
+                "error_control": ["sample", "batch"],
+                "first_step": "number, automatic where left out",
+            }
+        return parameters
+
+
+ADAMS_BASHFORTH: dict[int, tuple[float, ...]] = {
+    2: (3 / 2, -1 / 2),
+    3: (23 / 12, -16 / 12, 5 / 12),
+    4: (55 / 24, -59 / 24, 37 / 24, -9 / 24),
+}
+"""Weights on a uniform grid (Hairer I, III.1 eq. (1.5')), for the stability limits."""
+
+_SOLVERS: dict[str, Solver] = {}
+
+
+def register(tableau: Tableau) -> Solver:
+    """Add a Runge-Kutta method to the catalogue; everything else follows from its tableau.
+
+    Raises:
+        ValueError: if the name is taken.
+    """
+    return _add(Solver(tableau.name, tableau))
+
+
+def _add(solver: Solver) -> Solver:
+    if solver.name in _SOLVERS:
+        raise ValueError(f"solver {solver.name!r} is registered already")
+    _SOLVERS[solver.name] = solver
+    return solver
+
+
+def unregister(name: str) -> None:
+    """Take a solver out again (KeyError if it is not there)."""
+    del _SOLVERS[name]
+
+
+def solvers() -> dict[str, Solver]:
+    """All solvers by name, in the order they were added."""
+    return dict(_SOLVERS)
+
+
+def find(name: str) -> Solver:
+    """The solver of that name.
+
+    Raises:
+        SolverError: naming those there are.
+    """
+    if name not in _SOLVERS:
+        raise SolverError("solver", f"unknown solver {name!r}; use one of {', '.join(_SOLVERS)}")
+    return _SOLVERS[name]
+
+
+for _tableau in TABLEAUS:
+    register(_tableau)
+for _order, _starter in ((2, "heun2"), (3, "heun2"), (4, "bosh3")):
+    _add(
+        Solver(
+            f"ab{_order}",
+            _SOLVERS[_starter].tableau,
+            multistep_order=_order,
+            reference="Bashforth & Adams 1883; Hairer I, III.1 and III.5 for any grid",
+        )
+    )

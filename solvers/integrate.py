@@ -1,0 +1,158 @@
+"""The offline driver: run lanes to the end for one velocity field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from solvers.errors import SolverError, Status, status_of
+from solvers.grids import GridSpec
+from solvers.lanes import Admission, Finished, Lanes
+from solvers.plan import Adaptive, Plan, resolve
+from solvers.saving import check_save_at
+from solvers.trace import Trace
+
+Velocity = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What `integrate` returns.
+
+    Attributes:
+        x: (samples, *event) states at the end of the span; for a sample that failed, the last finite one.
+        t: (samples,) float64 the times reached.
+        nfe: (samples,) int64 velocity evaluations of each sample.
+        status: one `Status` a sample.
+        trace: one entry for each attempted step.
+        saved: (samples, M, *event) states at `save_at`, NaN where a sample did not get there; None without `save_at`.
+        settings: the solver as resolved.
+    """
+
+    x: Tensor
+    t: NDArray[np.float64]
+    nfe: NDArray[np.int64]
+    status: tuple[Status, ...]
+    trace: Trace
+    saved: Tensor | None
+    settings: dict[str, object]
+
+
+@torch.no_grad()
+def integrate(
+    velocity: Velocity,
+    x0: Tensor,
+    *,
+    solver: str = "dopri5",
+    steps: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    t_span: Sequence[float] = (0.0, 1.0),
+    grid: GridSpec = "uniform",
+    start: str | None = None,
+    error_control: str = "sample",
+    controller: str | None = None,
+    first_step: float | None = None,
+    max_nfe: int = 10_000,
+    save_at: Sequence[float] | None = None,
+    progress: bool = False,
+) -> Solution:
+    """Solve dx/dt = velocity(x, t) for many samples at once, each on its own.
+
+    Args:
+        velocity: (rows, *event), (rows,) -> (rows, *event); any function or torch module. It sees only the samples that
+            still run. Both arguments and the answer have x0's dtype and device.
+        x0: (samples, *event) starting states, floating point. No samples at all is a valid request.
+        solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_nfe: see
+            `solvers.plan.resolve`.
+        save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid
+            points; under error control dopri5 and tsit5 use their own dense output (order 4), bosh3 cubic Hermite
+            interpolation, none of them at a further call.
+        progress: show a progress bar on stderr: the share of the span that the slowest sample has behind it.
+
+    Raises:
+        SolverError: for arguments that contradict each other or cannot be met, and for a velocity whose answer has the
+            wrong shape, dtype or device. What `velocity` itself raises passes through.
+    """
+    if not isinstance(x0, Tensor) or not x0.is_floating_point() or x0.ndim < 1:
+        raise SolverError("x0", "x0 must be a floating-point tensor of shape (samples, *event)")
+    solve = resolve(
+        solver=solver, steps=steps, rtol=rtol, atol=atol, grid=grid, start=start, error_control=error_control,
+        controller=controller, first_step=first_step, max_nfe=max_nfe, t_span=t_span, dtype=x0.dtype,
+    )  # fmt: skip
+    points = check_save_at(solve, save_at)
+    slots = max(solve.rows.slots, 2)
+    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots)
+    lanes.admit([Admission(solve, x0, save_at=points)])
+    results = _Results(x0, solve, points)
+    results.take(lanes.collect(), lanes)
+    with tqdm(total=1.0, disable=not progress, bar_format="{l_bar}{bar}| t = {postfix} [{elapsed}<{remaining}]") as bar:
+        while len(lanes):
+            x, t = lanes.query()
+            results.take(lanes.absorb(checked(velocity(x, t), x)), lanes)
+            if progress:
+                bar.n = lanes.progress()
+                bar.set_postfix_str(f"{bar.n:.3f}")
+    return results.solution()
+
+
+def checked(v: object, x: Tensor) -> Tensor:
+    """The velocity, if it fits the states it was asked for.
+
+    Raises:
+        SolverError: naming what came and what was expected.
+    """
+    if isinstance(v, Tensor) and v.shape == x.shape and v.dtype == x.dtype and v.device == x.device:
+        return v
+    found = f"{tuple(v.shape)} {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
+    raise SolverError(
+        "velocity",
+        f"the velocity must return a tensor like x, {tuple(x.shape)} {x.dtype} on {x.device}, but returned {found}",
+    )
+
+
+class _Results:
+    """Collects lanes in the order they end and hands them out in the order of the samples."""
+
+    def __init__(self, x0: Tensor, solve: Plan | Adaptive, save_at: NDArray[np.float64] | None) -> None:
+        n = len(x0)
+        self.solve = solve
+        self.x = torch.empty_like(x0)
+        self.t, self.nfe, self.code = np.zeros(n), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+        self.grid_steps = np.zeros(n, dtype=np.int64)
+        self.samples: list[NDArray[np.int64]] = []
+        self.steps: list[NDArray[np.float64]] = []
+        self.saved = None if save_at is None else x0.new_full((n, len(save_at), *x0.shape[1:]), float("nan"))
+
+    def take(self, finished: Finished | None, lanes: Lanes) -> None:
+        for part in lanes.take_saved():
+            assert self.saved is not None  # noqa: S101  (lanes save only where save_at was given)
+            where = (torch.from_numpy(part.index), torch.from_numpy(part.place))
+            self.saved[where] = part.x.reshape(-1, *self.x.shape[1:])
+        if finished is None:
+            return
+        index = finished.index
+        self.x[torch.from_numpy(index)] = finished.x
+        self.t[index], self.nfe[index], self.code[index] = finished.t, finished.nfe, finished.status
+        self.grid_steps[index] = finished.grid_steps
+        self.samples.append(np.repeat(index, finished.attempts))
+        self.steps.append(finished.steps)
+
+    def trace(self) -> Trace:
+        if isinstance(self.solve, Plan):
+            return Trace.of_grid(self.solve.times, np.arange(len(self.t)), self.grid_steps)
+        if not self.samples:
+            return Trace.empty()
+        sample = np.concatenate(self.samples)
+        order = np.argsort(sample, kind="stable")
+        return Trace.build(sample[order], np.concatenate(self.steps)[order])
+
+    def solution(self) -> Solution:
+        status = tuple(status_of(int(code)) for code in self.code)
+        return Solution(self.x, self.t, self.nfe, status, self.trace(), self.saved, self.solve.settings)

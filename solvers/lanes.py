@@ -1,0 +1,252 @@
+"""Lanes: many independent trajectories, one vectorised tick for all of them.
+
+One tick is `query` (where is the network asked?), the caller's single network call, and `absorb`. Data (x, K) lie in
+tensors on the device, one row a lane; times, step sizes and counters lie in NumPy arrays on the host, one column a
+lane. Nothing loops over lanes or requests: a tick costs a constant number of small operations.
+
+Each lane's arithmetic is elementwise (see `arithmetic`), so it cannot see its neighbours, not even in the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from solvers.arithmetic import combine, pick
+from solvers.bank import Bank
+from solvers.errors import CODES, RUNNING, Status
+from solvers.fields import F, I
+from solvers.plan import Adaptive, Plan
+from solvers.rows import ADAPTIVE_START
+from solvers.saving import Saved
+from solvers.stepping import end_rows
+from solvers.trace import StepLog
+
+SLOTS = 7
+"""How many velocities a lane keeps: enough for every method of the catalogue."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Trajectories to start together.
+
+    Attributes:
+        solve: what they follow.
+        x0: (n, *event) starting states; copied.
+        owner: whose they are; any integer, given back when they end.
+        first_index: the first one's index within its owner's samples; the others count up from it.
+        save_at: (M,) float64 times to save the state at, in the direction of the span, or None.
+    """
+
+    solve: Plan | Adaptive
+    x0: Tensor
+    owner: int = 0
+    first_index: int = 0
+    save_at: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Lanes that ended, in lane order.
+
+    Attributes:
+        owner, index: (n,) whose, and which sample.
+        x: (n, *event) the state reached: the last finite one for a lane that failed.
+        t: (n,) float64 the time reached.
+        nfe: (n,) calls.
+        status: (n,) codes, see `errors.status_of`.
+        attempts: (n,) how many steps of each lane stand in `steps` (0 for plans, whose trace is their grid).
+        steps: (sum, 5) t, h, error, accepted, stiffness of those, lane by lane.
+        grid_steps: (n,) steps that a plan's lane completed; 0 under error control.
+    """
+
+    owner: NDArray[np.int64]
+    index: NDArray[np.int64]
+    x: Tensor
+    t: NDArray[np.float64]
+    nfe: NDArray[np.int64]
+    status: NDArray[np.int64]
+    attempts: NDArray[np.int64]
+    steps: NDArray[np.float64]
+    grid_steps: NDArray[np.int64]
+
+
+@dataclass
+class _Ticket:
+    """One admission: what it holds in the bank, and how many of its lanes still run."""
+
+    solve: Plan | Adaptive
+    save_at: NDArray[np.float64] | None
+    lanes: int
+
+
+@dataclass
+class Lanes:
+    """The state of all lanes of one velocity field.
+
+    Args:
+        event_shape: shape of one state.
+        dtype: of the state.
+        device: where x and K lie.
+        slots: S, how many velocities are kept; unused ones never change a bit of the result.
+    """
+
+    event_shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str = "cpu"
+    slots: int = SLOTS
+
+    x: Tensor = field(init=False)
+    k: Tensor = field(init=False)
+    f: NDArray[np.float64] = field(init=False)
+    i: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.width = prod(self.event_shape)
+        self.bank = Bank(self.slots)
+        self.log = StepLog()
+        self.saved: list[Saved] = []
+        self._tickets: dict[int, _Ticket] = {}
+        self._next_ticket = 0
+        self.x = torch.empty((0, self.width), dtype=self.dtype, device=self.device)
+        self.k = torch.empty((0, self.slots, self.width), dtype=self.dtype, device=self.device)
+        self.f = np.zeros((len(F), 0))
+        self.i = np.zeros((len(I), 0), dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Running lanes."""
+        return self.f.shape[1]
+
+    def admit(self, admissions: Sequence[Admission]) -> None:
+        """Start trajectories; they take part from the next tick on."""
+        admissions = [admission for admission in admissions if len(admission.x0)]
+        if not admissions:
+            return
+        columns = [self._columns(admission) for admission in admissions]
+        self.f = np.concatenate([self.f, *(f for f, _ in columns)], axis=1)
+        self.i = np.concatenate([self.i, *(i for _, i in columns)], axis=1)
+        # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
+        starts = [a.x0.reshape(len(a.x0), self.width).to(self.device, self.dtype) + 0.0 for a in admissions]
+        self.x = torch.cat([self.x, *starts])
+        fresh = self.k.new_zeros((len(self.x) - len(self.k), self.slots, self.width))
+        self.k = torch.cat([self.k, fresh])
+
+    def _columns(self, admission: Admission) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        solve, n = admission.solve, len(admission.x0)
+        ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
+        self._tickets[ticket] = _Ticket(solve, admission.save_at, n)
+        first_row, first_time = self.bank.hold(solve)
+        f, i = np.zeros((len(F), n)), np.zeros((len(I), n), dtype=np.int64)
+        start, end = solve.t_span
+        f[F.T], f[F.T_END] = start, end
+        f[F.LOW], f[F.HIGH] = min(start, end), max(start, end)
+        i[I.ROW], i[I.TICKET], i[I.OWNER] = first_row, ticket, admission.owner
+        i[I.INDEX] = admission.first_index + np.arange(n)
+        i[I.GROUP], i[I.LOG], i[I.STATUS] = -1, -1, RUNNING
+        if isinstance(solve, Plan):
+            i[I.STEP], i[I.LAST] = first_time + 1, first_time + len(solve.times) - 1
+            i[I.FIRST] = first_time
+            f[F.T_NEXT] = solve.times[1]
+            f[F.H] = solve.times[1] - start
+        else:
+            f[F.RTOL], f[F.ATOL], f[F.Q] = solve.rtol, solve.atol, solve.q
+            f[F.ALPHA], f[F.BETA], f[F.BEFORE] = solve.controller.alpha, solve.controller.beta, 1.0
+            f[F.H] = np.copysign(solve.first_step or 0.0, end - start)
+            i[I.MAX_NFE] = solve.max_nfe
+            attempt = len(solve.rows.c) - ADAPTIVE_START - (not solve.rows.fsal)
+            i[I.ATTEMPT] = attempt
+            i[I.GROUP] = ticket if solve.batch else -1
+            i[I.LOG] = self.log.open(n)
+            if (1 if solve.first_step else 2) + attempt > solve.max_nfe:
+                i[I.STATUS] = CODES[Status.MAX_NFE]
+        if admission.save_at is not None:
+            first = self.bank.hold_times(admission.save_at)
+            i[I.SAVE], i[I.SAVE_FIRST], i[I.SAVE_END] = first, first, first + len(admission.save_at)
+        return f, i
+
+    def query(self) -> tuple[Tensor, Tensor]:
+        """Where the network is asked in this tick.
+
+        Returns:
+            x (n, *event) and t (n,), both in the state's dtype; t is never outside a lane's span.
+        """
+        bank, f, row = self.bank, self.f, self.i[I.ROW]
+        h, c = f[F.H], bank.c[row]
+        t = np.where(c == 1.0, f[F.T_NEXT], f[F.T] + c * h)
+        t = np.minimum(np.maximum(t, f[F.LOW]), f[F.HIGH])
+        used = int(bank.used[row].max())
+        if used:
+            x = self.x + combine((bank.weights[row, 0, :used] * h[:, None])[:, None], self.k)[:, 0]
+        else:
+            x = self.x.clone()  # the caller may do with it what it likes
+        times = torch.from_numpy(t).to(self.device, self.dtype)
+        return x.reshape(-1, *self.event_shape), times
+
+    def absorb(self, v: Tensor) -> Finished | None:
+        """Take in the velocities for the last `query` and finish the steps that end with them.
+
+        Args:
+            v: (n, *event) in the state's dtype.
+
+        Returns:
+            The lanes that ended; None where there are none.
+        """
+        n, row = len(self), self.i[I.ROW].copy()
+        places = torch.from_numpy(np.arange(n) * self.slots + self.bank.slot[row]).to(self.device)
+        self.k.view(n * self.slots, self.width).index_copy_(0, places, v.reshape(n, self.width))
+        self.i[I.NFE] += 1
+        kinds = self.bank.kind[row]
+        self.i[I.ROW] = self.bank.next[row]
+        if kinds.any():
+            end_rows(self, row, kinds)
+        return self.collect()
+
+    def stop(self, owner: int, status: Status) -> None:
+        """End all lanes of an owner; `collect` gives them back."""
+        self.i[I.STATUS, self.i[I.OWNER] == owner] = CODES[status]
+
+    def collect(self) -> Finished | None:
+        """Take the ended lanes out and close the gaps."""
+        ended = self.i[I.STATUS] != RUNNING
+        if not ended.any():
+            return None
+        gone, stay = np.flatnonzero(ended), np.flatnonzero(~ended)
+        f, i = self.f[:, gone], self.i[:, gone]
+        counts, steps = np.zeros(len(gone), dtype=np.int64), np.zeros((0, 5))
+        logged = i[I.LOG] >= 0
+        if logged.any():
+            counts[logged], steps = self.log.close(i[I.LOG, logged])
+        x = pick(self.x, gone).reshape(-1, *self.event_shape)
+        grid_steps = np.where(logged, 0, i[I.STEP] - i[I.FIRST] - 1)
+        self.x, self.k = pick(self.x, stay), pick(self.k, stay)
+        self.f, self.i = self.f[:, stay], self.i[:, stay]
+        self._return_tickets(i[I.TICKET])
+        return Finished(i[I.OWNER], i[I.INDEX], x, f[F.T], i[I.NFE], i[I.STATUS], counts, steps, grid_steps)
+
+    def _return_tickets(self, tickets: NDArray[np.int64]) -> None:
+        for number, lanes in zip(*np.unique(tickets, return_counts=True), strict=True):
+            ticket = self._tickets[int(number)]
+            ticket.lanes -= int(lanes)
+            if ticket.lanes == 0:
+                self.bank.release(ticket.solve)
+                if ticket.save_at is not None:
+                    self.bank.release_times(ticket.save_at)
+                del self._tickets[int(number)]
+
+    def take_saved(self) -> list[Saved]:
+        """The states saved since the last call."""
+        saved, self.saved = self.saved, []
+        return saved
+
+    def progress(self) -> float:
+        """The share of its span that the slowest lane has behind it, 1 where none runs."""
+        if not len(self):
+            return 1.0
+        left = np.abs(self.f[F.T_END] - self.f[F.T]) / (self.f[F.HIGH] - self.f[F.LOW])
+        return float(1.0 - left.max())

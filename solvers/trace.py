@@ -1,0 +1,117 @@
+"""The log of attempted steps, kept while lanes run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+COLUMNS = 32
+"""Attempts of a lane that are logged in place; a longer history is moved out in blocks of this size."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Attempted steps, one entry each, ordered by sample and then by attempt.
+
+    Attributes:
+        sample: (E,) index of the sample within its request.
+        t, h: (E,) start and size of the step; h is negative where the span runs backwards.
+        error: (E,) scaled error, accepted at 1 or less; infinite for a non-finite stage, NaN for fixed steps.
+        accepted: (E,) bool.
+        stiffness: (E,) |h| times the estimate of the largest eigenvalue of the Jacobian along the step (Hairer & Wanner
+            II, IV.2, p. 22): explicit methods grow unstable beyond their stability limit. NaN where the method has no
+            two stages at the step's end, or x did not move between them.
+    """
+
+    sample: NDArray[np.int64]
+    t: NDArray[np.float64]
+    h: NDArray[np.float64]
+    error: NDArray[np.float64]
+    accepted: NDArray[np.bool_]
+    stiffness: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+    @classmethod
+    def build(cls, sample: NDArray[np.int64], values: NDArray[np.float64]) -> Trace:
+        """From samples (E,) and columns (E, 5): t, h, error, accepted, stiffness."""
+        t, h, error, accepted, stiffness = values.T
+        return cls(sample, t, h, error, accepted == 1, stiffness)
+
+    @classmethod
+    def empty(cls) -> Trace:
+        """No attempts."""
+        return cls.build(np.zeros(0, dtype=np.int64), np.zeros((0, 5)))
+
+    @classmethod
+    def of_grid(cls, times: NDArray[np.float64], samples: NDArray[np.int64], steps: NDArray[np.int64]) -> Trace:
+        """The trace of fixed steps, which the grid knows beforehand.
+
+        Args:
+            times: (N + 1,) the grid.
+            samples: (n,) sample indices.
+            steps: (n,) how many steps each sample took.
+        """
+        step = np.concatenate([np.arange(count) for count in steps]) if len(steps) else np.zeros(0, dtype=np.int64)
+        values = np.full((len(step), 5), np.nan)
+        values[:, 0], values[:, 1], values[:, 3] = times[step], np.diff(times)[step], 1.0
+        return cls.build(np.repeat(samples, steps), values)
+
+
+class StepLog:
+    """Attempts of running lanes: a fixed place for each lane, so that recording is one vectorised write."""
+
+    def __init__(self) -> None:
+        self._values = np.zeros((0, COLUMNS, 5))
+        self._counts = np.zeros(0, dtype=np.int64)
+        self._free: list[int] = []
+        self._moved: dict[int, list[NDArray[np.float64]]] = {}
+
+    def open(self, lanes: int) -> NDArray[np.int64]:
+        """Places for so many lanes."""
+        missing = lanes - len(self._free)
+        if missing > 0:
+            size = len(self._counts)
+            grown = max(2 * size, size + missing, 64)
+            self._values = np.concatenate([self._values, np.zeros((grown - size, COLUMNS, 5))])
+            self._counts = np.concatenate([self._counts, np.zeros(grown - size, dtype=np.int64)])
+            self._free.extend(range(grown - 1, size - 1, -1))
+        places = np.array(self._free[len(self._free) - lanes :], dtype=np.int64)
+        del self._free[len(self._free) - lanes :]
+        self._counts[places] = 0
+        return places
+
+    def record(self, places: NDArray[np.int64], *columns: NDArray[np.float64]) -> None:
+        """Add one attempt for each place: t, h, error, accepted, stiffness, all (n,)."""
+        counts = self._counts[places]
+        full = places[counts == COLUMNS]
+        if len(full):  # once in COLUMNS attempts of a lane
+            for place in full:
+                self._moved.setdefault(int(place), []).append(self._values[place].copy())
+            self._counts[full] = 0
+            counts = self._counts[places]
+        self._values[places, counts] = np.stack(columns, axis=1)
+        self._counts[places] = counts + 1
+
+    def close(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Take the attempts of lanes out and free their places.
+
+        Returns:
+            (n,) how many each lane had and (sum, 5) their columns, lane by lane.
+        """
+        counts = self._counts[places]
+        if self._moved and any(int(place) in self._moved for place in places):
+            blocks: list[NDArray[np.float64]] = []
+            for k, place in enumerate(places):
+                earlier = self._moved.pop(int(place), [])
+                blocks += [*earlier, self._values[place, : counts[k]]]
+                counts[k] += COLUMNS * len(earlier)
+            values = np.concatenate(blocks)
+        else:
+            taken = np.arange(COLUMNS) < counts[:, None]
+            values = self._values[places][taken]
+        self._free.extend(int(place) for place in places)
+        return counts, values
