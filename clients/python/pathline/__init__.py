@@ -1,0 +1,102 @@
+"""Python client for Pathline, the sampling server for flow-matching models.
+
+    from pathline import Client
+
+    with Client("http://127.0.0.1:8000") as client:
+        result = client.sample("moons", num_samples=256, solver="rk4", steps=20, seed=0)
+        print(result)
+        result.samples  # np.ndarray of shape (256, 2)
+
+`AsyncClient` is the same with await. `pathline.errors` draws the tree of errors; all can be imported from here.
+"""
+
+from importlib.metadata import version as _version
+
+from pathline._async_client import AsyncClient
+from pathline._client import Client
+from pathline._compare import Comparison, ComparisonRow
+from pathline._info import ModelInfo, SolverInfo
+from pathline._request import SampleOptions
+from pathline._result import Failure, Latency, SampleResult, Trace
+from pathline._retry import RetryPolicy
+from pathline.errors import (
+    APIError,
+    BadRequest,
+    ConnectError,
+    ConnectionLost,
+    DeadlineExceeded,
+    Draining,
+    EngineFailed,
+    IncompleteAnswer,
+    InvalidRequest,
+    InvalidURL,
+    MalformedJSON,
+    MethodNotAllowed,
+    ModelUnavailable,
+    NoSuchRoute,
+    NotAcceptable,
+    NotFound,
+    NotReady,
+    Overloaded,
+    PathlineError,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
+    TooLarge,
+    TooManyConnections,
+    TransportError,
+    Unauthorized,
+    Unavailable,
+    UnknownModel,
+    UnknownVersion,
+    Unsupported,
+    UnsupportedMediaType,
+)
+
+__version__ = _version("pathline")
+
+__all__ = [
+    "APIError",
+    "AsyncClient",
+    "BadRequest",
+    "Client",
+    "Comparison",
+    "ComparisonRow",
+    "ConnectError",
+    "ConnectionLost",
+    "DeadlineExceeded",
+    "Draining",
+    "EngineFailed",
+    "Failure",
+    "IncompleteAnswer",
+    "InvalidRequest",
+    "InvalidURL",
+    "Latency",
+    "MalformedJSON",
+    "MethodNotAllowed",
+    "ModelInfo",
+    "ModelUnavailable",
+    "NoSuchRoute",
+    "NotAcceptable",
+    "NotFound",
+    "NotReady",
+    "Overloaded",
+    "PathlineError",
+    "ProtocolError",
+    "RequestTimeout",
+    "RetryPolicy",
+    "SampleOptions",
+    "SampleResult",
+    "ServerError",
+    "SolverInfo",
+    "TooLarge",
+    "TooManyConnections",
+    "Trace",
+    "TransportError",
+    "Unauthorized",
+    "Unavailable",
+    "UnknownModel",
+    "UnknownVersion",
+    "Unsupported",
+    "UnsupportedMediaType",
+]

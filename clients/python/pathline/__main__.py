@@ -1,0 +1,7 @@
+"""``python -m pathline``: the command line."""
+
+import sys
+
+from pathline.cli import main
+
+sys.exit(main())

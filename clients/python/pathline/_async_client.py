@@ -1,0 +1,162 @@
+"""The client for asyncio. All logic is in `_core`; it only moves bytes and waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import httpx
+
+from pathline._compare import Comparison, Spec, compare
+from pathline._core import AGENT, Call, Flow, configured, resume
+from pathline._info import ModelInfo, SolverInfo
+from pathline._problems import reading, sending
+from pathline._request import Pages, SampleOptions, common, sample_request
+from pathline._result import SampleResult
+from pathline._retry import RetryPolicy
+from pathline.errors import PathlineError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """`Client` for asyncio. Use it in an ``async with`` block, or await `aclose`.
+
+    A cancelled call closes its connection, and the service stops computing within one network call.
+
+    Args:
+        base_url: As for `Client`.
+        timeout: As for `Client`.
+        retry: As for `Client`.
+        headers: As for `Client`.
+        transport: As for `Client`; ``httpx.ASGITransport(app)`` runs a service in the same process.
+
+    Raises:
+        InvalidURL: The URL is no http or https URL.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        timeout: float = 10.0,
+        retry: RetryPolicy | None = None,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._core = configured(base_url, timeout, retry)
+        self._http = httpx.AsyncClient(
+            base_url=self._core.url, headers={"User-Agent": AGENT, **(headers or {})}, transport=transport
+        )
+
+    @property
+    def base_url(self) -> str:
+        """URL of the service."""
+        return self._core.url
+
+    async def sample(
+        self,
+        model: str,
+        num_samples: int | None = None,
+        *,
+        solver: str | None = None,
+        steps: int | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        seed: int | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> SampleResult:
+        """Draw samples; arguments, result and errors as in `Client.sample`."""
+        given = common(solver, steps, rtol, atol, options)
+        return await self._run(self._core.sample(sample_request(model, num_samples, seed, given)))
+
+    def iter_samples(
+        self,
+        model: str,
+        total: int,
+        batch: int = 10_000,
+        *,
+        solver: str | None = None,
+        steps: int | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        seed: int | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> AsyncIterator[SampleResult]:
+        """Draw samples page by page (``async for``); arguments and errors as in `Client.iter_samples`."""
+        plan = Pages(model, total, batch, seed, common(solver, steps, rtol, atol, options))
+
+        async def drawn() -> AsyncIterator[SampleResult]:
+            for page in plan:
+                result = await self._run(self._core.sample(page))
+                plan.pin(result.version)
+                yield result
+
+        return drawn()
+
+    async def models(self) -> list[ModelInfo]:
+        """Return the models that the service offers."""
+        return await self._run(self._core.models())
+
+    async def model(self, name: str) -> ModelInfo:
+        """Return what the service says about one model."""
+        return await self._run(self._core.model(name))
+
+    async def solvers(self) -> list[SolverInfo]:
+        """Return the solvers that the service offers."""
+        return await self._run(self._core.solvers())
+
+    async def compare(
+        self,
+        model: str,
+        solvers: Sequence[Spec],
+        num_samples: int = 256,
+        *,
+        seed: int | None = None,
+        steps: int = 20,
+        **options: Unpack[SampleOptions],
+    ) -> Comparison:
+        """Run several solvers on the same noise; arguments, result and errors as in `Client.compare`."""
+        return await self._run(compare(self._core, model, solvers, num_samples, seed, steps, options))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _run(self, flow: Flow[T]) -> T:
+        outcome: httpx.Response | PathlineError | None = None
+        try:
+            while True:
+                step = resume(flow, outcome)
+                try:
+                    outcome = await (self._send(step) if isinstance(step, Call) else asyncio.sleep(step.seconds))
+                except PathlineError as error:
+                    outcome = error
+        except StopIteration as stop:
+            return stop.value
+
+    async def _send(self, call: Call) -> httpx.Response:
+        request = self._http.build_request(
+            call.method, call.path, headers=call.headers, content=call.content, timeout=call.timeout
+        )
+        with sending(self.base_url):
+            response = await self._http.send(request, stream=True)
+        try:
+            with reading(self.base_url):
+                await response.aread()
+        finally:
+            await response.aclose()
+        return response

@@ -1,0 +1,208 @@
+"""The blocking client. All logic is in `_core`; it only moves bytes and waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import httpx
+
+from pathline._compare import Comparison, Spec, compare
+from pathline._core import AGENT, Call, Flow, configured, resume
+from pathline._info import ModelInfo, SolverInfo
+from pathline._problems import reading, sending
+from pathline._request import Pages, SampleOptions, common, sample_request
+from pathline._result import SampleResult
+from pathline._retry import RetryPolicy
+from pathline.errors import PathlineError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+T = TypeVar("T")
+
+
+class Client:
+    """A blocking client; safe to share between threads. Use it in a ``with`` block, or call `close`.
+
+    Args:
+        base_url: URL of the service; where left out, ``PATHLINE_URL``, else ``http://127.0.0.1:8000``.
+        timeout: Longest silence of the network in seconds; sampling adds the request's own `timeout_s`.
+        retry: When to send a request again; ``RetryPolicy(max_attempts=1)`` turns it off.
+        headers: Sent with every request.
+        transport: Another way to move bytes than sockets, as httpx knows them.
+
+    Raises:
+        InvalidURL: The URL is no http or https URL.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        timeout: float = 10.0,
+        retry: RetryPolicy | None = None,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._core = configured(base_url, timeout, retry)
+        self._http = httpx.Client(
+            base_url=self._core.url, headers={"User-Agent": AGENT, **(headers or {})}, transport=transport
+        )
+
+    @property
+    def base_url(self) -> str:
+        """URL of the service."""
+        return self._core.url
+
+    def sample(
+        self,
+        model: str,
+        num_samples: int | None = None,
+        *,
+        solver: str | None = None,
+        steps: int | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        seed: int | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> SampleResult:
+        """Draw samples.
+
+        Args:
+            model: Name of the model.
+            num_samples: How many; where left out, the rows of `x0`, else 256.
+            solver: Name from `solvers`; the service's default is dopri5.
+            steps: Number of fixed steps.
+            rtol: Relative tolerance of error control.
+            atol: Absolute tolerance of error control.
+            seed: Integer in [0, 2**63); drawn here where left out, so that a retry is the same request.
+            **options: See `SampleOptions`.
+
+        Raises:
+            PathlineError: See `pathline.errors`.
+            TypeError: An option is unknown, or a count is not an integer.
+            ValueError: The seed is out of range, or a number is not finite.
+        """
+        given = common(solver, steps, rtol, atol, options)
+        return self._run(self._core.sample(sample_request(model, num_samples, seed, given)))
+
+    def iter_samples(
+        self,
+        model: str,
+        total: int,
+        batch: int = 10_000,
+        *,
+        solver: str | None = None,
+        steps: int | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        seed: int | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> Iterator[SampleResult]:
+        """Draw `total` samples of one seed, page by page, holding one page in memory.
+
+        The samples are those that one call of `sample` would give, whatever `batch` is.
+
+        Args:
+            model: Name of the model.
+            total: How many samples in all.
+            batch: How many at a time.
+            solver: As for `sample`.
+            steps: As for `sample`.
+            rtol: As for `sample`.
+            atol: As for `sample`.
+            seed: As for `sample`; one seed serves all pages.
+            **options: See `SampleOptions`; `x0` cannot be paged, `error_control="batch"` needs one page.
+
+        Raises:
+            PathlineError: See `pathline.errors`.
+            TypeError, ValueError: As for `sample`; raised by the call, not by the first page.
+        """
+        plan = Pages(model, total, batch, seed, common(solver, steps, rtol, atol, options))
+
+        def drawn() -> Iterator[SampleResult]:
+            for page in plan:
+                result = self._run(self._core.sample(page))
+                plan.pin(result.version)
+                yield result
+
+        return drawn()
+
+    def models(self) -> list[ModelInfo]:
+        """Return the models that the service offers."""
+        return self._run(self._core.models())
+
+    def model(self, name: str) -> ModelInfo:
+        """Return what the service says about one model."""
+        return self._run(self._core.model(name))
+
+    def solvers(self) -> list[SolverInfo]:
+        """Return the solvers that the service offers."""
+        return self._run(self._core.solvers())
+
+    def compare(
+        self,
+        model: str,
+        solvers: Sequence[Spec],
+        num_samples: int = 256,
+        *,
+        seed: int | None = None,
+        steps: int = 20,
+        **options: Unpack[SampleOptions],
+    ) -> Comparison:
+        """Run several solvers on the same noise and compare cost and endpoints.
+
+        Args:
+            model: Name of the model.
+            solvers: Each a name (``"dopri5"``), a name with steps (``"rk4-20"``), a name with a tolerance for both
+                rtol and atol (``"dopri5@1e-8"``), or a mapping of options of `sample`.
+            num_samples: How many samples each draws.
+            seed: Seed of the common noise; drawn where left out.
+            steps: Steps of a solver that is given by its bare name and has no error control.
+            **options: See `SampleOptions`; they hold for all solvers.
+
+        Raises:
+            PathlineError: See `pathline.errors`.
+            TypeError, ValueError: An option or the description of a solver is not allowed.
+        """
+        return self._run(compare(self._core, model, solvers, num_samples, seed, steps, options))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, flow: Flow[T]) -> T:
+        outcome: httpx.Response | PathlineError | None = None
+        try:
+            while True:
+                step = resume(flow, outcome)
+                try:
+                    outcome = self._send(step) if isinstance(step, Call) else time.sleep(step.seconds)
+                except PathlineError as error:
+                    outcome = error
+        except StopIteration as stop:
+            return stop.value
+
+    def _send(self, call: Call) -> httpx.Response:
+        request = self._http.build_request(
+            call.method, call.path, headers=call.headers, content=call.content, timeout=call.timeout
+        )
+        with sending(self.base_url):
+            response = self._http.send(request, stream=True)
+        try:
+            with reading(self.base_url):
+                response.read()
+        finally:
+            response.close()
+        return response

@@ -1,0 +1,167 @@
+"""What both clients share: each operation is a generator that knows nothing of threads, loops or sockets.
+
+It yields a `Call` to be sent (and gets the `httpx.Response`, or the error, back) or a `Wait`, and returns the result. A
+client only drives it: blocking or with await.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from pathline import _info, _npz
+from pathline._problems import media_type, problem
+from pathline._request import SampleRequest
+from pathline._result import SampleResult
+from pathline._retry import Attempts, RetryPolicy
+from pathline.errors import InvalidURL, PathlineError, ProtocolError
+
+T = TypeVar("T")
+
+AGENT = f"pathline-python/{version('pathline')}"
+DEFAULT_URL = "http://127.0.0.1:8000"
+SERVICE_TIMEOUT_S = 30.0  # what the service allows a request that names no timeout_s
+
+
+@dataclass(frozen=True)
+class Call:
+    """One HTTP request: method, path, headers, body, and the longest silence in seconds before the answer."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    content: bytes | None
+    timeout: httpx.Timeout
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A pause of so many seconds."""
+
+    seconds: float
+
+
+Flow = Generator["Call | Wait", "httpx.Response | None", T]
+
+
+@dataclass(frozen=True)
+class Core:
+    """The operations of a client, and its settings.
+
+    Attributes:
+        url: Base URL of the service.
+        timeout: Longest silence of the network in seconds; sampling adds the request's own time limit.
+        retry: When to send a request again.
+    """
+
+    url: str
+    timeout: float = 10.0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+    def sample(self, request: SampleRequest) -> Flow[SampleResult]:
+        """Ask for samples."""
+        headers = {"Accept": _npz.MEDIA_TYPE, "Accept-Encoding": "identity", "Content-Type": "application/json"}
+        allowed = SERVICE_TIMEOUT_S if request.timeout_s is None else float(request.timeout_s)
+        call = self._call("POST", "/v1/sample", headers, request.body, allowed)
+
+        def parse(response: httpx.Response) -> SampleResult:
+            _expect(response, _npz.MEDIA_TYPE)
+            return _npz.decode(response.content, request)
+
+        return self._exchange(call, parse)
+
+    def models(self) -> Flow[list[_info.ModelInfo]]:
+        """Ask which models there are."""
+        return self._get("/v1/models", _info.models_of)
+
+    def model(self, name: str) -> Flow[_info.ModelInfo]:
+        """Ask about one model."""
+        if not name.strip("."):
+            raise ValueError(f"{name!r} cannot be the name of a model; models() lists what there is")
+        return self._get(f"/v1/models/{quote(name, safe='')}", _info.model_of)
+
+    def solvers(self) -> Flow[list[_info.SolverInfo]]:
+        """Ask which solvers there are."""
+        return self._get("/v1/solvers", _info.solvers_of)
+
+    def _get(self, path: str, read: Callable[[Any], T]) -> Flow[T]:
+        def parse(response: httpx.Response) -> T:
+            _expect(response, "application/json")
+            try:
+                document = response.json()
+            except ValueError as error:
+                raise ProtocolError(f"the answer of {self.url}{path} is not valid JSON ({error})") from error
+            return read(document)
+
+        return self._exchange(self._call("GET", path, {"Accept": "application/json"}), parse)
+
+    def _call(
+        self, method: str, path: str, headers: dict[str, str], content: bytes | None = None, allowed: float = 0.0
+    ) -> Call:
+        timeout = httpx.Timeout(self.timeout, read=self.timeout + allowed)
+        return Call(method, path, {**headers, "X-Request-ID": uuid.uuid4().hex}, content, timeout)
+
+    def _exchange(self, call: Call, parse: Callable[[httpx.Response], T]) -> Flow[T]:
+        """Send a call until it is answered or given up."""
+        attempts = Attempts(self.retry)
+        while True:
+            try:
+                response = yield call
+                assert response is not None  # noqa: S101 - what a driver gives for a Call
+                return parse(response)
+            except PathlineError as error:
+                wait = attempts.wait_after(error)
+                if wait is None:
+                    raise
+            yield Wait(wait)
+
+
+def _expect(response: httpx.Response, media: str) -> None:
+    if response.is_error:
+        raise problem(response)
+    if response.is_success and media_type(response) == media:
+        return
+    found = f"status {response.status_code}" if not response.is_success else media_type(response) or "no stated type"
+    moved = response.headers.get("location")
+    hint = f"it points to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
+    raise ProtocolError(f"{response.request.url} answered with {found} instead of {media}; {hint}")
+
+
+def resume(flow: Flow[T], outcome: httpx.Response | PathlineError | None) -> Call | Wait:
+    """Tell a flow how its last step went and return the next one; StopIteration carries its result."""
+    return flow.throw(outcome) if isinstance(outcome, PathlineError) else flow.send(outcome)
+
+
+def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Core:
+    """Return the core of a client with these settings.
+
+    Raises:
+        InvalidURL: The URL is no http or https URL.
+        ValueError: The timeout is not above 0.
+    """
+    if not timeout > 0:
+        raise ValueError(f"timeout={timeout} is not allowed; use seconds above 0")
+    return Core(base_url(url), timeout, retry or RetryPolicy())
+
+
+def base_url(given: str | None) -> str:
+    """Return the URL to use: the given one, else PATHLINE_URL, else the default of `make serve`.
+
+    Raises:
+        InvalidURL: It is no http or https URL.
+    """
+    text = given if given is not None else os.environ.get("PATHLINE_URL") or DEFAULT_URL
+    try:
+        url = httpx.URL(text.strip())
+    except (httpx.InvalidURL, ValueError) as error:
+        raise InvalidURL(f"{text!r} is not a URL ({error}); use one like {DEFAULT_URL}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidURL(f"{text!r} is not an http or https URL; use one like {DEFAULT_URL}")
+    return str(url).rstrip("/")

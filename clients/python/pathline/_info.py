@@ -1,0 +1,106 @@
+"""What the service says about its models and solvers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pathline.errors import ProtocolError
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A model that the service offers.
+
+    Attributes:
+        name: Its name.
+        version: The version that is served where none is asked for, or None.
+        fields: All members of the service's description.
+    """
+
+    name: str
+    version: int | None
+    fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.fields[key]
+
+    @property
+    def event_shape(self) -> tuple[int, ...] | None:
+        """Shape of the state that the solver moves, or None where the service does not say."""
+        return _shape(self.fields.get("event_shape"))
+
+    @property
+    def data_shape(self) -> tuple[int, ...] | None:
+        """Shape of a decoded sample, or None where the service does not say."""
+        return _shape(self.fields.get("data_shape"))
+
+
+@dataclass(frozen=True)
+class SolverInfo:
+    """A solver that the service offers.
+
+    Attributes:
+        name: Its name.
+        order: Order of accuracy.
+        adaptive: Whether it runs by error control unless `steps` is given.
+        cost: Velocity evaluations as a formula.
+        fields: All members of the service's description.
+    """
+
+    name: str
+    order: int | None
+    adaptive: bool
+    cost: str
+    fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.fields[key]
+
+
+def models_of(document: Any) -> list[ModelInfo]:
+    """Read the answer of ``/v1/models``: an object whose `models` is a list of descriptions."""
+    return [model_of(item) for item in _listed(document, "models")]
+
+
+def model_of(item: Any) -> ModelInfo:
+    """Read the description of one model."""
+    described = _described(item, "model")
+    version = described.get("version")
+    return ModelInfo(described["name"], version if isinstance(version, int) else None, described)
+
+
+def solvers_of(document: Any) -> list[SolverInfo]:
+    """Read the answer of ``/v1/solvers``: an object whose `solvers` is a list of descriptions."""
+    return [_solver_of(_described(item, "solver")) for item in _listed(document, "solvers")]
+
+
+def _solver_of(item: Mapping[str, Any]) -> SolverInfo:
+    order, embedded = item.get("order"), item.get("embedded_order")
+    adaptive = item.get("kind") == "adaptive" or embedded is not None
+    cost = item.get("cost")
+    return SolverInfo(
+        item["name"],
+        order if isinstance(order, int) else None,
+        adaptive,
+        "" if cost is None else str(cost),
+        item,
+    )
+
+
+def _listed(document: Any, key: str) -> list[Any]:
+    items = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(items, list):
+        raise ProtocolError(f"the answer has no list {key!r}; is the URL that of a Pathline service?")
+    return items
+
+
+def _described(item: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+        raise ProtocolError(f"the answer describes a {what} without a name: {str(item)[:100]}")
+    return item
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    return tuple(int(size) for size in value) if isinstance(value, list) else None

@@ -1,0 +1,116 @@
+"""From what went wrong below to the error that is raised: problem documents and httpx exceptions."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from pathline import errors
+
+_SHOWN = 200  # characters of an unexpected body that a message repeats
+
+
+def problem(response: httpx.Response) -> errors.APIError:
+    """Return the error that an answer of status 4xx or 5xx stands for.
+
+    The problem type decides; the status does where the answer is no problem document (a proxy's, for example).
+    """
+    document = _document(response)
+    slug = re.split(r"[/:#]", str(document.get("type", "")))[-1]
+    by_status = errors.BY_STATUS.get(response.status_code)
+    fallback = errors.ServerError if response.status_code >= 500 else errors.APIError
+    kind = errors.BY_SLUG.get(slug) or by_status or fallback
+    listed = document.get("errors")
+    return kind(
+        response.status_code,
+        str(document.get("detail") or "") or _undocumented(response),
+        title=str(document.get("title") or response.reason_phrase),
+        type=str(document.get("type") or ""),
+        request_id=str(document.get("request_id") or response.headers.get("x-request-id", "")),
+        errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),
+        retry_after_s=_retry_after(document.get("retry_after_s"), response.headers.get("retry-after")),
+    )
+
+
+def _document(response: httpx.Response) -> dict[str, Any]:
+    if not media_type(response).endswith("json"):
+        return {}
+    try:
+        document = json.loads(response.content)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _undocumented(response: httpx.Response) -> str:
+    body = " ".join(response.content[: 4 * _SHOWN].decode("utf-8", "replace").split())[:_SHOWN]
+    said = f": {body}" if body and media_type(response) != "text/html" else ""
+    return (
+        f"{response.request.url} answered {response.status_code} {response.reason_phrase}{said}"
+        " (not in Pathline's words; check that the URL is that of a Pathline service)"
+    )
+
+
+def media_type(response: httpx.Response) -> str:
+    """Return the media type of an answer in lower case, without parameters."""
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _retry_after(member: Any, header: str | None) -> float | None:
+    """Return the seconds to wait: the body's exact number, else the header's seconds or date."""
+    for value in (member, header):
+        try:
+            seconds = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    try:
+        when = parsedate_to_datetime(header or "")
+    except (TypeError, ValueError):
+        return None
+    when = when if when.tzinfo else when.replace(tzinfo=timezone.utc)
+    return max(0.0, (when - datetime.now(timezone.utc)).total_seconds())
+
+
+@contextmanager
+def sending(url: str) -> Iterator[None]:
+    """Translate what httpx raises until the head of the answer is there."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise errors.ConnectError(
+            f"cannot connect to {url} ({_reason(error)}); is the service running there? Set another address with "
+            "PATHLINE_URL, Client(base_url) or --url"
+        ) from error
+    except httpx.TimeoutException as error:
+        raise errors.RequestTimeout(
+            f"{url} did not answer in time ({_reason(error)}); raise timeout_s, or the client's timeout"
+        ) from error
+    except httpx.RequestError as error:
+        raise errors.ConnectionLost(f"the connection to {url} broke before an answer ({_reason(error)})") from error
+
+
+@contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Translate what httpx raises while the body of an answer is read."""
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise errors.RequestTimeout(
+            f"the answer of {url} stopped half-way and did not go on in time; raise the client's timeout"
+        ) from error
+    except httpx.RequestError as error:
+        raise errors.IncompleteAnswer(f"the answer of {url} was cut off half-way ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,160 @@
+"""What the clients return: frozen objects around NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Where the time of a request went, in seconds, as the service measured it; None where it did not say.
+
+    Attributes:
+        queue_s: Waiting for the first network call.
+        solve_s: From the first to the last network call.
+        network_s: Wall time of the network calls the request took part in.
+        encode_s: Encoding the answer.
+        total_s: All together.
+    """
+
+    queue_s: float | None = None
+    solve_s: float | None = None
+    network_s: float | None = None
+    encode_s: float | None = None
+    total_s: float | None = None
+
+    def __str__(self) -> str:
+        parts = {name[:-2]: value for name, value in vars(self).items() if value is not None}
+        return ", ".join(f"{name} {1000 * value:.1f} ms" for name, value in parts.items()) or "not reported"
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Attempted steps, one entry each; empty where none was asked for.
+
+    Attributes:
+        sample: Row of the sample, int64.
+        t: Time at which the step began.
+        h: Its size.
+        error: Its error estimate in units of the tolerance; NaN for fixed steps.
+        accepted: Whether it was accepted.
+        quantiles: Quantiles of h over t of all samples (adaptive summaries only).
+    """
+
+    sample: np.ndarray
+    t: np.ndarray
+    h: np.ndarray
+    error: np.ndarray
+    accepted: np.ndarray
+    quantiles: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+    def __repr__(self) -> str:
+        rejected = int(np.count_nonzero(~self.accepted))
+        return f"Trace({len(self)} steps of {len(np.unique(self.sample))} samples, {rejected} rejected)"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A sample that did not reach the end.
+
+    Attributes:
+        index: Its row in the answer.
+        status: Why: max_nfe, non_finite, step_underflow, cancelled or deadline.
+        t: The time it reached, or None.
+    """
+
+    index: int
+    status: str
+    t: float | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SampleResult:
+    """Samples, what they cost, and how to get them again.
+
+    Attributes:
+        samples: The samples, shape (n, *data_shape).
+        nfe: Sequential velocity evaluations of the slowest sample.
+        nfe_per_sample: Velocity evaluations of each sample, shape (n,), int64.
+        status: ``"success"`` when all samples are, else the worst.
+        status_per_sample: Status of each sample, shape (n,), strings.
+        t: Time that each sample reached, shape (n,), float64.
+        failed: The samples that did not reach the end.
+        trace: The steps taken.
+        latency: Where the time went.
+        model: Name of the model.
+        version: Its version.
+        checkpoint: Digest of its files.
+        seed: Seed of the starting noise; with it, the call can be repeated exactly.
+        first_index: Index of the first sample in the seed's stream.
+        solver: The solver as it was used: its name and every parameter that belongs to it.
+        deterministic: Whether the service promises the same bits for the same request.
+        saved: States at the times of `save_at`, shape (n, times, *data_shape), or None.
+        saved_t: Those times, or None.
+        extra: Members of the answer that this version of the SDK does not know.
+    """
+
+    samples: np.ndarray
+    nfe: int
+    nfe_per_sample: np.ndarray
+    status: str
+    status_per_sample: np.ndarray
+    t: np.ndarray
+    failed: tuple[Failure, ...]
+    trace: Trace
+    latency: Latency
+    model: str
+    version: int
+    checkpoint: str
+    seed: int
+    first_index: int
+    solver: Mapping[str, Any]
+    deterministic: bool
+    saved: np.ndarray | None = None
+    saved_t: np.ndarray | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every sample reached the end."""
+        return self.status == "success"
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __repr__(self) -> str:
+        return (
+            f"SampleResult({len(self)} samples of {self.model} v{self.version} by {solver_label(self.solver)}, "
+            f"nfe={self.nfe}, status={self.status}, seed={self.seed})"
+        )
+
+    def __str__(self) -> str:
+        nfe = self.nfe_per_sample
+        spread = f" (per sample: min {nfe.min()}, mean {nfe.mean():.1f}, max {nfe.max()})" if len(nfe) else ""
+        lines = [
+            f"{self.model} v{self.version}, {solver_label(self.solver)}, seed {self.seed}"
+            + (f", from index {self.first_index}" if self.first_index else ""),
+            f"  samples  {self.samples.shape} {self.samples.dtype}",
+            f"  nfe      {self.nfe}{spread}",
+            f"  status   {self.status}" + (f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""),
+            f"  latency  {self.latency}",
+        ]
+        if not self.deterministic:
+            lines.append("  note     not deterministic: the service cannot promise the same bits again")
+        return "\n".join(lines)
+
+
+def solver_label(solver: Mapping[str, Any]) -> str:
+    """Return a short name of a solver as it was used: ``rk4-20``, or ``dopri5 (rtol 1e-05, atol 1e-05)``."""
+    name = str(solver.get("name", "?"))
+    if solver.get("steps") is not None:
+        return f"{name}-{solver['steps']}"
+    tolerances = [f"{key} {solver[key]:g}" for key in ("rtol", "atol") if isinstance(solver.get(key), (int, float))]
+    return f"{name} ({', '.join(tolerances)})" if tolerances else name

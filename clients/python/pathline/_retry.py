@@ -1,0 +1,80 @@
+"""When to send a request again, and after how long: the one place where that is decided."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pathline.errors import APIError, PathlineError
+
+
+def _jitter() -> float:
+    return secrets.SystemRandom().uniform(0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often and how long to try.
+
+    The wait before attempt k + 1 is ``base_s * 2**(k - 1)``, at most `cap_s`, times a random factor in [0.5, 1] so that
+    many clients do not come back at once; never less than the Retry-After of the answer. A request is given up when
+    it was sent `max_attempts` times, or when the next attempt would begin later than `max_total_s` after the first.
+
+    Attributes:
+        max_attempts: Most times a request is sent; 1 turns retries off.
+        max_total_s: Seconds after the first attempt within which the last one must begin.
+        base_s: First wait in seconds.
+        cap_s: Longest wait in seconds, unless Retry-After asks for more.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    max_attempts: int = 5
+    max_total_s: float = 60.0
+    base_s: float = 0.2
+    cap_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ValueError(f"max_attempts={self.max_attempts} is not allowed; use 1 (no retries) or more")
+        for name in ("max_total_s", "base_s", "cap_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}={getattr(self, name)} is not allowed; use seconds of at least 0")
+
+    def wait(self, attempt: int, retry_after_s: float | None, factor: float) -> float:
+        """Return the seconds between attempt number `attempt` (from 1) and the next."""
+        planned = min(self.cap_s, self.base_s * 2.0 ** min(attempt - 1, 60)) * factor
+        if retry_after_s is None:
+            return planned
+        # A little is added to Retry-After too: all who were told the same second would collide in it.
+        return max(planned, retry_after_s + min(planned, 0.1 * retry_after_s))
+
+
+class Attempts:
+    """The attempts of one request: counts them and says how long to wait, or to give up."""
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = _jitter,
+    ) -> None:
+        self.policy = policy
+        self.count = 1
+        self._clock = clock
+        self._jitter = jitter
+        self._begun = clock()
+
+    def wait_after(self, error: PathlineError) -> float | None:
+        """Return the seconds to wait before the next attempt; None to give up (`error.attempts` is set then)."""
+        hint = error.retry_after_s if isinstance(error, APIError) else None
+        wait = self.policy.wait(self.count, hint, self._jitter())
+        spent = self._clock() - self._begun
+        if error.retryable and self.count < self.policy.max_attempts and spent + wait <= self.policy.max_total_s:
+            self.count += 1
+            return wait
+        error.attempts = self.count
+        return None

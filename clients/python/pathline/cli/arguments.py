@@ -1,0 +1,126 @@
+"""The arguments of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pathline._core import DEFAULT_URL
+from pathline.cli.output import FORMATS
+
+_NAMES = ("version", "first_index", "grid", "start", "error_control", "controller", "max_nfe", "trace", "on_timeout")
+_CHOICES = {
+    "trace": ("none", "summary", "full"),
+    "error_control": ("sample", "batch"),
+    "on_timeout": ("error", "partial"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    common = _Parser(add_help=False)
+    common.add_argument("--url", help=f"URL of the service (default: PATHLINE_URL, else {DEFAULT_URL})")
+    common.add_argument("--json", action="store_true", help="print JSON for machines")
+    top = _Parser(prog="pathline", description="Samples from a Pathline service.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    sample = commands.add_parser(
+        "sample", parents=[common], help="draw samples", epilog="Without -o a summary is shown."
+    )
+    _add_solving(sample, 256)
+    sample.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
+    sample.add_argument("--batch", type=_count, default=10_000, help="samples in one request (default: %(default)s)")
+
+    commands.add_parser("models", parents=[common], help="list the models")
+    commands.add_parser("solvers", parents=[common], help="list the solvers")
+
+    compare = commands.add_parser("compare", parents=[common], help="run several solvers on the same noise")
+    _add_model(compare, 256)
+    compare.add_argument(
+        "--solvers",
+        type=lambda text: [part for part in text.split(",") if part],
+        default=["euler-20", "midpoint-20", "rk4-20", "dopri5"],
+        help="comma-separated: dopri5, rk4-20 (steps), dopri5@1e-8 (tolerance) (default: euler-20,...,dopri5)",
+    )
+    compare.add_argument(
+        "--steps", dest="bare_steps", type=_count, default=20, help="steps of a bare fixed-step solver (default: 20)"
+    )
+
+    bench = commands.add_parser("bench", parents=[common], help="put a small load on the service and measure")
+    _add_solving(bench, 16)
+    bench.add_argument("--concurrency", type=_within(1, 100), default=4, help="requests under way (default: 4)")
+    bench.add_argument("--duration", type=_seconds, default=5.0, help="seconds, at most 600 (default: 5)")
+    return top
+
+
+def options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `sample` that were given."""
+    found = {name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", *_NAMES)}
+    found["timeout_s"] = arguments.timeout
+    found["decode"] = None if arguments.decode else False
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
+    command.add_argument("model", metavar="MODEL", help="name of the model")
+    command.add_argument(
+        "-n", "--num-samples", type=_count, default=num_samples, help="how many samples (default: %(default)s)"
+    )
+    command.add_argument("--seed", type=int, help="integer in [0, 2**63); drawn and shown where left out")
+    command.add_argument(
+        "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
+    )
+    command.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of a request in seconds")
+    command.add_argument("--no-decode", dest="decode", action="store_false", help="latent states instead of data")
+
+
+def _add_solving(command: argparse.ArgumentParser, num_samples: int) -> None:
+    _add_model(command, num_samples)
+    command.add_argument("--solver", help="name from `pathline solvers`")
+    command.add_argument("--steps", type=_count, help="number of fixed steps")
+    command.add_argument("--rtol", type=float, help="relative tolerance")
+    command.add_argument("--atol", type=float, help="absolute tolerance")
+    for name in _NAMES[1:]:
+        kind = int if name in ("first_index", "max_nfe") else str
+        command.add_argument("--" + name.replace("_", "-"), type=kind, choices=_CHOICES.get(name))
+
+
+def _count(text: str) -> int:
+    return _within(1, 2**63 - 1)(text)
+
+
+def _within(low: int, high: int) -> Any:
+    def integer(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not allowed; use an integer from {low} to {high}")
+        return value
+
+    return integer
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 600:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; use seconds above 0, at most 600")
+    return value
+
+
+def _output(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in FORMATS:
+        raise argparse.ArgumentTypeError(f"{text!r} has no known extension; use one of {', '.join(FORMATS)}")
+    return path

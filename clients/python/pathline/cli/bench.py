@@ -1,0 +1,120 @@
+"""A small load test: so many requests under way at any time, for so many seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pathline._async_client import AsyncClient
+from pathline._request import draw_seed
+from pathline._retry import RetryPolicy
+from pathline.cli.tally import progress
+from pathline.errors import PathlineError
+
+_PERCENTILES = (50, 90, 95, 99, 100)
+_AFTER_ERROR_S = 0.05  # so that a service that refuses everything is not hammered
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was measured.
+
+    Attributes:
+        requests: How many requests were answered with samples.
+        errors: How many failed, by kind.
+        elapsed_s: Seconds from the first request to the last answer.
+        requests_per_s: Answered requests in a second.
+        samples_per_s: Samples in a second.
+        latency_s: Percentile to seconds, as the client saw them; empty where none was answered.
+    """
+
+    requests: int
+    errors: dict[str, int]
+    elapsed_s: float
+    requests_per_s: float
+    samples_per_s: float
+    latency_s: dict[int, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain values."""
+        return {**vars(self), "latency_s": {f"p{key}": value for key, value in self.latency_s.items()}}
+
+    def __str__(self) -> str:
+        names = {key: f"p{key}" if key < 100 else "max" for key in self.latency_s}
+        spread = ", ".join(f"{names[key]} {1000 * value:.1f}" for key, value in self.latency_s.items())
+        failures = ", ".join(f"{count} {kind}" for kind, count in sorted(self.errors.items()))
+        return (
+            f"{self.requests} requests in {self.elapsed_s:.1f} s: {self.requests_per_s:.1f} requests/s, "
+            f"{self.samples_per_s:.0f} samples/s\nlatency in ms: {spread or 'none'}\nerrors: {failures or 'none'}"
+        )
+
+
+async def measure(
+    url: str | None,
+    model: str,
+    num_samples: int,
+    *,
+    concurrency: int,
+    duration_s: float,
+    seed: int | None,
+    options: Mapping[str, Any],
+) -> Report:
+    """Run the load and return what was measured; nothing is sent again, so that errors show.
+
+    Args:
+        url: URL of the service.
+        model: Name of the model.
+        num_samples: Samples in each request.
+        concurrency: Requests under way at any time.
+        duration_s: Seconds after which no new request begins.
+        seed: Seed of all requests; each asks for other indices of it.
+        options: Options of `sample`.
+
+    Raises:
+        PathlineError: The first request, which warms up and is not counted, failed.
+    """
+    seed = draw_seed() if seed is None else seed
+    begun_at = int(options.get("first_index", 0))
+    latencies: list[float] = []
+    errors: Counter[str] = Counter()
+    sent = 0
+
+    async with AsyncClient(url, retry=RetryPolicy(max_attempts=1)) as client:
+
+        async def ask() -> None:
+            nonlocal sent
+            first, sent = begun_at + sent * num_samples, sent + 1
+            given = {"trace": "none", **options, "first_index": first}
+            await client.sample(model, num_samples, seed=seed, **given)  # type: ignore[arg-type]
+
+        async def worker(end: float) -> None:
+            while (start := time.perf_counter()) < end:
+                try:
+                    await ask()
+                except PathlineError as error:
+                    errors[type(error).__name__] += 1
+                    await asyncio.sleep(_AFTER_ERROR_S)
+                else:
+                    latencies.append(time.perf_counter() - start)
+                progress(duration_s - (end - time.perf_counter()), duration_s)
+
+        await ask()
+        start = time.perf_counter()
+        await asyncio.gather(*(worker(start + duration_s) for _ in range(concurrency)))
+        elapsed = time.perf_counter() - start
+    spread = np.percentile(latencies, _PERCENTILES).tolist() if latencies else []
+    rate = len(latencies) / elapsed
+    return Report(
+        len(latencies),
+        dict(errors),
+        elapsed,
+        rate,
+        rate * num_samples,
+        dict(zip(_PERCENTILES, spread, strict=bool(spread))),
+    )

@@ -1,0 +1,145 @@
+"""What each command does; each returns the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pathline._client import Client
+from pathline._result import SampleResult
+from pathline.cli.arguments import options
+from pathline.cli.bench import measure
+from pathline.cli.output import FORMATS, replacing
+from pathline.cli.tally import Tally
+
+
+def sample(arguments: argparse.Namespace) -> int:
+    """Draw samples into a file, or show what one request gives."""
+    with Client(arguments.url) as client, contextlib.ExitStack() as opened:
+        path = arguments.output
+        file = opened.enter_context(replacing(path)) if path else None  # before any request: can it be written?
+        batch = arguments.batch if file else arguments.num_samples
+        pages = client.iter_samples(
+            arguments.model, arguments.num_samples, batch, seed=arguments.seed, **options(arguments)
+        )
+        tally = Tally(pages, arguments.num_samples)
+        if file:
+            FORMATS[path.suffix.lower()](file, tally)
+            last = None
+        else:
+            last = deque(tally.pages(), maxlen=1)[0]
+    _report_samples(arguments, tally, last)
+    if tally.failed:
+        first = tally.failed[0]
+        print(
+            f"pathline: {len(tally.failed)} of {arguments.num_samples} samples did not reach the end "
+            f"(sample {first['index']}: {first['status']}); a looser tolerance, more steps or another solver may help",
+            file=sys.stderr,
+        )
+    return 1 if tally.failed else 0
+
+
+def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleResult | None) -> None:
+    if arguments.json:
+        samples = {} if shown is None else {"samples": _numbers(shown.samples)}
+        written = {} if shown is not None else {"output": str(arguments.output)}
+        _print_json({**tally.describe(), **written, **samples})
+    elif shown is not None:
+        print(shown)
+        print(np.array2string(shown.samples, threshold=20, edgeitems=3, precision=4))
+    else:
+        print(f"{tally.summary()}\nwritten to {arguments.output}")
+
+
+def models(arguments: argparse.Namespace) -> int:
+    """List the models."""
+    with Client(arguments.url) as client:
+        found = client.models()
+    if arguments.json:
+        _print_json([info.fields for info in found])
+    else:
+        rows = [(info.name, info.version, _shape(info.event_shape), _shape(info.data_shape)) for info in found]
+        _print_table(("model", "version", "state", "sample"), rows)
+    return 0
+
+
+def solvers(arguments: argparse.Namespace) -> int:
+    """List the solvers."""
+    with Client(arguments.url) as client:
+        found = client.solvers()
+    if arguments.json:
+        _print_json([info.fields for info in found])
+    else:
+        rows = [(info.name, info.order, "adaptive" if info.adaptive else "fixed", info.cost) for info in found]
+        _print_table(("solver", "order", "steps", "cost in NFE"), rows)
+    return 0
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Run several solvers on the same noise."""
+    with Client(arguments.url) as client:
+        table = client.compare(
+            arguments.model,
+            arguments.solvers,
+            arguments.num_samples,
+            seed=arguments.seed,
+            steps=arguments.bare_steps,
+            **options(arguments),
+        )
+    if arguments.json:
+        _print_json(table.to_dict())
+    else:
+        print(table)
+    return 0
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Put a small load on the service and measure."""
+    report = asyncio.run(
+        measure(
+            arguments.url,
+            arguments.model,
+            arguments.num_samples,
+            concurrency=arguments.concurrency,
+            duration_s=arguments.duration,
+            seed=arguments.seed,
+            options=options(arguments),
+        )
+    )
+    if arguments.json:
+        _print_json(report.to_dict())
+    else:
+        print(report)
+    return 1 if report.errors else 0
+
+
+def _print_json(content: Any) -> None:
+    print(json.dumps(content, allow_nan=False))
+
+
+def _numbers(array: np.ndarray) -> list[Any]:
+    """Return an array as lists; JSON has no NaN, so what is not finite becomes null."""
+    if np.isfinite(array).all():
+        return array.tolist()
+    plain = array.astype(object)
+    plain[~np.isfinite(array)] = None
+    return plain.tolist()
+
+
+def _shape(shape: Sequence[int] | None) -> str:
+    return "-" if shape is None else "x".join(map(str, shape))
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    table = [list(head), *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,81 @@
+"""Writing samples to a file page by page, in bounded memory and never half-written under the final name."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from pathline.cli.tally import Tally
+from pathline.errors import PathlineError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file beside `path` that takes its name when the block ends well, and vanishes when it does not.
+
+    Raises:
+        OSError: It cannot be written there; raised before the block begins where that can be known.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(21, "is a folder; name a file", str(path))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        file = temporary.open("xb")
+    except OSError as error:
+        raise type(error)(
+            error.errno, f"cannot be written ({error.strerror}); choose another place", str(path)
+        ) from error
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except PathlineError:  # some of them are OSErrors too, but not about this file
+        raise
+    except OSError as error:
+        raise OSError(error.errno, f"not written ({error.strerror}); nothing is left of it", str(path)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_npy(file: IO[bytes], tally: Tally) -> None:
+    """Write the samples alone as one array."""
+    for number, page in enumerate(tally.pages()):
+        samples = np.ascontiguousarray(page.samples)
+        if number == 0:
+            header = np.lib.format.header_data_from_array_1_0(samples)
+            np.lib.format.write_array_header_1_0(file, {**header, "shape": (tally.total, *samples.shape[1:])})
+        file.write(samples.reshape(-1).view(np.uint8).data)
+
+
+def write_csv(file: IO[bytes], tally: Tally) -> None:
+    """Write one line for each sample, one column for each number, after a line of names ``x0,x1,...``."""
+    for number, page in enumerate(tally.pages()):
+        rows = page.samples.reshape(len(page), -1)
+        if number == 0:
+            file.write((",".join(f"x{column}" for column in range(rows.shape[1])) + "\n").encode())
+        digits = 9 if rows.dtype.itemsize <= 4 else 17  # enough to read the same bits back
+        np.savetxt(file, rows, fmt=f"%.{digits}g", delimiter=",")
+
+
+def write_npz(file: IO[bytes], tally: Tally) -> None:
+    """Write all of the answer, with the entries of the service's own npz: samples, nfe, t, status, trace_*, meta."""
+    with zipfile.ZipFile(file, "w") as archive:
+        with archive.open("samples.npy", "w", force_zip64=True) as entry:
+            write_npy(entry, tally)
+        for name, array in tally.entries().items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
+
+
+FORMATS: dict[str, Callable[[IO[bytes], Tally], None]] = {".npz": write_npz, ".npy": write_npy, ".csv": write_csv}
+"""Writer for each extension."""

@@ -1,0 +1,101 @@
+"""What is kept of the pages that go by, so that a million samples need no more than one page of memory for states."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pathline._result import SampleResult, solver_label
+
+_COLUMNS = ("sample", "t", "h", "error", "accepted")
+
+
+class Tally:
+    """Lets pages pass and keeps all but their samples; shows progress on a terminal.
+
+    Args:
+        pages: The answers, in order.
+        total: How many samples they hold together.
+    """
+
+    def __init__(self, pages: Iterable[SampleResult], total: int) -> None:
+        self.total = total
+        self._pages = pages
+        self._done = 0
+        self._metas: list[dict[str, Any]] = []
+        self._arrays: dict[str, list[np.ndarray]] = {name: [] for name in ("nfe", "t", "status")}
+        self._trace: dict[str, list[np.ndarray]] = {name: [] for name in _COLUMNS}
+        self._names: dict[str, int] = {"success": 0}
+        self.failed: list[dict[str, Any]] = []
+
+    def pages(self) -> Iterator[SampleResult]:
+        """Yield each page, then note what it says."""
+        for page in self._pages:
+            yield page
+            self._note(page)
+            self._show()
+
+    @property
+    def status(self) -> str:
+        """``success`` when every page's is, else that of the first page whose is not."""
+        return next((meta["status"] for meta in self._metas if meta["status"] != "success"), "success")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the answers say beside their arrays, as plain values; times are summed over the pages."""
+        metas = self._metas
+        latency = {key: sum(meta["latency"][key] or 0.0 for meta in metas) for key in metas[0]["latency"]}
+        whole = {"num_samples": self._done, "nfe": max(meta["nfe"] for meta in metas), "status": self.status}
+        return {**metas[0], **whole, "failed": self.failed, "latency": latency}
+
+    def entries(self) -> dict[str, np.ndarray]:
+        """Return the arrays of an npz file beside the samples."""
+        meta = {**self.describe(), "status_names": list(self._names)}
+        arrays = {name: np.concatenate(parts) for name, parts in self._arrays.items()}
+        arrays |= {f"trace_{name}": np.concatenate(parts) for name, parts in self._trace.items()}
+        return {**arrays, "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
+
+    def summary(self) -> str:
+        """Return two lines for a person."""
+        said = self.describe()
+        mean = np.concatenate(self._arrays["nfe"]).mean()
+        return (
+            f"{said['model']} v{said['version']}, {said['num_samples']} samples by {solver_label(said['solver'])}, "
+            f"seed {said['seed']}\nnfe {said['nfe']} (mean {mean:.1f}), {1000 * said['latency']['total_s']:.1f} ms "
+            f"in the service, {said['status']}"
+        )
+
+    def _note(self, page: SampleResult) -> None:
+        names = self._names
+        codes = [names.setdefault(str(name), len(names)) for name in page.status_per_sample]
+        for name, array in {"nfe": page.nfe_per_sample, "t": page.t, "status": np.asarray(codes, np.int8)}.items():
+            self._arrays[name].append(array)
+        for name in _COLUMNS:
+            column = getattr(page.trace, name)
+            self._trace[name].append(column + self._done if name == "sample" else column)
+        self.failed += [{**vars(failure), "index": failure.index + self._done} for failure in page.failed]
+        self._metas.append(_meta(page))
+        self._done += len(page)
+
+    def _show(self) -> None:
+        if len(self._metas) * len(self._arrays["t"][0]) < self.total or len(self._metas) > 1:
+            progress(self._done, self.total)
+
+
+def progress(done: float, total: float) -> None:
+    """Draw a bar on stderr where that is a terminal; it vanishes when it is full."""
+    if not sys.stderr.isatty():
+        return
+    share = min(1.0, done / total)
+    bar = f"[{'#' * int(30 * share):<30}] {100 * share:3.0f} %"
+    sys.stderr.write(f"\r{bar}" if share < 1 else f"\r{' ' * len(bar)}\r")
+    sys.stderr.flush()
+
+
+def _meta(page: SampleResult) -> dict[str, Any]:
+    names = ("model", "version", "checkpoint", "seed", "first_index", "deterministic", "nfe", "status")
+    said = {name: getattr(page, name) for name in names}
+    return {**said, "solver": dict(page.solver), "latency": vars(page.latency)}

@@ -1,0 +1,313 @@
+# The names say what happened and read well in an `except` clause (as in httpx), so they do not all end in Error.
+# ruff: noqa: N818
+"""Everything the SDK raises, one class for each problem type of the service.
+
+::
+
+    PathlineError
+     +- InvalidURL                     the base URL is not one (also a ValueError)
+     +- APIError                       the service answered with a problem
+     |   +- InvalidRequest             422 invalid-request
+     |   |   +- BadRequest             400 bad-request
+     |   |       +- MalformedJSON      400 malformed-json
+     |   +- Unauthorized               401, 403
+     |   +- NotFound                   404
+     |   |   +- NoSuchRoute            404 no-such-route
+     |   |   +- UnknownModel           404 unknown-model
+     |   |   +- UnknownVersion         404 unknown-version
+     |   +- MethodNotAllowed           405 method-not-allowed
+     |   +- Unsupported
+     |   |   +- NotAcceptable          406 not-acceptable
+     |   |   +- UnsupportedMediaType   415 unsupported-media-type
+     |   +- TooLarge                   413 body-too-large
+     |   +- Overloaded          (r)    429 overloaded
+     |   +- DeadlineExceeded           504 deadline-exceeded
+     |   +- ServerError                500 internal-error, and every other 5xx
+     |   |   +- EngineFailed           500 engine-failed
+     |   +- Unavailable         (r)    502, 503
+     |       +- Draining        (r)    503 draining
+     |       +- NotReady        (r)    503 not-ready
+     |       +- TooManyConnections (r) 503 too-many-connections
+     |       +- ModelUnavailable       503 model-unavailable (its files are broken: waiting does not help)
+     +- TransportError                 no answer arrived
+     |   +- ConnectError        (r)    nothing listens there, or the name is unknown (also a ConnectionError)
+     |   +- ConnectionLost      (r)    the connection broke before an answer (also a ConnectionError)
+     |   +- RequestTimeout             no answer in time (also a TimeoutError)
+     +- ProtocolError                  the answer is not what was promised: an old server, another server, damage
+         +- IncompleteAnswer    (r)    the answer was cut off half-way
+
+Those marked (r) are retried within the bounds of the `RetryPolicy`; a retry is the same request, because the seed
+is drawn before it is first sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+__all__ = [
+    "APIError",
+    "BadRequest",
+    "ConnectError",
+    "ConnectionLost",
+    "DeadlineExceeded",
+    "Draining",
+    "EngineFailed",
+    "IncompleteAnswer",
+    "InvalidRequest",
+    "InvalidURL",
+    "MalformedJSON",
+    "MethodNotAllowed",
+    "ModelUnavailable",
+    "NoSuchRoute",
+    "NotAcceptable",
+    "NotFound",
+    "NotReady",
+    "Overloaded",
+    "PathlineError",
+    "ProtocolError",
+    "RequestTimeout",
+    "ServerError",
+    "TooLarge",
+    "TooManyConnections",
+    "TransportError",
+    "Unauthorized",
+    "Unavailable",
+    "UnknownModel",
+    "UnknownVersion",
+    "Unsupported",
+    "UnsupportedMediaType",
+]
+
+
+class PathlineError(Exception):
+    """Anything the SDK raises; `attempts` is how often the request was sent before it gave up."""
+
+    retryable: ClassVar[bool] = False
+    attempts: int = 1
+
+    def __str__(self) -> str:
+        text = str(self.args[0]) if self.args else type(self).__name__
+        return f"{text} (gave up after {self.attempts} attempts)" if self.attempts > 1 else text
+
+
+class InvalidURL(PathlineError, ValueError):
+    """The base URL cannot be used."""
+
+
+class APIError(PathlineError):
+    """The service answered with an error.
+
+    Attributes:
+        status: HTTP status.
+        type: Problem type, such as ``/problems/overloaded``; empty where the answer was not a problem document.
+        title: What kind of error it is.
+        detail: What happened here, in the service's words.
+        request_id: Quote it to whoever runs the service; empty where none was sent.
+        errors: One mapping with `field` and `message` for each field at fault.
+        retry_after_s: Seconds after which another attempt makes sense, where the service said so.
+    """
+
+    slugs: ClassVar[tuple[str, ...]] = ()
+    statuses: ClassVar[tuple[int, ...]] = ()
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        title: str = "",
+        type: str = "",  # noqa: A002 - the name of the member in RFC 9457
+        request_id: str = "",
+        errors: Sequence[Mapping[str, Any]] = (),
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(f"{detail or title or 'no reason given'} [{status}{request_id and f', request {request_id}'}]")
+        self.status = status
+        self.type = type
+        self.title = title
+        self.detail = detail
+        self.request_id = request_id
+        self.errors = tuple(errors)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without this, an error raised in a worker process would not survive the way back.
+        return _restore, (type(self), self.args, dict(self.__dict__))
+
+
+def _restore(kind: type[APIError], args: tuple[Any, ...], state: dict[str, Any]) -> APIError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
+
+class InvalidRequest(APIError):
+    """A field of the request is not allowed; `errors` names it."""
+
+    slugs, statuses = ("invalid-request",), (422,)
+
+
+class BadRequest(InvalidRequest):
+    """The request cannot be understood."""
+
+    slugs, statuses = ("bad-request",), (400,)
+
+
+class MalformedJSON(BadRequest):
+    """The body is not valid JSON."""
+
+    slugs, statuses = ("malformed-json",), ()
+
+
+class Unauthorized(APIError):
+    """The key is missing, wrong, or does not allow this."""
+
+    slugs, statuses = ("unauthorized", "forbidden"), (401, 403)
+
+
+class NotFound(APIError):
+    """What was asked for does not exist."""
+
+    slugs, statuses = ("not-found",), (404,)
+
+
+class NoSuchRoute(NotFound):
+    """The service has nothing at this address: often a wrong base URL or an older service."""
+
+    slugs, statuses = ("no-such-route",), ()
+
+
+class UnknownModel(NotFound):
+    """No model has this name."""
+
+    slugs, statuses = ("unknown-model",), ()
+
+
+class UnknownVersion(NotFound):
+    """The model has no such version."""
+
+    slugs, statuses = ("unknown-version",), ()
+
+
+class MethodNotAllowed(APIError):
+    """The address does not answer this method."""
+
+    slugs, statuses = ("method-not-allowed",), (405,)
+
+
+class Unsupported(APIError):
+    """Client and service do not share a format."""
+
+
+class NotAcceptable(Unsupported):
+    """The service does not offer the format asked for."""
+
+    slugs, statuses = ("not-acceptable",), (406,)
+
+
+class UnsupportedMediaType(Unsupported):
+    """The service does not read the format sent."""
+
+    slugs, statuses = ("unsupported-media-type",), (415,)
+
+
+class TooLarge(APIError):
+    """The request body is larger than the service allows."""
+
+    slugs, statuses = ("body-too-large",), (413,)
+
+
+class Overloaded(APIError):
+    """The service has as much work as it can promise; `retry_after_s` says when to come back."""
+
+    slugs, statuses, retryable = ("overloaded",), (429,), True
+
+
+class DeadlineExceeded(APIError):
+    """The request's `timeout_s` passed; a longer one, fewer samples or a cheaper solver will do."""
+
+    slugs, statuses = ("deadline-exceeded",), (504,)
+
+
+class ServerError(APIError):
+    """The service failed."""
+
+    slugs, statuses = ("internal-error",), (500,)
+
+
+class EngineFailed(ServerError):
+    """The computation of this request failed."""
+
+    slugs, statuses = ("engine-failed",), ()
+
+
+class Unavailable(APIError):
+    """The service cannot answer at the moment."""
+
+    slugs, statuses, retryable = (), (502, 503), True
+
+
+class Draining(Unavailable):
+    """The service is shutting down; its successor may answer soon."""
+
+    slugs, statuses = ("draining",), ()
+
+
+class NotReady(Unavailable):
+    """The service is still starting."""
+
+    slugs, statuses = ("not-ready",), ()
+
+
+class TooManyConnections(Unavailable):
+    """The service has as many connections as it allows."""
+
+    slugs, statuses = ("too-many-connections",), ()
+
+
+class ModelUnavailable(Unavailable):
+    """The model is in the repository but cannot be served."""
+
+    slugs, statuses, retryable = ("model-unavailable",), (), False
+
+
+class TransportError(PathlineError):
+    """No answer arrived."""
+
+
+class ConnectError(TransportError, ConnectionError):
+    """No connection could be made."""
+
+    retryable = True
+
+
+class ConnectionLost(TransportError, ConnectionError):
+    """The connection broke before an answer arrived."""
+
+    retryable = True
+
+
+class RequestTimeout(TransportError, TimeoutError):
+    """Nothing arrived in the time allowed."""
+
+
+class ProtocolError(PathlineError):
+    """The answer is not what was promised."""
+
+
+class IncompleteAnswer(ProtocolError):
+    """The answer was cut off half-way."""
+
+    retryable = True
+
+
+def _walk(kind: type[APIError]) -> list[type[APIError]]:
+    return [kind, *(below for child in kind.__subclasses__() for below in _walk(child))]
+
+
+BY_SLUG = {slug: kind for kind in _walk(APIError) for slug in kind.slugs}
+"""Class for each last part of a problem type."""
+
+BY_STATUS = {status: kind for kind in _walk(APIError) for status in kind.statuses}
+"""Class for each HTTP status, for answers that are no problem document."""
