@@ -7,6 +7,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from models.noise import noise
+from models.rows import BUCKETS, RowCaller
+
 _MAX_NUMBERS = 1 << 26  # of one tensor of a decoder; refuses absurd cards before anything is allocated
 
 
@@ -153,3 +156,17 @@ class Decoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The same as `decode`."""
         return self.decode(x)
+
+    def row_stable(self, dtype: torch.dtype, device: torch.device | str = "cpu", max_rows: int = 1024) -> RowCaller:
+        """`decode` with padding, so that a row's bits do not depend on its neighbours (see `models.rows`).
+
+        Args:
+            dtype: type of the samples, float32 or float64.
+            device: where this decoder is.
+            max_rows: the most rows decoded at once, rounded up to a multiple of 128.
+
+        Returns:
+            A function of samples (rows, *event_shape), rows at least 1.
+        """
+        limit = max(1, -(-max_rows // BUCKETS[-1])) * BUCKETS[-1]
+        return RowCaller(self.decode, (noise(0, 0, limit, self.config.event_shape, dtype).to(device),), limit)

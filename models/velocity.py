@@ -1,8 +1,12 @@
-"""What a velocity field is: the protocol that networks, analytic fields and wrappers all follow."""
+"""What a velocity field is: the protocol, and the wrapper that makes each row independent of its neighbours."""
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+from models.noise import noise
+from models.rows import BUCKETS, RowCaller
 
 
 class VelocityError(ValueError):
@@ -21,3 +25,100 @@ def refuse_condition(condition: Tensor | None) -> None:
     """Raise a VelocityError if an unconditional field is given a condition."""
     if condition is not None:
         raise VelocityError("condition was given, but this model is unconditional: leave condition out")
+
+
+class RowStable:
+    """A velocity field whose every row has the same bits, whatever rows are evaluated with it.
+
+    Calls are padded with copies of a live row, as measured when this is made (see `models.rows`; well below a
+    second for the paper's networks). The measurement holds for the number of torch threads it was made
+    with: make this with as many as will be used, in the thread that will call it.
+
+    Attributes:
+        velocity: the field that is called.
+        event_shape: shape of one state.
+        dtype: type of states and velocities.
+    """
+
+    def __init__(
+        self,
+        velocity: VelocityField,
+        event_shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        max_rows: int = 1024,
+    ) -> None:
+        """Measure the field.
+
+        Args:
+            velocity: the field.
+            event_shape: shape of one state.
+            dtype: float32 or float64.
+            device: where the field lives.
+            max_rows: the most rows of one call of the field, rounded up to a multiple of 128; a larger call
+                is made in pieces. A smaller number may be used if only that makes rows independent.
+
+        Raises:
+            VelocityError: the field answers with a wrong shape or type.
+        """
+        self.velocity = velocity
+        self.event_shape = tuple(event_shape)
+        self.dtype = dtype
+        limit = max(1, -(-max_rows // BUCKETS[-1])) * BUCKETS[-1]
+        x = noise(0, 0, limit, self.event_shape, dtype).to(device)
+        t = torch.linspace(0.0, 1.0, limit, dtype=dtype, device=device)
+        self._call = RowCaller(self._checked, (x, t), limit)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether rows are independent bit for bit; False if no padding was found that makes them so."""
+        return self._call.deterministic
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """The row buckets that agree, ascending; the smallest is used."""
+        return self._call.buckets
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows of one call of the field; larger calls are made in pieces."""
+        return self._call.limit
+
+    @property
+    def live_rows(self) -> int:
+        """Rows asked for so far."""
+        return self._call.live_rows
+
+    @property
+    def padded_rows(self) -> int:
+        """Rows added as padding so far."""
+        return self._call.padded_rows
+
+    def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event).
+
+        Args:
+            x: states.
+            t: times, in the dtype of x.
+            condition: one row a state, or None.
+
+        Raises:
+            VelocityError: the arguments or the answer have a wrong shape or type.
+        """
+        if x.shape[1:] != self.event_shape or x.dtype != self.dtype or t.shape != x.shape[:1]:
+            raise VelocityError(
+                f"states are {x.dtype} of shape {tuple(x.shape)} with times of shape {tuple(t.shape)}; this field "
+                f"takes {self.dtype} of shape (rows, {', '.join(map(str, self.event_shape))}) and (rows,)"
+            )
+        if not len(x):
+            return torch.empty_like(x)
+        return self._call(x, t) if condition is None else self._call(x, t, condition)
+
+    def _checked(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        v = self.velocity(x, t) if condition is None else self.velocity(x, t, condition)
+        if v.shape != x.shape or v.dtype != x.dtype:
+            raise VelocityError(
+                f"the velocity field answered with {v.dtype} of shape {tuple(v.shape)}; "
+                f"it must answer with {x.dtype} of shape {tuple(x.shape)}, as it was asked"
+            )
+        return v
