@@ -1,0 +1,1 @@
+"""The HTTP service: settings, schemas, routes, encoders; the engine is in `service.engine`."""

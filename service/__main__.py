@@ -1,0 +1,86 @@
+"""``python -m service``: print the settings, load the models, serve, and say what to try."""
+
+import argparse
+import logging
+import os
+import sys
+from typing import TextIO
+
+from service.settings import Settings, SettingsError, StartError, load_settings, unknown_variables
+
+USAGE, FAILED = 2, 1  # exit codes: a wrong setting; something that is not there
+
+
+def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
+    """Run the service until it is told to stop; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
+    parser.add_argument("--workers", type=int, default=1, help="always 1; see the message for why")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.INFO)
+    try:
+        settings = load_settings()
+        _refuse_workers(options.workers)
+    except SettingsError as error:
+        return _fail(str(error), USAGE)
+    for name in unknown_variables():
+        print(f"service: {name} is set, but no setting has this name", file=sys.stderr)
+    print(*settings.lines(), sep="\n", file=out, flush=True)
+    try:
+        _serve(settings, out)
+    except StartError as error:
+        return _fail(str(error), FAILED)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _serve(settings: Settings, out: TextIO) -> None:
+    # torch is imported here: a wrong setting is answered at once, not after seconds
+    from service.app import create_app
+    from service.server import listen, run, url
+
+    bound = listen(settings)
+    try:
+        app = create_app(settings)
+        app.state.service.start()
+        names = [served.name for served in app.state.service.models.current()]
+        run(app, settings, bound, lambda: print(_try_it(url(bound), names), file=out, flush=True))
+    finally:
+        bound.close()
+
+
+def _refuse_workers(asked: int) -> None:
+    """Refuse more than one process.
+
+    Raises:
+        SettingsError: ``--workers`` or ``WEB_CONCURRENCY`` is not 1.
+    """
+    for name, value in (("--workers", str(asked)), ("WEB_CONCURRENCY", os.environ.get("WEB_CONCURRENCY") or "1")):
+        if value != "1":
+            raise SettingsError(
+                f"{name}={value} is not allowed; it must be 1, because one process owns a device and puts all requests "
+                "into the same network batch: run one service a device, each on its own port, behind a balancer"
+            )
+
+
+def _try_it(base: str, names: list[str]) -> str:
+    model = "moons" if "moons" in names else names[0]
+    return f"""
+Pathline serves {", ".join(names)} on {base} (stop it with Ctrl-C). Three commands to try in another terminal:
+
+  curl -s {base}/v1/sample -H 'Content-Type: application/json' \\
+    -d '{{"model": "{model}", "num_samples": 4, "seed": 0, "solver": "rk4", "steps": 20}}'
+
+  .venv/bin/python -c 'from pathline import Client; print(Client("{base}").sample("{model}", num_samples=4, seed=0))'
+
+  curl -s {base}/v1/solvers
+"""
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"service: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

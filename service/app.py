@@ -1,0 +1,64 @@
+"""The composition root: puts settings, engine, models, metrics, routes and middleware together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from service import errors
+from service.middleware import Observe
+from service.ports import Engine
+from service.routes import catalogue, health, sample
+from service.served import Models
+from service.settings import Settings, load_settings
+from service.state import Service
+
+
+def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
+    """Make the ASGI application; its parts are in ``app.state.service``.
+
+    The models are loaded when the application starts (its lifespan), or before, by ``app.state.service.start()``.
+
+    Args:
+        settings: Read from the environment where left out.
+        engine: Another engine in place of the real one, for tests.
+
+    Raises:
+        SettingsError: A setting of the environment is refused.
+        StartError: The model repository is missing or cannot be read.
+    """
+    settings = load_settings() if settings is None else settings
+    service = _assemble(settings, engine)
+    app = FastAPI(
+        title="Pathline",
+        summary="Samples from flow-matching models, each request with its own solver",
+        version="0.1.0",
+        lifespan=_lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+    )
+    app.state.service = service
+    for module in (sample, catalogue, health):
+        app.include_router(module.router)
+    errors.install(app)
+    app.add_middleware(Observe, metrics=service.metrics, access_log=settings.access_log)
+    return app
+
+
+def _assemble(settings: Settings, engine: Engine | None) -> Service:
+    if engine is None:
+        from service.engine.engine import Engine as RealEngine
+
+        engine = RealEngine(settings)
+    return Service(settings, engine, Models(settings.models_dir, engine))
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    await asyncio.to_thread(service.start)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(service.stop)

@@ -1,0 +1,111 @@
+"""From the bytes of a request to a checked `SampleRequest`: size, content type, JSON, fields, in this order."""
+
+import difflib
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+from starlette.requests import Request
+
+from service.errors import ClientGoneError, Kind, ProblemError
+
+Body = TypeVar("Body", bound=BaseModel)
+
+_SHOWN = 60  # characters of a refused value that an error repeats
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Read a JSON body of at most `limit` bytes; a longer one is refused before it is read.
+
+    Raises:
+        ProblemError: 415 for another content type, 413 beyond the limit, 400 for a nonsensical Content-Length.
+        ClientGoneError: The client left before the body was complete.
+    """
+    _check_headers(request, limit)
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise _too_large(f"more than {limit}", limit)
+        parts.append(part)
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def parse(model: type[Body], body: bytes) -> Body:
+    """Parse a JSON body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown fields.
+
+    Raises:
+        ProblemError: 400 where it is not JSON, 422 with one entry for each field at fault.
+    """
+    try:
+        content = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        hint = " (JSON has no NaN or Infinity)" if b"NaN" in body or b"Infinity" in body else ""
+        raise ProblemError(Kind.MALFORMED, f"the body is not valid JSON: {error}{hint}") from None
+    if not isinstance(content, dict):
+        raise ProblemError(Kind.INVALID, f"the body must be a JSON object, not {_show(content)}")
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        items = [_describe(dict(item), list(model.model_fields)) for item in error.errors()]
+        raise ProblemError(Kind.INVALID, "; ".join(item["message"] for item in items), errors=items) from None
+
+
+def _check_headers(request: Request, limit: int) -> None:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise ProblemError(
+            Kind.MEDIA,
+            f"the body is {media or 'of no stated type'}; send Content-Type: application/json",
+            headers={"Accept-Post": "application/json"},
+        )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise ProblemError(Kind.MEDIA, f"Content-Encoding {encoding} is not understood; send the body uncompressed")
+    length = request.headers.get("content-length")
+    if length is None:
+        return
+    if not (length.isascii() and length.isdigit()):
+        raise ProblemError(Kind.BAD_REQUEST, f"Content-Length {length!r} is not a number of bytes")
+    if int(length[:20]) > limit:
+        raise _too_large(length, limit)
+
+
+def _too_large(size: str, limit: int) -> ProblemError:
+    # The rest of the body is not read, so the connection cannot be used again.
+    return ProblemError(
+        Kind.TOO_LARGE,
+        f"the body has {size} bytes, the limit is {limit} (PATHLINE_MAX_BODY_BYTES)",
+        headers={"Connection": "close"},
+        limit=limit,
+    )
+
+
+def _describe(item: dict[str, Any], fields: list[str]) -> dict[str, str]:
+    """Turn one pydantic error into the field and a message that names the value and what is allowed."""
+    field = ".".join(map(str, item["loc"]))
+    if item["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(field, fields, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(fields)}"
+        return {"field": field, "message": f"unknown field {field!r}; {advice}"}
+    if item["type"] == "missing":
+        return {"field": field, "message": f"the field {field!r} is required"}
+    rule = str(item["msg"]).removeprefix("Input ").removeprefix("Value error, ").strip()
+    return {"field": field, "message": f"{field} = {_show(item['input'])} is not allowed: it {rule}"}
+
+
+def _show(value: Any) -> str:
+    """Return a value as JSON would write it, cut to a bearable length."""
+    if isinstance(value, list | tuple | dict):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
+        return "an integer of over 200 bits"
+    text = {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else None
+    text = text or (f'"{value}"' if isinstance(value, str) else repr(value))
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,0 +1,36 @@
+"""What is known about one HTTP request while it is answered."""
+
+import time
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+_KEY = "pathline"
+
+
+@dataclass
+class Context:
+    """One request: its id, when it came (`time.perf_counter`), and what the route found out for metrics and headers.
+
+    `timings` are seconds by name, shown in ``Server-Timing``. `model` and `solver` stay empty until they are known
+    to exist, so that they can be metric labels.
+    """
+
+    request_id: str = field(default_factory=lambda: uuid4().hex)
+    started: float = field(default_factory=time.perf_counter)
+    model: str = ""
+    solver: str = ""
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def elapsed(self) -> float:
+        """Return the seconds since the request came."""
+        return time.perf_counter() - self.started
+
+
+def context_of(scope: MutableMapping[str, Any]) -> Context:
+    """Return the context of an ASGI scope, made on first use."""
+    context = scope.get(_KEY)
+    if context is None:
+        context = scope[_KEY] = Context()
+    return context

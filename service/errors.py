@@ -1,0 +1,126 @@
+"""The whole error vocabulary of the service, as RFC 9457 ``application/problem+json``.
+
+Every answer that is not a success is one `Kind`: a stable slug (``type`` is ``/problems/<slug>``), a status and a
+title. Code anywhere raises `ProblemError`; `install` turns it, and what the framework raises, into the same shape.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.context import context_of
+
+MEDIA_TYPE = "application/problem+json"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    slug: str
+    status: int
+    title: str
+
+
+class Kind(Enum):
+    """Every kind of error the service answers with: slug, HTTP status, title."""
+
+    MALFORMED = _Kind("malformed-json", 400, "The body is not valid JSON")
+    BAD_REQUEST = _Kind("bad-request", 400, "The request cannot be understood")
+    NO_ROUTE = _Kind("no-such-route", 404, "There is nothing at this address")
+    UNKNOWN_MODEL = _Kind("unknown-model", 404, "No model has this name")
+    UNKNOWN_VERSION = _Kind("unknown-version", 404, "The model has no such version")
+    METHOD = _Kind("method-not-allowed", 405, "This address does not answer this method")
+    NOT_ACCEPTABLE = _Kind("not-acceptable", 406, "None of the accepted formats is offered")
+    TOO_LARGE = _Kind("body-too-large", 413, "The body is larger than allowed")
+    MEDIA = _Kind("unsupported-media-type", 415, "The body must be application/json")
+    INVALID = _Kind("invalid-request", 422, "A field of the request is not allowed")
+    OVERLOADED = _Kind("overloaded", 429, "The service has as much work as it can promise")
+    INTERNAL = _Kind("internal-error", 500, "The service failed")
+    ENGINE = _Kind("engine-failed", 500, "The computation of this request failed")
+    BROKEN_MODEL = _Kind("model-unavailable", 503, "The model is in the repository but cannot be served")
+    DRAINING = _Kind("draining", 503, "The service is shutting down")
+    NOT_READY = _Kind("not-ready", 503, "The service is not ready")
+    CONNECTIONS = _Kind("too-many-connections", 503, "The service has as many connections as it allows")
+    DEADLINE = _Kind("deadline-exceeded", 504, "The time limit of the request has passed")
+
+    @property
+    def type(self) -> str:
+        """The problem type, a relative URI that never changes."""
+        return f"/problems/{self.value.slug}"
+
+
+class ProblemError(Exception):
+    """An error answer: its kind, what happened here, the fields at fault and extra members or headers."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        detail: str,
+        *,
+        errors: Sequence[Mapping[str, Any]] = (),
+        headers: Mapping[str, str] | None = None,
+        **members: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.errors = list(errors)
+        self.headers = dict(headers or {})
+        self.members = members
+
+    def body(self, request_id: str) -> dict[str, Any]:
+        """Return the members of the problem document."""
+        kind = self.kind.value
+        document = {"type": self.kind.type, "title": kind.title, "status": kind.status, "detail": self.detail}
+        document |= {"request_id": request_id} | self.members
+        return document | ({"errors": self.errors} if self.errors else {})
+
+    def response(self, request_id: str) -> Response:
+        """Return the answer to send."""
+        content = orjson.dumps(self.body(request_id), default=str)
+        return Response(content, self.kind.value.status, self.headers, MEDIA_TYPE)
+
+
+def invalid(field: str, message: str, **members: Any) -> ProblemError:
+    """Return a 422 about one field of the request, with extra members."""
+    return ProblemError(Kind.INVALID, message, errors=[{"field": field, "message": message}], **members)
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its answer; nothing can be sent any more."""
+
+
+def install(app: FastAPI) -> None:
+    """Make the framework's own errors (no route, wrong method, a bad parameter) problems too."""
+
+    async def on_problem(request: Request, error: Exception) -> Response:
+        return _as_problem(request, error).response(context_of(request.scope).request_id)
+
+    for kind in (ProblemError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, on_problem)
+
+
+def _as_problem(request: Request, error: Exception) -> ProblemError:
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, RequestValidationError):
+        items = [{"field": ".".join(map(str, e["loc"][1:])), "message": e["msg"]} for e in error.errors()]
+        return ProblemError(Kind.INVALID, "; ".join(f"{i['field']}: {i['message']}" for i in items), errors=items)
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict(getattr(error, "headers", None) or {})
+    path, method = request.url.path, request.method
+    if status == 404:
+        return ProblemError(Kind.NO_ROUTE, f"nothing is at {path}; / lists the addresses", headers=headers)
+    if status == 405:
+        allowed = headers.get("Allow", headers.get("allow", ""))
+        return ProblemError(Kind.METHOD, f"{path} does not answer {method}; it answers {allowed}", headers=headers)
+    return ProblemError(
+        Kind.BAD_REQUEST if status < 500 else Kind.INTERNAL, f"{method} {path} was refused", headers=headers
+    )

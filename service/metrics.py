@@ -1,0 +1,95 @@
+"""What the service counts, under names that start with ``pathline_``, in base units.
+
+Labels come from closed sets only: served models, the solver catalogue, status codes, route templates.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.exposition import generate_latest
+
+from service.histograms import Histogram, geometric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+SECONDS = geometric(1e-4, 60.0, 1.4)
+_POWERS = tuple(float(2**k) for k in range(18))
+_NFE = (1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 500, 1_000, 2_000, 5_000, 10_000, 100_000)
+_STEP = geometric(1e-5, 1.0, 10**0.25)
+
+
+class Metrics:
+    """All metrics of one service, in a registry of their own (several services can live in one process)."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "pathline_requests",
+            "Answered requests by route, model, solver and outcome (the status code, or client_gone).",
+            ("route", "model", "solver", "outcome"),
+            registry=registry,
+        )
+        self.request_seconds = _histogram(registry, "request_seconds", "Whole time of a request.", SECONDS, "route")
+        self.queue_seconds = _histogram(registry, "queue_seconds", "Wait for the engine.", SECONDS, "model")
+        self.solve_seconds = _histogram(registry, "solve_seconds", "Time in the engine.", SECONDS, "model")
+        self.network_seconds = _histogram(
+            registry, "network_seconds", "Network calls a request took part in.", SECONDS, "model"
+        )
+        self.nfe = _histogram(registry, "nfe", "Velocity evaluations of a sample.", _NFE, "model", "solver")
+        self.step_size = _histogram(registry, "step_size", "Accepted steps of adaptive solvers.", _STEP, "solver")
+        self.steps = Counter("pathline_steps", "Attempted steps by result.", ("solver", "result"), registry=registry)
+        self.batch_rows = _histogram(registry, "batch_rows", "Rows of a network call.", _POWERS, "model")
+        self.batch_requests = _histogram(registry, "batch_requests", "Requests in a network call.", _POWERS, "model")
+        self.batch_solvers = _histogram(
+            registry, "batch_solvers", "Distinct solvers in a network call.", (1, 2, 3, 4, 6, 8, 12, 16), "model"
+        )
+        self.queue_depth = _gauge(registry, "queue_depth", "Requests that wait for the engine.")
+        self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine.")
+        self.active_lanes = _gauge(registry, "active_lanes", "Samples being solved.")
+        self.cancelled_nfe = Counter(
+            "pathline_cancelled_nfe", "Velocity evaluations spent on cancelled samples.", registry=registry
+        )
+        self.model_loaded = Gauge(
+            "pathline_model_loaded", "1 for each served version.", ("model", "version"), registry=registry
+        )
+
+    def answered(self, route: str, model: str, solver: str, outcome: str, seconds: float) -> None:
+        """Count one answered request."""
+        self.requests.labels(route, model, solver, outcome).inc()
+        self.request_seconds.add(seconds, route)
+
+    def solved(self, model: str, solver: str, nfe: ArrayLike, queue_s: float, solve_s: float, network_s: float) -> None:
+        """Count one finished job; `nfe` holds one number a sample."""
+        self.nfe.add(nfe, model, solver)
+        self.queue_seconds.add(queue_s, model)
+        self.solve_seconds.add(solve_s, model)
+        self.network_seconds.add(network_s, model)
+
+    def stepped(self, solver: str, h: ArrayLike, accepted: ArrayLike) -> None:
+        """Count attempted steps of an adaptive solver: sizes (in t) and whether each was accepted."""
+        taken = np.asarray(accepted, dtype=bool)
+        self.step_size.add(np.abs(np.asarray(h, dtype=np.float64))[taken], solver)
+        self.steps.labels(solver, "accepted").inc(int(taken.sum()))
+        self.steps.labels(solver, "rejected").inc(int((~taken).sum()))
+
+    def watch(self, queue_depth: Callable[[], float], jobs: Callable[[], float], lanes: Callable[[], float]) -> None:
+        """Read the gauges of the engine from these functions at every scrape."""
+        self.queue_depth.set_function(queue_depth)
+        self.active_jobs.set_function(jobs)
+        self.active_lanes.set_function(lanes)
+
+    def text(self) -> bytes:
+        """Return everything in the Prometheus text format."""
+        return generate_latest(self.registry)
+
+
+def _histogram(
+    registry: CollectorRegistry, name: str, documentation: str, bounds: tuple[float, ...], *labels: str
+) -> Histogram:
+    return Histogram(f"pathline_{name}", documentation, bounds, labels, registry)
+
+
+def _gauge(registry: CollectorRegistry, name: str, documentation: str) -> Gauge:
+    return Gauge(f"pathline_{name}", documentation, registry=registry)

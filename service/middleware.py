@@ -1,0 +1,84 @@
+"""Pure ASGI middleware around every request: its id, its time, its metrics, and the last net for errors.
+
+Starlette's BaseHTTPMiddleware is not used because it hides disconnects from the application.
+"""
+
+import logging
+import re
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.context import Context, context_of
+from service.errors import ClientGoneError, Kind, ProblemError
+from service.metrics import Metrics
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_log = logging.getLogger("pathline")
+_access = logging.getLogger("pathline.access")
+
+CLIENT_GONE = "client_gone"
+UNMATCHED = "unmatched"
+
+
+class Observe:
+    """Give each request an id, ``Server-Timing`` and its line in the metrics; answer what nothing else caught."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, access_log: bool = False) -> None:
+        self._app, self._metrics, self._access_log = app, metrics, access_log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        context = context_of(scope)
+        wanted = Headers(scope=scope).get("x-request-id", "")
+        if _SANE_ID.fullmatch(wanted):
+            context.request_id = wanted
+        answer = _Answer(context, send)
+        outcome = CLIENT_GONE
+        try:
+            await self._run(scope, receive, answer, context)
+            outcome = str(answer.status) if answer.status else CLIENT_GONE
+        finally:
+            self._count(scope, context, outcome)
+
+    async def _run(self, scope: Scope, receive: Receive, answer: "_Answer", context: Context) -> None:
+        try:
+            await self._app(scope, receive, answer.send)
+        except ClientGoneError:
+            return
+        except Exception:
+            _log.exception("request %s failed: %s %s", context.request_id, scope["method"], scope["path"])
+            if answer.status:
+                raise  # half an answer is out: the server must cut the connection
+            detail = f"the cause is in the service's log under request {context.request_id}"
+            response = ProblemError(Kind.INTERNAL, detail).response(context.request_id)
+            await response(scope, receive, answer.send)
+
+    def _count(self, scope: Scope, context: Context, outcome: str) -> None:
+        route = getattr(scope.get("route"), "path", UNMATCHED)
+        seconds = context.elapsed()
+        self._metrics.answered(route, context.model, context.solver, outcome, seconds)
+        if self._access_log:
+            _access.info(
+                "%s %s %s %.1f ms request=%s", scope["method"], route, outcome, seconds * 1e3, context.request_id
+            )
+
+
+class _Answer:
+    """Wraps `send`: adds the headers, and remembers the status once it is out."""
+
+    def __init__(self, context: Context, send: Send) -> None:
+        self.status = 0
+        self._context, self._send = context, send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-ID"] = self._context.request_id
+            timings = self._context.timings | {"total": self._context.elapsed()}
+            headers["Server-Timing"] = ", ".join(f"{name};dur={s * 1e3:.3f}" for name, s in timings.items())
+        await self._send(message)

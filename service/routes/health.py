@@ -1,0 +1,62 @@
+"""Addresses for those who run the service: is it alive, is it ready, what has it counted."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from service.errors import Kind, ProblemError
+from service.metrics import CONTENT_TYPE
+from service.openapi import problems
+from service.state import service_of
+
+router = APIRouter()
+
+
+@router.get("/livez", responses=problems(Kind.NOT_READY))
+async def livez(request: Request) -> Any:
+    """Answer 200 while the process can work; 503 once the engine has died, so that it is started again."""
+    service = service_of(request)
+    if service.started and not service.engine.alive:
+        raise ProblemError(Kind.NOT_READY, "the engine has stopped; the service must be started again")
+    return {"status": "alive"}
+
+
+@router.get("/readyz", responses=problems(Kind.NOT_READY, Kind.DRAINING))
+async def readyz(request: Request) -> Any:
+    """Answer 200 while requests are welcome; 503 while models load and while the service shuts down."""
+    service = service_of(request)
+    fault = service.fault()
+    if fault is not None:
+        raise ProblemError(*fault)
+    return {
+        "status": "ready",
+        "device": str(getattr(service.engine, "device", service.settings.device)),
+        "models": {served.name: served.version for served in service.models.current()},
+        "unavailable": service.models.broken(),
+    }
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics(request: Request) -> Response:
+    """Return all metrics in the Prometheus text format."""
+    text = await asyncio.to_thread(service_of(request).metrics.text)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+@router.get("/")
+async def index() -> Any:
+    """List the addresses of the service."""
+    return {
+        "service": "pathline",
+        "links": {
+            "sample": "/v1/sample",
+            "models": "/v1/models",
+            "solvers": "/v1/solvers",
+            "live": "/livez",
+            "ready": "/readyz",
+            "metrics": "/metrics",
+            "docs": "/docs",
+            "openapi": "/openapi.json",
+        },
+    }

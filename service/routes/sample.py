@@ -1,0 +1,106 @@
+"""``POST /v1/sample`` and ``/sample``: one request, one answer in the format that is asked for."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from starlette.responses import StreamingResponse
+
+from service.answers import Answer, outcome, saved_to_data, to_data
+from service.bodies import parse, read_body
+from service.context import Context, context_of
+from service.encoders import ENCODERS, NUMBERS_A_PIECE, Encoder, Pieces
+from service.engine.job import Job, JobResult
+from service.negotiate import choose
+from service.openapi import SAMPLE_OPERATION
+from service.prepare import prepare
+from service.schemas import SampleRequest
+from service.served import Served
+from service.solving import solve
+from service.state import Service, service_of
+from service.traces import view
+from solvers.plan import Adaptive
+
+router = APIRouter()
+
+_LARGE_BODY = 1 << 16  # bytes; a longer body is parsed beside the event loop
+
+
+@router.post("/v1/sample", **SAMPLE_OPERATION)
+@router.post("/sample", include_in_schema=False)
+async def sample(request: Request) -> Response:
+    """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
+    service, context = service_of(request), context_of(request.scope)
+    encoder = ENCODERS[choose(request.headers.get("accept"), list(ENCODERS))]
+    body = await read_body(request, service.settings.max_body_bytes)
+    beside = len(body) > _LARGE_BODY
+    wish = await asyncio.to_thread(parse, SampleRequest, body) if beside else parse(SampleRequest, body)
+    model = await service.model(wish.model, wish.version)
+    context.model = model.name
+    arguments = (wish, model, service.settings, encoder)
+    job = await asyncio.to_thread(prepare, *arguments) if beside else prepare(*arguments)
+    context.solver = str(job.solve.settings["name"])
+    result = await solve(service.engine, job, request.receive)
+    _count(service, context, job, result)
+    if result.x.numel() <= NUMBERS_A_PIECE and len(result.trace) <= NUMBERS_A_PIECE:
+        answer = _answer(wish, model, job, result, context)
+    else:
+        answer = await asyncio.to_thread(_answer, wish, model, job, result, context)
+    return await _respond(answer, encoder)
+
+
+def _answer(wish: SampleRequest, model: Served, job: Job, result: JobResult, context: Context) -> Answer:
+    decode = model.decode if wish.decode else None
+    samples = to_data(result.x, decode)
+    head = {
+        "model": model.name,
+        "version": model.version,
+        "checkpoint": model.digest,
+        "seed": job.seed,
+        "first_index": job.first_index,
+        "deterministic": model.deterministic,
+        "noise": model.card.noise,
+        "solver": job.solve.settings,
+        "shape": list(samples.shape),
+        **outcome(result),
+    }
+    return Answer(
+        head=head,
+        samples=samples,
+        nfe=np.asarray(result.nfe, dtype=np.int64),
+        t=np.asarray(result.t, dtype=np.float64),
+        status=np.asarray(result.status, dtype=np.str_),
+        elapsed=context.elapsed,
+        trace=view(wish.trace, job.solve, result.trace),
+        save_at=job.save_at or (),
+        saved=None if result.saved is None else saved_to_data(result.saved, decode),
+        timings={"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s},
+    )
+
+
+def _count(service: Service, context: Context, job: Job, result: JobResult) -> None:
+    context.timings.update(queue=result.queue_s, solve=result.solve_s, network=result.network_s)
+    metrics, name = service.metrics, context.solver
+    metrics.solved(context.model, name, result.nfe, result.queue_s, result.solve_s, result.network_s)
+    if isinstance(job.solve, Adaptive):
+        metrics.stepped(name, result.trace.h, result.trace.accepted)
+
+
+async def _respond(answer: Answer, encoder: Encoder) -> Response:
+    """Encode small answers at once; large ones beside the event loop, piece by piece as they are sent."""
+    headers = {
+        "X-Pathline-Seed": str(answer.head["seed"]),
+        "X-Pathline-Status": answer.head["status"],
+        "Vary": "Accept",
+    }
+    pieces = encoder.encode(answer)
+    if answer.numbers <= NUMBERS_A_PIECE:
+        content = b"".join(pieces)
+        return Response(content, media_type=encoder.media_type, headers=headers)
+    return StreamingResponse(_beside(pieces), media_type=encoder.media_type, headers=headers)
+
+
+async def _beside(pieces: Pieces) -> AsyncIterator[bytes | memoryview]:
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece

@@ -1,0 +1,200 @@
+"""The bodies of the HTTP interface as pydantic models.
+
+The request is parsed with its model. Answers are built and encoded by hand: their models are for the OpenAPI
+description, and tests hold the answers to them.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from solvers import catalogue
+
+SEED_LIMIT = 2**63
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+_REQUEST_EXAMPLES: list[Any] = [
+    {"model": "moons", "num_samples": 4, "seed": 0, "solver": "rk4", "steps": 20},
+    {"model": "moons", "num_samples": 4, "seed": 0, "solver": "dopri5", "rtol": 1e-6, "atol": 1e-6},
+]
+_GRID_SCHEMA = {
+    "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}, {"type": "object"}],
+}
+_X0_SCHEMA = {
+    "description": "start states, shape (num_samples, *event_shape)",
+    "anyOf": [{"type": "array", "items": {}}, {"type": "null"}],
+}
+
+
+def _name_solvers(schema: dict[str, Any]) -> None:
+    schema["enum"] = sorted(catalogue.solvers())
+
+
+class SampleRequest(BaseModel):
+    """Body of ``POST /v1/sample``: which model, how many samples of which seed, and how to solve for them.
+
+    ``steps`` asks for fixed steps, ``rtol`` / ``atol`` for error control. Numbers are never read from strings,
+    and unknown fields are refused.
+    """
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, json_schema_extra={"examples": _REQUEST_EXAMPLES}
+    )
+
+    model: str = Field(min_length=1, max_length=200, description="name of the model")
+    version: int | None = Field(None, ge=1, description="version of the model; the highest where left out")
+    num_samples: int = Field(256, ge=1, description="how many samples")
+    seed: int | None = Field(
+        None, ge=0, lt=SEED_LIMIT, description="an integer in [0, 2**63); drawn and echoed where left out"
+    )
+    first_index: int = Field(0, ge=0, lt=SEED_LIMIT, description="index of the first sample in the seed's stream")
+    solver: str = Field("dopri5", description="name from /v1/solvers", json_schema_extra=_name_solvers)
+    steps: int | None = Field(None, ge=1, description="number of fixed steps")
+    rtol: Positive | None = Field(None, description="relative tolerance of error control")
+    atol: Positive | None = Field(None, description="absolute tolerance of error control")
+    grid: Annotated[Any, WithJsonSchema(_GRID_SCHEMA)] = "uniform"
+    start: str | None = Field(None, description="start of a multistep method: ramp or rk")
+    error_control: str = Field("sample", description="sample: each sample its own steps; batch: all share theirs")
+    controller: str | None = Field(None, description="step-size controller: paper, i or pi")
+    first_step: Positive | None = Field(None, description="size of the first step; automatic where left out")
+    max_nfe: int = Field(10_000, ge=1, description="most velocity evaluations of a sample")
+    condition: Any = Field(None, description="class label or vector of a conditional model")
+    guidance: Finite | None = Field(None, description="strength of classifier-free guidance")
+    x0: Annotated[Any, WithJsonSchema(_X0_SCHEMA)] = None
+    t_span: Annotated[tuple[Finite, Finite], Field(strict=False)] = Field(
+        (0.0, 1.0), description="where to start and end; noise is at 0, data at 1"
+    )
+    trace: Literal["none", "summary", "full"] = Field("summary", description="how much of the steps to report")
+    save_at: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1)] | None = Field(
+        None, description="times at which to report the state too"
+    )
+    decode: bool = Field(True, description="turn latent states into data")
+    timeout_s: Positive | None = Field(None, description="time limit in seconds, waiting included")
+    on_timeout: Literal["error", "partial"] = Field("error", description="answer when the limit passes")
+
+
+class Solver(BaseModel):
+    """The solver as it was used: its name and every parameter that belongs to it."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+
+class NfePerSample(BaseModel):
+    """Velocity evaluations of the samples."""
+
+    min: int
+    mean: float
+    max: int
+
+
+class FailedSample(BaseModel):
+    """A sample that did not reach the end: its row, why, and the t it reached."""
+
+    index: int
+    status: str
+    t: float | None
+
+
+class TraceBody(BaseModel):
+    """Attempted steps, one entry each; `quantiles` (of h over t) only in an adaptive summary."""
+
+    sample: list[int]
+    t: list[float | None]
+    h: list[float | None]
+    error: list[float | None]
+    accepted: list[bool]
+    quantiles: dict[str, list[float | None]] | None = None
+
+
+class Saved(BaseModel):
+    """States on the way: `states[i][j]` is sample i at time `t[j]`; null where it was not reached."""
+
+    t: list[float]
+    states: list[list[Any]]
+
+
+class Latency(BaseModel):
+    """Seconds: waiting, solving, in the network, encoding the answer, and all together."""
+
+    queue_s: float
+    solve_s: float
+    network_s: float
+    encode_s: float
+    total_s: float
+
+
+class SampleResponse(BaseModel):
+    """Answer of ``POST /v1/sample``. A sample whose state is not finite is a null row."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    version: int
+    checkpoint: str
+    seed: int
+    first_index: int
+    deterministic: bool
+    noise: str
+    solver: Solver
+    shape: list[int]
+    nfe: int = Field(description="sequential velocity evaluations of the slowest sample")
+    nfe_per_sample: NfePerSample
+    network_rows: int = Field(description="rows of all network calls made for this request")
+    status: str
+    failed: list[FailedSample]
+    samples: list[Any]
+    saved: Saved | None = None
+    trace: TraceBody | None = None
+    latency: Latency
+
+
+class ProblemBody(BaseModel):
+    """An error answer (RFC 9457, ``application/problem+json``)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str
+    errors: list[dict[str, str]] | None = Field(None, description="field and message of each fault")
+
+
+class ModelSummary(BaseModel):
+    """One line of ``GET /v1/models``."""
+
+    name: str
+    status: Literal["served", "unavailable"]
+    version: int | None
+    dtype: str | None
+    event_shape: list[int] | None
+    data_shape: list[int] | None
+    deterministic: bool | None
+
+
+class ModelList(BaseModel):
+    """Answer of ``GET /v1/models``."""
+
+    models: list[ModelSummary]
+
+
+class ModelBody(BaseModel):
+    """Answer of ``GET /v1/models/{name}``: served versions with their cards, and why others are unavailable."""
+
+    name: str
+    status: Literal["served", "unavailable"]
+    serving: int | None
+    versions: list[int]
+    served: list[dict[str, Any]]
+    unavailable: list[dict[str, Any]]
+
+
+class SolverList(BaseModel):
+    """Answer of ``GET /v1/solvers``: each entry of the catalogue."""
+
+    solvers: list[dict[str, Any]]

@@ -1,0 +1,214 @@
+"""The models the service answers with: loaded from the repository, each version with its state or its fault."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.card import DTYPES
+from models.checkpoint import Card, Checkpoint, CheckpointError, load
+from models.noise import noise
+from models.repository import Repository, RepositoryError
+from models.rows import RowCaller
+from service.errors import Kind, ProblemError
+from service.ports import Engine
+from service.settings import StartError
+
+_DECODED_AT_ONCE = 128  # rows
+
+_log = logging.getLogger("pathline")
+
+
+@dataclass(frozen=True)
+class Served:
+    """One version that can be asked for samples."""
+
+    name: str
+    version: int
+    digest: str
+    card: Card
+    decode: RowCaller
+    deterministic: bool
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of states."""
+        return DTYPES[self.card.dtype]
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """The shape of one state."""
+        return tuple(self.card.event_shape)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what ``GET /v1/models/{name}`` shows of this version."""
+        card = self.card.model_dump(mode="json")
+        return {"version": self.version, "checkpoint": self.digest, "deterministic": self.deterministic, "card": card}
+
+
+class Models:
+    """All models of a repository. A version that cannot be loaded keeps its reason and stops nobody else."""
+
+    def __init__(self, root: Path, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._served: dict[str, dict[int, Served]] = {}
+        self._broken: dict[str, dict[int, str]] = {}
+        try:
+            self._repository = Repository(root)
+            self._repository.names()
+        except RepositoryError as error:
+            raise StartError(f"{error}; set PATHLINE_MODELS_DIR or run `make models`") from None
+
+    def load_all(self) -> None:
+        """Load the highest version of each model that loads.
+
+        Raises:
+            StartError: There is no model, or none can be loaded.
+        """
+        names = self._repository.names()
+        if not names:
+            raise StartError(
+                f"the model repository {self._repository.root} is empty; run `make models`, or set PATHLINE_MODELS_DIR"
+            )
+        for name in names:
+            self._load_highest(name)
+        if not self._served:
+            faults = [f"{name}/{v}: {why}" for name, found in self._broken.items() for v, why in found.items()]
+            raise StartError(f"no model of {self._repository.root} can be loaded: {'; '.join(faults)}")
+
+    def names(self) -> list[str]:
+        """Return the names of all models, served or broken."""
+        return sorted(self._served.keys() | self._broken.keys())
+
+    def served(self) -> list[Served]:
+        """Return every loaded version."""
+        return [version for versions in self._served.values() for version in versions.values()]
+
+    def broken(self) -> dict[str, dict[int, str]]:
+        """Return name -> version -> why it cannot be loaded."""
+        return self._broken
+
+    def get(self, name: str, version: int | None = None) -> Served:
+        """Return a version that is loaded; the highest one for None.
+
+        Raises:
+            ProblemError: 404 for a name or version there is not, 503 for one that cannot be loaded.
+        """
+        versions = self._served.get(name, {})
+        if version is None and versions:
+            return versions[max(versions)]
+        if version in versions:
+            return versions[version]
+        raise self._absent(name, version)
+
+    def find(self, name: str, version: int | None = None) -> Served:
+        """Return a version like `get`, loading an older one on first use; this takes time, so not on the event loop.
+
+        Raises:
+            ProblemError: As `get`.
+        """
+        with self._lock:
+            known = version in self._served.get(name, {}) or version in self._broken.get(name, {})
+            if version is not None and not known and version in self._versions(name):
+                self._try(name, version)
+        return self.get(name, version)
+
+    def current(self) -> list[Served]:
+        """Return the version of each model that answers where none is asked for."""
+        return [versions[max(versions)] for versions in self._served.values()]
+
+    def summary(self, name: str) -> dict[str, Any]:
+        """Return the line of ``GET /v1/models`` about a model of `names`."""
+        versions = self._served.get(name)
+        if not versions:
+            nothing = dict.fromkeys(("version", "dtype", "event_shape", "data_shape", "deterministic"))
+            return {"name": name, "status": "unavailable", **nothing}
+        served = versions[max(versions)]
+        return {
+            "name": name,
+            "status": "served",
+            "version": served.version,
+            "dtype": served.card.dtype,
+            "event_shape": served.event_shape,
+            "data_shape": served.card.data_shape,
+            "deterministic": served.deterministic,
+        }
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Return what ``GET /v1/models/{name}`` answers.
+
+        Raises:
+            ProblemError: 404 for an unknown name.
+        """
+        if name not in self.names():
+            raise self._absent(name, None)
+        served, broken = self._served.get(name, {}), self._broken.get(name, {})
+        return {
+            "name": name,
+            "status": "served" if served else "unavailable",
+            "serving": max(served) if served else None,
+            "versions": self._versions(name),
+            "served": [served[version].describe() for version in sorted(served, reverse=True)],
+            "unavailable": [{"version": v, "reason": broken[v]} for v in sorted(broken, reverse=True)],
+        }
+
+    def _versions(self, name: str) -> Sequence[int]:
+        try:
+            return sorted(self._repository.versions(name))
+        except (LookupError, RepositoryError):
+            return sorted(self._served.get(name, {}))
+
+    def _load_highest(self, name: str) -> None:
+        """Load versions from the highest down until one works, so that a bad upload does not take a model away."""
+        try:
+            versions = sorted(self._repository.versions(name), reverse=True)
+        except (LookupError, RepositoryError) as error:
+            _log.error("model %s is not served: %s", name, error)
+            return
+        for version in versions:
+            if self._try(name, version):
+                return
+
+    def _try(self, name: str, version: int) -> bool:
+        try:
+            checkpoint = load(self._repository.resolve(name, version))
+            loaded = self._engine.load(name, version, checkpoint)
+        except (CheckpointError, RepositoryError, LookupError) as error:
+            _log.error("model %s version %d is not served: %s", name, version, error)
+            reason = str(error).replace(f"{self._repository.root}/", "")  # clients need not know where it lies
+            self._broken = {**self._broken, name: {**self._broken.get(name, {}), version: reason}}
+            return False
+        decode = _row_stable(checkpoint)
+        deterministic = decode.deterministic and bool(getattr(loaded, "deterministic", True))
+        served = Served(name, version, checkpoint.digest, checkpoint.card, decode, deterministic)
+        # The tables are replaced, never changed: readers on the event loop take no lock.
+        self._served = {**self._served, name: {**self._served.get(name, {}), version: served}}
+        return True
+
+    def _absent(self, name: str, version: int | None) -> ProblemError:
+        if name not in self.names():
+            listed = ", ".join(self.names())
+            return ProblemError(
+                Kind.UNKNOWN_MODEL, f"model {name!r} is unknown; available: {listed}", available=self.names()
+            )
+        faults = self._broken.get(name, {})
+        if version is None or version in faults:
+            at = max(faults) if version is None else version
+            return ProblemError(Kind.BROKEN_MODEL, f"model {name!r} version {at} cannot be served: {faults[at]}")
+        there = list(self._versions(name))
+        return ProblemError(
+            Kind.UNKNOWN_VERSION,
+            f"model {name!r} has no version {version}; available: {', '.join(map(str, there))}",
+            available=there,
+        )
+
+
+def _row_stable(checkpoint: Checkpoint) -> RowCaller:
+    """Return the decoder, padded so that a decoded sample does not depend on how many there are."""
+    probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
+    return RowCaller(checkpoint.decoder.decode, (probe,), _DECODED_AT_ONCE)

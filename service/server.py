@@ -1,0 +1,117 @@
+"""The HTTP server: its socket, its limits, and the one function that runs it until it is told to stop."""
+
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.errors import MEDIA_TYPE, Kind, ProblemError
+from service.settings import Settings, StartError
+
+_BACKLOG = 2048
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Bind the address of the settings, so that a port in use is known before models are loaded.
+
+    Raises:
+        StartError: The address cannot be bound; the message says why and what to do.
+    """
+    host, port = settings.host, settings.port
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError:
+        raise StartError(f"PATHLINE_HOST={host!r} is no address of this machine; use 127.0.0.1 or 0.0.0.0") from None
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        advice = {
+            errno.EADDRINUSE: "something else uses it; stop that or set PATHLINE_PORT to another port",
+            errno.EACCES: "this user may not use it; set PATHLINE_PORT to 1024 or above",
+            errno.EADDRNOTAVAIL: "it is no address of this machine; set PATHLINE_HOST",
+        }.get(error.errno or 0, str(error))
+        raise StartError(f"cannot listen on {host} port {port}: {advice}") from None
+    return bound
+
+
+def url(bound: socket.socket) -> str:
+    """Return the address that clients on this machine use."""
+    host, port = bound.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  a comparison, not a binding
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Serve until a signal says stop; requests that run then have `drain_s` seconds to finish.
+
+    Args:
+        app: The application, its service started.
+        settings: Limits of the server.
+        bound: From `listen`.
+        on_ready: Called once connections are taken.
+    """
+    config = uvicorn.Config(
+        app,
+        http=_limited(settings.max_connections),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+        backlog=_BACKLOG,
+    )
+    _Server(config, on_ready).run(sockets=[bound])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server that says when it is ready."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+
+def _limited(most: int) -> type[HttpToolsProtocol]:
+    """Return the HTTP protocol with a limit on open connections; one too many gets a 503 problem and is closed."""
+    problem = ProblemError(
+        Kind.CONNECTIONS, f"{most} connections are open, the limit (PATHLINE_MAX_CONNECTIONS); try again in a second"
+    )
+    content = bytes(problem.response("none").body)
+    refusal = (
+        f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(content)}\r\n"
+        "Retry-After: 1\r\nConnection: close\r\n\r\n"
+    ).encode() + content
+
+    class Limited(HttpToolsProtocol):
+        def connection_made(self, transport: Any) -> None:
+            if len(self.connections) >= most:
+                transport.write(refusal)
+                transport.close()
+                return
+            super().connection_made(transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self.transport is not None:
+                super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport is not None:
+                super().data_received(data)
+
+    return Limited

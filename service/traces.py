@@ -1,0 +1,67 @@
+"""What an answer says about the steps: nothing, a summary, or every attempt."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.plan import Adaptive, Plan
+from solvers.trace import Trace
+
+COLUMNS = ("sample", "t", "h", "error", "accepted")
+QUANTILES = {"q10": 0.1, "q50": 0.5, "q90": 0.9}
+BINS = 20
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class TraceView:
+    """Attempted steps as columns of one length, one entry a step; `quantiles` of |h| over t in a summary.
+
+    Attributes:
+        columns: `sample` int64, `t` and `h` float64 (start and size of the step), `error` float64 (NaN where the
+            solver has no estimate), `accepted` bool.
+        quantiles: `t` (centre of each of 20 equal parts of the span) and `q10`, `q50`, `q90` of |h| over the
+            accepted steps of all samples that begin there (NaN where none does); None where it would say nothing.
+    """
+
+    columns: dict[str, Array]
+    quantiles: dict[str, NDArray[np.float64]] | None = None
+
+
+def view(level: str, solve: Plan | Adaptive, trace: Trace) -> TraceView | None:
+    """Return what the answer shows.
+
+    Args:
+        level: `none`; `summary` (the grid of a fixed solver, which is the same for every sample; the attempts of the
+            first sample and quantiles over all for an adaptive one); or `full`.
+        solve: what was solved with.
+        trace: every attempt, as far as the level needs them.
+    """
+    if level == "none":
+        return None
+    if level == "full":
+        return TraceView({name: getattr(trace, name) for name in COLUMNS})
+    if isinstance(solve, Plan):
+        grid = Trace.of_grid(solve.times, np.zeros(1, dtype=np.int64), np.array([len(solve.times) - 1]))
+        return TraceView({name: getattr(grid, name) for name in COLUMNS})
+    first = trace.sample == 0
+    taken = trace.accepted
+    quantiles = _quantiles(trace.t[taken], np.abs(trace.h[taken]), solve.t_span)
+    return TraceView({name: getattr(trace, name)[first] for name in COLUMNS}, quantiles)
+
+
+def _quantiles(
+    t: NDArray[np.float64], h: NDArray[np.float64], t_span: tuple[float, float]
+) -> dict[str, NDArray[np.float64]]:
+    edges = np.linspace(min(t_span), max(t_span), BINS + 1)
+    bins = np.clip(np.searchsorted(edges, t, side="right") - 1, 0, BINS - 1)
+    order = np.argsort(bins, kind="stable")
+    groups = np.split(h[order], np.searchsorted(bins[order], np.arange(1, BINS)))
+    table = {name: np.full(BINS, np.nan) for name in QUANTILES}
+    for k, group in enumerate(groups):
+        if len(group):
+            for name, value in zip(QUANTILES, np.quantile(group, list(QUANTILES.values())), strict=True):
+                table[name][k] = value
+    return {"t": (edges[:-1] + edges[1:]) / 2, **table}

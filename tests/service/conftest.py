@@ -1,0 +1,144 @@
+"""A repository of small real checkpoints, and an engine that answers by a formula or fails as it is told."""
+
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from models.analytic import Gaussian, GaussianConfig
+from models.checkpoint import Checkpoint, save
+from models.decoder import Decoder
+from models.noise import noise
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from service.app import create_app
+from service.engine.job import Job, JobResult
+from service.settings import Settings
+from service.state import Service
+from solvers.plan import Plan
+from solvers.trace import Trace
+
+torch.set_num_threads(1)
+
+
+@dataclass
+class FakeEngine:
+    """Answers with the starting noise plus one; `edit` changes results, `fail` is raised, `hold` never answers."""
+
+    edit: Callable[[Job, JobResult], None] = lambda job, result: None
+    fail: Exception | None = None
+    refuse: Exception | None = None
+    hold: bool = False
+    alive: bool = False
+    device: str = "cpu"
+    jobs: list[Job] = field(default_factory=list)
+    submitted: list[Future[JobResult]] = field(default_factory=list)
+    cancelled: list[Future[JobResult]] = field(default_factory=list)
+    loaded: dict[tuple[str, int], Checkpoint] = field(default_factory=dict)
+
+    def start(self) -> None:
+        self.alive = True
+
+    def stop(self) -> None:
+        self.alive = False
+
+    def load(self, name: str, version: int, checkpoint: Checkpoint) -> Any:
+        self.loaded[name, version] = checkpoint
+
+    def submit(self, job: Job) -> Future[JobResult]:
+        if self.refuse is not None:
+            raise self.refuse
+        self.jobs.append(job)
+        future: Future[JobResult] = Future()
+        self.submitted.append(future)
+        if self.fail is not None:
+            future.set_exception(self.fail)
+        elif not self.hold:
+            future.set_result(self._result(job))
+        return future
+
+    def cancel(self, future: Future[JobResult]) -> None:
+        self.cancelled.append(future)
+
+    def _result(self, job: Job) -> JobResult:
+        checkpoint, n = self.loaded[job.model, job.version], job.num_samples
+        x = job.x0
+        if x is None:
+            x = noise(job.seed, job.first_index, n, checkpoint.card.event_shape, checkpoint.dtype)
+        saved = None if job.save_at is None else torch.stack([x + t for t in job.save_at], 1)
+        times = job.solve.times if isinstance(job.solve, Plan) else np.array([0.0, 0.25, 1.0])
+        steps = np.full(n, len(times) - 1)
+        result = JobResult(
+            x=x + 1,
+            saved=saved,
+            nfe=np.arange(n, dtype=np.int64) % 7 + 50,
+            t=np.ones(n),
+            status=["success"] * n,
+            trace=Trace.of_grid(times, np.arange(n), steps),
+            rows=64 * n,
+            queue_s=0.001,
+            solve_s=0.01,
+            network_s=0.008,
+        )
+        self.edit(job, result)
+        return result
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """moons (float32, 2-D, versions 1 and 2), gaussian (float64), digits (pca 3 -> 4x4), and a broken one."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
+    torch.manual_seed(0)
+    moons = ResidualMLP(ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4))
+    save(root, "moons", moons, Decoder.identity((2,)), **about)
+    save(root, "moons", moons, Decoder.identity((2,)), **about)
+    save(root, "gaussian", Gaussian(GaussianConfig()), Decoder.identity((2,)), **about)
+    digits = ResidualMLP(ResidualMLPConfig(dim=3, hidden=8, blocks=1, time_width=4))
+    pca = Decoder.pca(torch.full((16,), 0.5), torch.randn(3, 16), torch.ones(3), (4, 4), clip=(0.0, 1.0))
+    save(root, "digits", digits, pca, **about)
+    broken = save(root, "broken", moons, Decoder.identity((2,)), **about) / "weights.safetensors"
+    content = bytearray(broken.read_bytes())
+    content[-1] ^= 1
+    broken.write_bytes(content)
+    return root
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def settings(repository: Path) -> Settings:
+    return Settings(models_dir=repository)
+
+
+@dataclass
+class Running:
+    """A started service behind an in-process client."""
+
+    http: httpx.AsyncClient
+    engine: FakeEngine
+    service: Service
+
+    async def post(self, _headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+        return await self.http.post("/v1/sample", json={"model": "moons", **body}, headers=_headers)
+
+
+@pytest.fixture
+async def running(settings: Settings, engine: FakeEngine) -> AsyncIterator[Running]:
+    app = create_app(settings, engine)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield Running(http, engine, app.state.service)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

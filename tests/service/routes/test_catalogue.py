@@ -1,0 +1,71 @@
+"""What can be asked for, and that it is true."""
+
+from typing import Any
+
+import pytest
+
+from service.schemas import ModelBody, ModelList, SolverList
+from solvers import catalogue
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_models(running: Any) -> None:
+    answer = ModelList.model_validate((await running.http.get("/v1/models")).json())
+    lines = {line.name: line for line in answer.models}
+    assert list(lines) == ["broken", "digits", "gaussian", "moons"]
+    assert (lines["moons"].version, lines["moons"].dtype, lines["moons"].event_shape) == (2, "float32", [2])
+    assert lines["gaussian"].dtype == "float64"
+    assert lines["digits"].data_shape == [4, 4]
+    assert (lines["broken"].status, lines["broken"].version) == ("unavailable", None)
+
+
+async def test_model_shows_its_cards(running: Any) -> None:
+    answer = ModelBody.model_validate((await running.http.get("/v1/models/moons")).json())
+    assert (answer.status, answer.serving, answer.versions) == ("served", 2, [1, 2])
+    assert [version["version"] for version in answer.served] == [2]
+    assert answer.served[0]["card"]["architecture"]["name"] == "residual_mlp"
+    assert answer.served[0]["checkpoint"].startswith("sha256:")
+
+
+async def test_broken_model_shows_its_reason(running: Any) -> None:
+    answer = ModelBody.model_validate((await running.http.get("/v1/models/broken")).json())
+    assert (answer.status, answer.serving, answer.served) == ("unavailable", None, [])
+    assert answer.unavailable[0]["version"] == 1
+    assert "broken/1/weights.safetensors: is damaged" in answer.unavailable[0]["reason"]
+
+
+@pytest.mark.parametrize("name", ["nothing", "..", "%2e%2e", "moons%00", ".hidden"])
+async def test_unknown_model(running: Any, name: str) -> None:
+    answer = await running.http.get(f"/v1/models/{name}")
+    assert answer.status_code == 404
+    assert answer.json()["type"] in ("/problems/unknown-model", "/problems/no-such-route")
+
+
+async def test_solvers_are_the_catalogue(running: Any) -> None:
+    answer = SolverList.model_validate((await running.http.get("/v1/solvers")).json())
+    assert answer.solvers == [entry.describe() for entry in catalogue.solvers().values()]
+    assert {"euler", "midpoint", "rk4", "dopri5"} <= {entry["name"] for entry in answer.solvers}
+
+
+async def test_openapi_lists_solvers_and_formats(running: Any) -> None:
+    document = (await running.http.get("/openapi.json")).json()
+    operation = document["paths"]["/v1/sample"]["post"]
+    body = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["solver"]["enum"] == sorted(catalogue.solvers())
+    assert body["required"] == ["model"]
+    assert set(operation["responses"]["200"]["content"]) == {
+        "application/json",
+        "application/x-npz",
+        "application/x-npy",
+    }
+    assert "/sample" not in document["paths"]
+    for status in ("404", "422", "429", "503", "504"):
+        assert list(operation["responses"][status]["content"]) == ["application/problem+json"]
+
+
+async def test_openapi_examples_are_answered(running: Any) -> None:
+    document = (await running.http.get("/openapi.json")).json()
+    schema = document["paths"]["/v1/sample"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    for example in schema["examples"]:
+        assert (await running.http.post("/v1/sample", json=example)).status_code == 200

@@ -1,0 +1,95 @@
+"""Alive, ready, metrics, and the list of addresses."""
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_alive_and_ready(running: Any) -> None:
+    assert (await running.http.get("/livez")).json() == {"status": "alive"}
+    ready = await running.http.get("/readyz")
+    assert ready.status_code == 200
+    assert ready.json()["models"] == {"moons": 2, "gaussian": 1, "digits": 1}
+    assert ready.json()["device"] == "cpu"
+    assert list(ready.json()["unavailable"]) == ["broken"]
+
+
+async def test_dead_engine(running: Any) -> None:
+    running.engine.alive = False
+    for path in ("/livez", "/readyz"):
+        answer = await running.http.get(path)
+        assert answer.status_code == 503
+        assert "engine has stopped" in answer.json()["detail"]
+    answer = await running.post()
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+
+
+async def test_draining(running: Any) -> None:
+    running.service.draining = True
+    assert (await running.http.get("/livez")).status_code == 200
+    for answer in (await running.http.get("/readyz"), await running.post()):
+        assert answer.status_code == 503
+        assert answer.json()["type"] == "/problems/draining"
+
+
+async def test_not_ready_before_the_models_are_loaded(running: Any) -> None:
+    running.service.started = False
+    assert (await running.http.get("/livez")).status_code == 200
+    assert (await running.http.get("/readyz")).json()["type"] == "/problems/not-ready"
+    assert (await running.post()).status_code == 503
+
+
+async def test_metrics_count_what_clients_count(running: Any) -> None:
+    for _ in range(3):
+        await running.post(num_samples=4)
+    await running.post(solver="rk4", steps=5)
+    await running.post(num_samples=0)
+    await running.http.get("/nowhere/at/all")
+    answer = await running.http.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+    def requests(route: str, model: str, solver: str, outcome: str) -> float:
+        labels = [("model", model), ("outcome", outcome), ("route", route), ("solver", solver)]
+        return found["pathline_requests_total", *labels]
+
+    assert requests("/v1/sample", "moons", "dopri5", "200") == 3
+    assert requests("/v1/sample", "moons", "rk4", "200") == 1
+    assert requests("/v1/sample", "", "", "422") == 1
+    assert requests("unmatched", "", "", "404") == 1
+    assert found["pathline_request_seconds_count", ("route", "/v1/sample")] == 5
+    assert found["pathline_solve_seconds_sum", ("model", "moons")] == pytest.approx(0.04)
+    assert found["pathline_nfe_count", ("model", "moons"), ("solver", "dopri5")] == 12
+    assert found["pathline_steps_total", ("result", "accepted"), ("solver", "dopri5")] == 24
+    assert found["pathline_model_loaded", ("model", "moons"), ("version", "2")] == 1
+
+
+async def test_series_do_not_grow_with_random_paths(running: Any) -> None:
+    await running.http.get("/first")
+    before = len((await running.http.get("/metrics")).text.splitlines())
+    for k in range(50):
+        await running.http.get(f"/random/{k}")
+        await running.http.post("/v1/sample", json={"model": f"m{k}", "solver": f"s{k}"})
+        await running.http.get(f"/v1/models/x{k}")
+    after = len((await running.http.get("/metrics")).text.splitlines())
+    # /metrics itself, 404s of /v1/sample and of /v1/models/{name}: three new routes, however many names
+    assert after - before <= 3 * 50
+    again = len((await running.http.get("/metrics")).text.splitlines())
+    for k in range(50):
+        await running.http.get(f"/v1/models/y{k}")
+    assert len((await running.http.get("/metrics")).text.splitlines()) == again
+
+
+async def test_index_links_lead_somewhere(running: Any) -> None:
+    index = (await running.http.get("/")).json()
+    for path in set(index["links"].values()) - {"/v1/sample"}:
+        assert (await running.http.get(path)).status_code == 200, path

@@ -1,0 +1,230 @@
+"""Requests that are answered: the echo, the formats, failed samples, and what the engine was asked."""
+
+import asyncio
+import io
+import json
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.noise import noise
+from service.engine.engine import DeadlineExceeded, Draining, EngineFailed, Overloaded
+from service.schemas import SampleResponse
+from solvers.plan import Adaptive, Plan
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_only_the_model_is_required(running: Any) -> None:
+    answer = await running.post()
+    body = SampleResponse.model_validate(answer.json())
+    assert answer.status_code == 200
+    assert (body.model, body.version, body.noise) == ("moons", 2, "philox-ndtri-v1")
+    assert body.shape == [256, 2]
+    assert body.solver.model_dump()["rtol"] == 1e-5
+    assert (body.status, body.failed) == ("success", [])
+    assert (body.nfe, body.nfe_per_sample.min, body.nfe_per_sample.max) == (56, 50, 56)
+    assert 0 <= body.seed < 2**63
+    job = running.engine.jobs[0]
+    assert isinstance(job.solve, Adaptive)
+    assert job.seed == body.seed
+    assert 25 < job.deadline - time.monotonic() <= 30
+
+
+@pytest.mark.parametrize("seed", [0, 2**53 + 1, 2**63 - 1])
+async def test_seed_is_echoed_exactly(running: Any, seed: int) -> None:
+    answer = await running.post(seed=seed, num_samples=3)
+    assert json.loads(answer.content)["seed"] == seed
+    assert answer.headers["x-pathline-seed"] == str(seed)
+    expected = noise(seed, 0, 3, (2,)).numpy() + 1
+    np.testing.assert_array_equal(np.array(answer.json()["samples"], dtype=np.float32), expected)
+
+
+async def test_a_drawn_seed_differs(running: Any) -> None:
+    seeds = {(await running.post(num_samples=1)).json()["seed"] for _ in range(3)}
+    assert len(seeds) == 3
+
+
+async def test_both_addresses_are_one_handler(running: Any) -> None:
+    body = {"model": "moons", "num_samples": 2, "seed": 5}
+    first, second = [(await running.http.post(path, json=body)).json() for path in ("/sample", "/v1/sample")]
+    assert first["samples"] == second["samples"]
+
+
+async def test_fixed_steps_show_the_grid(running: Any) -> None:
+    body = (await running.post(solver="rk4", steps=4, num_samples=2)).json()
+    assert isinstance(running.engine.jobs[0].solve, Plan)
+    assert body["solver"] == {"name": "rk4", "steps": 4, "grid": "uniform"}
+    assert body["trace"] == {
+        "sample": [0, 0, 0, 0],
+        "t": [0.0, 0.25, 0.5, 0.75],
+        "h": [0.25] * 4,
+        "error": [None] * 4,
+        "accepted": [True] * 4,
+    }
+
+
+@pytest.mark.parametrize(("level", "entries"), [("summary", 2), ("full", 6), ("none", None)])
+async def test_trace_of_an_adaptive_solver(running: Any, level: str, entries: int | None) -> None:
+    body = (await running.post(num_samples=3, trace=level)).json()
+    SampleResponse.model_validate(body)
+    if entries is None:
+        assert "trace" not in body
+        return
+    assert len(body["trace"]["t"]) == entries
+    assert ("quantiles" in body["trace"]) == (level == "summary")
+
+
+async def test_version_is_pinned(running: Any) -> None:
+    body = (await running.post(version=1)).json()
+    assert body["version"] == 1
+    assert running.engine.jobs[0].version == 1
+
+
+async def test_float64_model_keeps_its_dtype(running: Any) -> None:
+    answer = await running.http.post("/v1/sample", json={"model": "gaussian", "num_samples": 2, "seed": 1, "rtol": 1e-9})
+    expected = noise(1, 0, 2, (2,), torch.float64).numpy() + 1
+    np.testing.assert_array_equal(np.array(answer.json()["samples"]), expected)
+
+
+async def test_decoding_is_optional_and_independent_of_the_number_of_samples(running: Any) -> None:
+    ask = {"model": "digits", "seed": 3}
+    npy = {"Accept": "application/x-npy"}
+    many = await running.http.post("/v1/sample", json={**ask, "num_samples": 70}, headers=npy)
+    one = await running.http.post("/v1/sample", json={**ask, "num_samples": 1, "first_index": 69}, headers=npy)
+    raw = await running.http.post("/v1/sample", json={**ask, "num_samples": 70, "decode": False}, headers=npy)
+    samples = np.load(io.BytesIO(many.content))
+    assert samples.shape == (70, 4, 4)
+    np.testing.assert_array_equal(np.load(io.BytesIO(one.content))[0], samples[69])
+    np.testing.assert_array_equal(np.load(io.BytesIO(raw.content)), noise(3, 0, 70, (3,)).numpy() + 1)
+
+
+async def test_start_states_and_span(running: Any) -> None:
+    body = await running.post(num_samples=2, x0=[[1, 2], [3.5, 4]], t_span=[0.5, 1], save_at=[0.5, 0.75])
+    job, content = running.engine.jobs[0], body.json()
+    assert job.x0.tolist() == [[1, 2], [3.5, 4]]
+    assert job.x0.dtype == torch.float32
+    assert job.solve.t_span == (0.5, 1.0)
+    assert content["saved"]["t"] == [0.5, 0.75]
+    assert content["saved"]["states"][0] == [[1.5, 2.5], [1.75, 2.75]]
+
+
+async def test_save_times_snap_to_the_grid(running: Any) -> None:
+    await running.post(solver="euler", steps=10, num_samples=1, save_at=[0.1 + 0.2])
+    job = running.engine.jobs[0]
+    assert job.save_at == (job.solve.times[3],)
+
+
+async def test_failed_samples(running: Any) -> None:
+    def spoil(job: Any, result: Any) -> None:
+        result.x[1] = float("inf")
+        result.status = ["success", "non_finite", "max_nfe"]
+        result.t = np.array([1.0, 0.25, 0.5])
+
+    running.engine.edit = spoil
+    ask = {"model": "digits", "num_samples": 3, "seed": 0}
+    body = SampleResponse.model_validate((await running.http.post("/v1/sample", json=ask)).json())
+    assert body.status == "non_finite"
+    assert [(f.index, f.status, f.t) for f in body.failed] == [(1, "non_finite", 0.25), (2, "max_nfe", 0.5)]
+    assert [row is None for row in body.samples] == [False, True, False]
+    npy = await running.http.post("/v1/sample", json=ask, headers={"Accept": "application/x-npy"})
+    assert np.isnan(np.load(io.BytesIO(npy.content))[1]).all()
+
+
+async def test_npz_holds_everything(running: Any) -> None:
+    ask = {"num_samples": 3, "seed": 9, "solver": "euler", "steps": 2, "trace": "full", "save_at": [0.5]}
+    plain = (await running.post(**ask)).json()
+    answer = await running.post({"Accept": "application/x-npz"}, **ask)
+    assert answer.headers["content-type"] == "application/x-npz"
+    archive = np.load(io.BytesIO(answer.content), allow_pickle=False)
+    meta = json.loads(archive["meta"].tobytes())
+    np.testing.assert_array_equal(archive["samples"], np.array(plain.pop("samples"), dtype=np.float32))
+    np.testing.assert_array_equal(archive["saved"], np.array(plain["saved"].pop("states"), dtype=np.float32))
+    assert archive["status"].tolist() == ["success"] * 3
+    assert archive["nfe"].dtype == np.int64
+    assert archive["t"].tolist() == [1.0] * 3
+    trace = plain.pop("trace")
+    for name in ("sample", "t", "h", "accepted"):
+        assert archive[f"trace_{name}"].tolist() == trace[name]
+    assert np.isnan(archive["trace_error"]).all()
+    assert meta.pop("latency").keys() == plain.pop("latency").keys()
+    assert meta == plain
+
+
+async def test_large_answers_arrive_whole_in_each_format(running: Any) -> None:
+    ask: dict[str, Any] = {"num_samples": 50_000, "seed": 1, "trace": "full", "max_nfe": 100}
+    expected = noise(1, 0, 50_000, (2,)).numpy() + 1
+    plain = await running.post(**ask)
+    body = plain.json()
+    np.testing.assert_array_equal(np.array(body["samples"], dtype=np.float32), expected)
+    assert len(body["trace"]["t"]) == 100_000
+    for media, load in (("npz", lambda found: found["samples"]), ("npy", lambda found: found)):
+        answer = await running.post({"Accept": f"application/x-{media}"}, **ask)
+        np.testing.assert_array_equal(load(np.load(io.BytesIO(answer.content))), expected)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "slug"),
+    [
+        (Overloaded(2.5), 429, "overloaded"),
+        (Draining(), 503, "draining"),
+        (DeadlineExceeded(), 504, "deadline-exceeded"),
+        (EngineFailed("out of memory"), 500, "engine-failed"),
+        (RuntimeError("secret"), 500, "internal-error"),
+    ],
+)
+@pytest.mark.parametrize("where", ["refuse", "fail"])
+async def test_engine_errors(running: Any, error: Exception, status: int, slug: str, where: str) -> None:
+    setattr(running.engine, where, error)
+    answer = await running.post({"X-Request-ID": "abc-1"})
+    assert answer.status_code == status
+    assert answer.json()["type"] == f"/problems/{slug}"
+    assert answer.json()["request_id"] == answer.headers["x-request-id"] == "abc-1"
+    assert "secret" not in answer.text
+    if status == 429:
+        assert answer.headers["retry-after"] == "3"
+        assert answer.json()["retry_after_s"] == 2.5
+
+
+async def test_client_that_leaves_cancels_its_job(running: Any) -> None:
+    running.engine.hold = True
+    app = running.http._transport.app
+    body = json.dumps({"model": "moons"}).encode()
+    incoming = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if len(incoming) == 1:
+            while not running.engine.jobs:
+                await asyncio.sleep(0.001)
+        return incoming.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/sample", "headers": headers, "query_string": b""}
+    await asyncio.wait_for(app(scope, receive, send), 5)
+    assert len(running.engine.cancelled) == 1
+    assert sent == []
+    assert 'outcome="client_gone"' in running.service.metrics.text().decode()
+
+
+async def test_a_job_given_up_by_the_engine_is_no_cancelled_request(running: Any) -> None:
+    running.engine.hold = True
+    asking = asyncio.ensure_future(running.post())
+    while not running.engine.jobs:
+        await asyncio.sleep(0.001)
+    future = running.engine.submitted[0]
+    future.cancel()
+    assert (await asking).status_code == 500
+
+
+async def test_small_and_large_bodies_take_the_same_way(running: Any) -> None:
+    x0 = np.arange(20_000, dtype=float).reshape(-1, 2) / 7
+    answer = await running.post(num_samples=10_000, x0=x0.tolist())
+    assert answer.status_code == 200
+    np.testing.assert_array_equal(running.engine.jobs[0].x0.numpy(), x0.astype(np.float32))

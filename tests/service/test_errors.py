@@ -1,0 +1,89 @@
+"""Every error is a problem document, whoever raises it."""
+
+from typing import Any
+
+import pytest
+
+from service.errors import Kind, ProblemError, invalid
+
+pytestmark = pytest.mark.anyio
+
+
+def test_slugs_are_unique_and_never_change() -> None:
+    slugs = [kind.value.slug for kind in Kind]
+    assert len(set(slugs)) == len(slugs)
+    assert sorted(slugs) == [
+        "bad-request",
+        "body-too-large",
+        "deadline-exceeded",
+        "draining",
+        "engine-failed",
+        "internal-error",
+        "invalid-request",
+        "malformed-json",
+        "method-not-allowed",
+        "model-unavailable",
+        "no-such-route",
+        "not-acceptable",
+        "not-ready",
+        "overloaded",
+        "too-many-connections",
+        "unknown-model",
+        "unknown-version",
+        "unsupported-media-type",
+    ]
+
+
+def test_document() -> None:
+    body = invalid("steps", "steps = 0 is too few", limit=1).body("r1")
+    assert body == {
+        "type": "/problems/invalid-request",
+        "title": "A field of the request is not allowed",
+        "status": 422,
+        "detail": "steps = 0 is too few",
+        "request_id": "r1",
+        "limit": 1,
+        "errors": [{"field": "steps", "message": "steps = 0 is too few"}],
+    }
+
+
+def test_response_headers() -> None:
+    response = ProblemError(Kind.OVERLOADED, "full", headers={"Retry-After": "2"}).response("r1")
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "2"
+    assert response.media_type == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/v1/sample/", "/metrics/", "/v1/models/a/b", "/v2"])
+async def test_no_route(running: Any, path: str) -> None:
+    answer = await running.http.get(path)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["type"] == "/problems/no-such-route"
+    assert path in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"), [("GET", "/v1/sample", "POST"), ("POST", "/v1/models", "GET"), ("PUT", "/", "GET")]
+)
+async def test_wrong_method(running: Any, method: str, path: str, allowed: str) -> None:
+    answer = await running.http.request(method, path)
+    assert answer.status_code == 405
+    assert answer.json()["type"] == "/problems/method-not-allowed"
+    assert answer.headers["allow"] == allowed
+    assert allowed in answer.json()["detail"]
+
+
+async def test_internal_error_is_logged_and_keeps_its_secret(
+    running: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> list[str]:
+        raise ZeroDivisionError("the secret")
+
+    monkeypatch.setattr(running.service.models, "names", fail)
+    answer = await running.http.get("/v1/models")
+    assert answer.status_code == 500
+    assert answer.json()["type"] == "/problems/internal-error"
+    assert "secret" not in answer.text
+    assert answer.json()["request_id"] in caplog.text
+    assert "the secret" in caplog.text
