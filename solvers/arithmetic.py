@@ -70,9 +70,7 @@ def put(values: Tensor, index: NDArray[np.int64], rows: Tensor) -> Tensor:
     return values.index_copy_(0, torch.from_numpy(index).to(values.device), rows)
 
 
-def group_norms(
-    sums: NDArray[np.float64], width: int, groups: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def group_norms(sums: NDArray[np.float64], width: int, groups: NDArray[np.int64]) -> NDArray[np.float64]:
     """Root mean square of each lane's scaled values, shared by the lanes of a group.
 
     Args:

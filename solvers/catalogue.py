@@ -79,7 +79,7 @@ class Solver:
     def _polynomial_grows(self, x: float) -> bool:
         s = self.tableau.used_stages
         a, b = self.tableau.matrix[:s, :s], np.array(self.tableau.b[:s])
-        return abs(1 - x * b @ np.linalg.solve(np.eye(s) + x * a, np.ones(s))) > 1 + 1e-13
+        return float(abs(1 - x * b @ np.linalg.solve(np.eye(s) + x * a, np.ones(s)))) > 1 + 1e-13
 
     def _multistep_grows(self, x: float) -> bool:
         weights = ADAMS_BASHFORTH[self.multistep_order]

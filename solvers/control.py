@@ -43,9 +43,7 @@ CONTROLLERS: dict[str, Callable[[int], Controller]] = {
 """Controllers by name, each from the order q of the error estimate."""
 
 
-def factor(
-    error: Array, alpha: Array, beta: Array, before: Array, after_rejection: NDArray[np.bool_]
-) -> Array:
+def factor(error: Array, alpha: Array, beta: Array, before: Array, after_rejection: NDArray[np.bool_]) -> Array:
     """By how much the step changes after an attempt.
 
     Args:

@@ -134,9 +134,7 @@ def times(grid: GridSpec, steps: int | None, t_span: tuple[float, float]) -> Tim
     if end < start:
         points = points[::-1].copy()
     if np.any(np.diff(points) * np.sign(end - start) <= 0):
-        raise SolverError(
-            "steps", f"{steps} steps of grid {name!r} are too many: neighbouring times coincide"
-        )
+        raise SolverError("steps", f"{steps} steps of grid {name!r} are too many: neighbouring times coincide")
     return points
 
 
@@ -145,9 +143,7 @@ def _explicit(points: Times, steps: int | None, t_span: tuple[float, float]) -> 
     if len(points) < 2:
         raise SolverError("grid", f"a grid needs at least two times, got {len(points)}")
     if steps is not None and steps != len(points) - 1:
-        raise SolverError(
-            "grid", f"steps = {steps}, but the grid has {len(points) - 1} intervals; leave steps out"
-        )
+        raise SolverError("grid", f"steps = {steps}, but the grid has {len(points) - 1} intervals; leave steps out")
     if not np.all(np.isfinite(points)):
         raise SolverError("grid", f"grid times must be finite, got {points[~np.isfinite(points)][0]}")
     wrong = np.flatnonzero(np.diff(points) * np.sign(end - start) <= 0)

@@ -34,7 +34,7 @@ def weights(times: NDArray[np.float64], order: int) -> NDArray[np.float64]:
     nodes = (times[steps[:, None] - powers] - here[:, None]) / h[:, None]
     systems = nodes[:, None, :] ** powers[:, None]
     moments = np.broadcast_to(1.0 / (powers + 1), nodes.shape)
-    return np.linalg.solve(systems, moments[..., None])[..., 0]
+    return np.linalg.solve(systems, moments[..., None])[..., 0].astype(np.float64, copy=False)
 
 
 def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | None) -> Rows:

@@ -147,13 +147,9 @@ def resolve(
             span,
         )
     if given and not entry.adaptive:
-        raise SolverError(
-            given[0], f"{solver} has no error estimate, so {given[0]} means nothing to it; give steps"
-        )
+        raise SolverError(given[0], f"{solver} has no error estimate, so {given[0]} means nothing to it; give steps")
     if given:
-        raise SolverError(
-            "steps", f"steps (or a list of times) and {given[0]} contradict each other; give one of them"
-        )
+        raise SolverError("steps", f"steps (or a list of times) and {given[0]} contradict each other; give one of them")
     if steps is None and not explicit:
         raise SolverError("steps", f"{solver} has no error estimate and needs steps")
     control = {
@@ -270,9 +266,7 @@ def _check_control(
         )
     chosen = ("paper" if entry.name == "dopri5" else "i") if controller is None else controller
     if chosen not in CONTROLLERS:
-        raise SolverError(
-            "controller", f"unknown controller {controller!r}; use one of {', '.join(CONTROLLERS)}"
-        )
+        raise SolverError("controller", f"unknown controller {controller!r}; use one of {', '.join(CONTROLLERS)}")
     if first_step is not None and not (_is_number(first_step) and 0 < first_step <= abs(span[1] - span[0])):
         raise SolverError(
             "first_step",

@@ -103,5 +103,7 @@ def check_save_at(solve: Plan | Adaptive, save_at: Sequence[float] | None) -> ND
                 raise SolverError("save_at", f"save_at = {t:g} is not a grid point; the nearest is {float(nearest)!r}")
         return solve.times[place]
     if solve.rows.dense is None:
-        raise SolverError("save_at", f"{solve.settings['name']} has no dense output; give it steps and save at grid points")
+        raise SolverError(
+            "save_at", f"{solve.settings['name']} has no dense output; give it steps and save at grid points"
+        )
     return times

@@ -77,7 +77,7 @@ def _first_slope(lanes: Lanes, index: Index, row: Index) -> None:
     if not automatic.any():
         return
     index = index[automatic]
-    x, v = x[torch.from_numpy(automatic)], v[torch.from_numpy(automatic)]
+    x, v = pick(x, np.flatnonzero(automatic)), pick(v, np.flatnonzero(automatic))
     scale = _scale(lanes, index, x.abs())
     groups = i[I.GROUP, index]
     d0 = group_norms(row_sums((x / scale) ** 2), lanes.width, groups)
@@ -182,7 +182,9 @@ def _begin(lanes: Lanes, index: Index, h: NDArray[np.float64]) -> None:
     running = i[I.STATUS, index] == 0
     scale = np.maximum(np.abs(t), f[F.HIGH, index] - f[F.LOW, index])
     lost = running & ~cut & (np.abs(h) < 10 * np.finfo(np.float64).eps * scale)
-    i[I.STATUS, index[lost]] = CODES[Status.STEP_UNDERFLOW]
+    # Steps that shrink to nothing before a non-finite stage fail for that reason.
+    broken = i[I.BAD, index] > 0
+    i[I.STATUS, index[lost]] = np.where(broken, CODES[Status.NON_FINITE], CODES[Status.STEP_UNDERFLOW])[lost]
     # A method without FSAL asks once more after an accepted step.
     again = (i[I.ROW, index] > 0) & (lanes.bank.kind[i[I.ROW, index] - 1] == END_ADAPTIVE)
     spent = running & (i[I.NFE, index] + i[I.ATTEMPT, index] + again > i[I.MAX_NFE, index])

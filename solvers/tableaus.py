@@ -59,9 +59,7 @@ class Tableau:
     def __post_init__(self) -> None:
         n = len(self.b)
         if [len(row) for row in self.a] != list(range(n)):
-            raise ValueError(
-                f"{self.name}: a must be a strictly lower triangle with rows of 0 to {n - 1} numbers"
-            )
+            raise ValueError(f"{self.name}: a must be a strictly lower triangle with rows of 0 to {n - 1} numbers")
         self._check_order("b", self.b, self.order)
         if (self.b_hat is None) != (self.embedded_order is None):
             raise ValueError(f"{self.name}: b_hat and embedded_order go together")
@@ -160,8 +158,7 @@ def _tsit5_dense() -> tuple[Coefficients, ...]:
     """Tsitouras' fourth-order interpolant; his factored polynomials are expanded here."""
     p = np.zeros((7, 4))
     p[0] = (
-        -1.0530884977290216
-        * np.polymul((1, -1.3299890189751412), (1, -1.4364028541716351, 0.7139816917074209))[::-1]
+        -1.0530884977290216 * np.polymul((1, -1.3299890189751412), (1, -1.4364028541716351, 0.7139816917074209))[::-1]
     )
     quadratics = (
         (0.1017, (1, -2.1966568338249754, 1.2949852507374631)),
@@ -176,9 +173,7 @@ def _tsit5_dense() -> tuple[Coefficients, ...]:
     return tuple(tuple(float(v) for v in row) for row in p)
 
 
-_TSIT5_B = _q(
-    "0.09646076681806523 0.01 0.4798896504144996 1.379008574103742 -3.290069515436081 2.324710524099774 0"
-)
+_TSIT5_B = _q("0.09646076681806523 0.01 0.4798896504144996 1.379008574103742 -3.290069515436081 2.324710524099774 0")
 _TSIT5_ERROR = _q(
     "-0.00178001105222577714 -0.0008164344596567469 0.007880878010261995 -0.1447110071732629"
     " 0.5823571654525552 -0.45808210592918697 1/66"
@@ -186,15 +181,9 @@ _TSIT5_ERROR = _q(
 
 TABLEAUS: tuple[Tableau, ...] = (
     Tableau("euler", a=((),), b=(1.0,), order=1, reference="Euler 1768; Hairer I, II.1 eq. (1.3)"),
-    Tableau(
-        "midpoint", a=((), _q("1/2")), b=_q("0 1"), order=2, reference="Runge 1895; Hairer I, II.1 eq. (1.4)"
-    ),
-    Tableau(
-        "heun2", a=((), _q("1")), b=_q("1/2 1/2"), order=2, reference="Heun 1900; Butcher 2016, sec. 232"
-    ),
-    Tableau(
-        "ralston2", a=((), _q("2/3")), b=_q("1/4 3/4"), order=2, reference="Ralston 1962, Math. Comp. 16"
-    ),
+    Tableau("midpoint", a=((), _q("1/2")), b=_q("0 1"), order=2, reference="Runge 1895; Hairer I, II.1 eq. (1.4)"),
+    Tableau("heun2", a=((), _q("1")), b=_q("1/2 1/2"), order=2, reference="Heun 1900; Butcher 2016, sec. 232"),
+    Tableau("ralston2", a=((), _q("2/3")), b=_q("1/4 3/4"), order=2, reference="Ralston 1962, Math. Comp. 16"),
     Tableau(
         "bosh3",
         a=((), _q("1/2"), _q("0 3/4"), _q("2/9 1/3 4/9")),
@@ -244,9 +233,7 @@ TABLEAUS: tuple[Tableau, ...] = (
             _q("-0.008480655492356989 0.335480655492357"),
             _q("2.8971530571054935 -6.359448489975075 4.3622954328695815"),
             _q("5.325864828439257 -11.748883564062828 7.4955393428898365 -0.09249506636175525"),
-            _q(
-                "5.86145544294642 -12.92096931784711 8.159367898576159 -0.071584973281401 -0.028269050394068383"
-            ),
+            _q("5.86145544294642 -12.92096931784711 8.159367898576159 -0.071584973281401 -0.028269050394068383"),
             _TSIT5_B[:-1],
         ),
         b=_TSIT5_B,

@@ -1,0 +1,91 @@
+"""Putting a job's result together from lanes that end in any order."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from service.engine.job import Job, JobResult
+from solvers.errors import CODES, STATUSES, Status
+from solvers.lanes import Finished
+from solvers.plan import Plan
+from solvers.saving import Saved
+from solvers.trace import Trace
+
+_NAMES = np.array(["", *(status.value for status in STATUSES)])
+
+
+class Assembly:
+    """The result of one job in the making.
+
+    A sample that never became a lane keeps its starting state, the start of the span and zero calls.
+    """
+
+    def __init__(self, job: Job, event_shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        n = job.num_samples
+        self.job = job
+        self.submitted = time.perf_counter()
+        self.started: float | None = None
+        self.network_s = 0.0
+        self.x = torch.empty((n, *event_shape), dtype=dtype)
+        self.saved = None
+        if job.save_at is not None:
+            self.saved = torch.full((n, len(job.save_at), *event_shape), float("nan"), dtype=dtype)
+        self.t = np.full(n, job.solve.t_span[0])
+        self.nfe, self.code = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+        self._grid_steps = np.zeros(n, dtype=np.int64)
+        self._samples: list[NDArray[np.int64]] = []
+        self._steps: list[NDArray[np.float64]] = []
+
+    def take(self, finished: Finished, part: slice, steps: slice) -> None:
+        """Take the lanes `part` of those that ended; their attempts are `steps`."""
+        index = finished.index[part]
+        self.x[torch.from_numpy(index)] = finished.x[part].cpu()
+        self.t[index], self.nfe[index] = finished.t[part], finished.nfe[part]
+        self.code[index], self._grid_steps[index] = finished.status[part], finished.grid_steps[part]
+        if steps.stop > steps.start and self.job.trace != "none":
+            self._samples.append(np.repeat(index, finished.attempts[part]))
+            self._steps.append(finished.steps[steps])
+
+    def keep(self, saved: Saved, chosen: NDArray[np.bool_]) -> None:
+        """Take saved states."""
+        assert self.saved is not None  # noqa: S101  (only jobs with save_at save)
+        mask = torch.from_numpy(chosen)
+        where = (torch.from_numpy(saved.index[chosen]), torch.from_numpy(saved.place[chosen]))
+        self.saved[where] = saved.x.cpu()[mask].reshape(-1, *self.x.shape[1:])
+
+    def unstarted(self, first: int, x0: torch.Tensor, status: Status) -> None:
+        """Samples from `first` on never ran: they stay where they start."""
+        self.x[first:] = x0
+        self.code[first:] = CODES[status]
+
+    def result(self, network_s: float) -> JobResult:
+        """The finished result, given the arena's network seconds so far."""
+        now = time.perf_counter()
+        started = now if self.started is None else self.started
+        return JobResult(
+            x=self.x,
+            saved=self.saved,
+            t=self.t,
+            nfe=self.nfe,
+            status=_NAMES[self.code],
+            trace=self._trace(),
+            rows=int(self.nfe.sum()),
+            queue_s=started - self.submitted,
+            solve_s=now - started,
+            network_s=0.0 if self.started is None else network_s - self.network_s,
+        )
+
+    def _trace(self) -> Trace:
+        if isinstance(self.job.solve, Plan):
+            if self.job.trace != "full":
+                return Trace.empty()
+            return Trace.of_grid(self.job.solve.times, np.arange(len(self.t)), self._grid_steps)
+        if not self._samples:
+            return Trace.empty()
+        sample = np.concatenate(self._samples)
+        order = np.argsort(sample, kind="stable")
+        return Trace.build(sample[order], np.concatenate(self._steps)[order])
