@@ -1,0 +1,100 @@
+"""The command `python -m training`: fit and defaults."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from training.config import CONFIGS, DATASETS, load_recipe
+from training.errors import TrainingError, UsageError
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line as one line, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    models_dir = os.environ.get("PATHLINE_MODELS_DIR") or "checkpoints"
+    runs_dir = os.environ.get("PATHLINE_RUNS_DIR") or "runs"
+    parser.add_argument(
+        "--models-dir", type=Path, default=models_dir, metavar="DIR", help="model repository (now: %(default)s)"
+    )
+    parser.add_argument(
+        "--runs-dir", type=Path, default=runs_dir, metavar="DIR", help="state of unfinished runs (now: %(default)s)"
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m training", description="Train flow-matching models.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    fit = commands.add_parser("fit", help="train one model and publish it; run it again to go on after a stop")
+    fit.add_argument("dataset", choices=DATASETS, help="data set, and the recipe that ships for it")
+    fit.add_argument("--config", type=Path, metavar="FILE.toml", help="another recipe for this data set")
+    data_dir = os.environ.get("PATHLINE_DATA_DIR") or None
+    fit.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
+    fit.add_argument("--epochs", type=int, metavar="N", help="instead of the recipe's")
+    fit.add_argument("--seed", type=int, metavar="N", help="instead of the recipe's")
+    fit.add_argument("--ema", type=float, metavar="DECAY", help="average the weights, e.g. 0.999; 0: do not")
+    fit.add_argument("--force", action="store_true", help="train although a model of this recipe exists")
+    fit.add_argument("--save-every", type=float, default=10.0, metavar="SECONDS", help="(default: %(default)s)")
+    _add_places(fit)
+    _add_places(commands.add_parser("defaults", help="make what the model repository lacks"))
+    return parser
+
+
+def _fit(arguments: argparse.Namespace) -> None:
+    overrides: dict[str, Any] = {
+        name: value for name in ("epochs", "seed", "ema") if (value := getattr(arguments, name)) is not None
+    }
+    path = arguments.config or CONFIGS / f"{arguments.dataset}.toml"
+    recipe = load_recipe(path, overrides)
+    if recipe.data.name != arguments.dataset:
+        raise UsageError(f"{path}: data.name is {recipe.data.name!r}; the command says {arguments.dataset}")
+    if not arguments.save_every >= 0:
+        raise UsageError(f"--save-every is {arguments.save_every}; it must be 0 seconds (every step) or more")
+    from training.fit import Options, fit  # imports torch, which a wrong command line need not wait for
+
+    places = Options(
+        models_dir=arguments.models_dir,
+        runs_dir=arguments.runs_dir,
+        data_dir=arguments.data_dir,
+        device=arguments.device,
+        force=arguments.force,
+        save_every=arguments.save_every,
+    )
+    fit(recipe, places)
+
+
+def _defaults(arguments: argparse.Namespace) -> None:
+    from training.defaults import make_defaults
+
+    make_defaults(arguments.models_dir, arguments.runs_dir, arguments.device)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code: 0, 1 (failed), 2 (wrong usage), 130 or 143 (stopped)."""
+    # GNU OpenMP's threads wait by spinning for milliseconds. Where other programs want the same cores, that makes small
+    # networks train ten times slower. It reads this when torch is imported.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    try:
+        arguments = _parser().parse_args(argv)
+        (_fit if arguments.command == "fit" else _defaults)(arguments)
+    except TrainingError as error:
+        print(f"training: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("training: stopped; run the same command to go on from the last saved state", file=sys.stderr)
+        return 130
+    except ModuleNotFoundError as error:
+        print(f"training: {error.name} is not installed; pip install -e '.[training]' brings it", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

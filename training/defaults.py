@@ -1,0 +1,63 @@
+"""What a fresh model repository holds, and how the missing part of it is made."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from training import published
+from training.config import CONFIGS, load_recipe
+from training.errors import TrainingError
+
+TRAINED = ("moons", "digits")
+"""Trained here, by the recipes that ship."""
+
+ANALYTIC = ("gaussian", "mixture")
+"""Fields with known solutions; written, not trained."""
+
+
+def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
+    """Make what the repository at `models_dir` lacks of the default models and say what happens, a line a thing.
+
+    A model counts as there when it has any version. Each is published whole or not at all, and a training that was
+    killed goes on where its state was last saved, so the command can be repeated until it ends well.
+
+    Raises:
+        TrainingError: a folder cannot be used or a training failed.
+    """
+    missing = [name for name in (*ANALYTIC, *TRAINED) if not published.versions(models_dir, name)]
+    if not missing:
+        print(f"models: {models_dir} has {', '.join((*ANALYTIC, *TRAINED))}; nothing to do")
+        return
+    print(f"models: {models_dir} lacks {', '.join(missing)}; making them", flush=True)
+    # Only now, because torch takes seconds to import.
+    from training.fit import Options, fit
+
+    for name in missing:
+        if name in ANALYTIC:
+            print(f"{name}: written to {_write_analytic(models_dir, name)}", flush=True)
+        else:
+            fit(load_recipe(CONFIGS / f"{name}.toml"), Options(models_dir, runs_dir, device=device))
+
+
+def _write_analytic(models_dir: Path, name: str) -> Path:
+    """Write an analytic field as a checkpoint like any other, in float64."""
+    import torch
+
+    from models.analytic import Gaussian, Mixture
+    from models.checkpoint import CheckpointError, save
+    from models.decoder import Decoder
+
+    make: dict[str, Callable[[], torch.nn.Module]] = {"gaussian": Gaussian, "mixture": Mixture}
+    text = {"gaussian": "N(2, 0.5^2) in each of 2 coordinates", "mixture": "eight Gaussians on a ring in the plane"}
+    try:
+        return save(
+            models_dir,
+            name,
+            make[name](),
+            Decoder.identity((2,)),
+            dataset={"name": name, "source": text[name]},
+            training={"method": "none: the exact marginal velocity of the optimal-transport path"},
+            seed=0,
+            dtype=torch.float64,
+        )
+    except CheckpointError as error:
+        raise TrainingError(str(error)) from None

@@ -1,0 +1,45 @@
+"""Every random number of a run, each a pure function of (seed, purpose, position).
+
+There is no generator whose state could be lost: a run that was killed at step k asks for the numbers of step k again
+and gets the same ones. This is also what lets several processes share one batch later.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Purpose(IntEnum):
+    """What random numbers are for. Numbers of different purposes never coincide. Never renumber: seeds would change."""
+
+    DATA = 0  # which training samples there are
+    WEIGHTS = 1  # the network's first weights
+    ORDER = 2  # the order of the samples in an epoch
+    BATCH = 3  # the noise and the times of a step
+    FRESH = 4  # data that training never saw
+    EVALUATION = 5  # starting noise and projections of the evaluation
+
+
+def generator(seed: int, purpose: Purpose, position: int = 0) -> np.random.Generator:
+    """Return a Philox generator of its own for (seed, purpose, position), all non-negative integers."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, int(purpose), position])))
+
+
+def seed32(seed: int, purpose: Purpose, position: int = 0) -> int:
+    """Return a seed in [0, 2^32) for a library that wants an integer (scikit-learn, torch)."""
+    return int(np.random.SeedSequence([seed, int(purpose), position]).generate_state(1)[0])
+
+
+def order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
+    """Return the order in which `epoch` (from 0) visits the samples: a permutation, shape (samples,)."""
+    return generator(seed, Purpose.ORDER, epoch).permutation(samples)
+
+
+def batch(
+    seed: int, step: int, rows: int, event_shape: tuple[int, ...]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return what `step` (from 0) draws: noise x0 (rows, *event_shape), standard normal; times t (rows,) in [0, 1)."""
+    source = generator(seed, Purpose.BATCH, step)
+    times = source.random(rows, dtype=np.float32)
+    return source.standard_normal((rows, *event_shape), dtype=np.float32), times

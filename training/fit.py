@@ -1,0 +1,176 @@
+"""One run from recipe to published model: prepare, train or go on, evaluate, publish."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from models.architectures import build
+from models.checkpoint import CheckpointError, save
+from training import published
+from training.config import Recipe
+from training.data import DataSet, prepare
+from training.draws import Purpose, seed32
+from training.errors import StateError, Stopped, TrainingError, UsageError
+from training.evaluation import Quality, evaluate
+from training.files import make_writable
+from training.progress import Progress
+from training.signals import StopRequest
+from training.state import RunFolder
+from training.trainer import Hooks, Trainer
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where and how a run happens; nothing here changes what comes out of it, but for the device.
+
+    Attributes:
+        models_dir: the model repository that is written to.
+        runs_dir: where runs keep their state.
+        data_dir: folder with data files, or None.
+        device: `auto`, `cpu` or `cuda`.
+        force: train although the repository has a model of this recipe.
+        save_every: seconds between two saves of the state.
+    """
+
+    models_dir: Path
+    runs_dir: Path
+    data_dir: Path | None = None
+    device: str = "auto"
+    force: bool = False
+    save_every: float = 10.0
+
+
+def fit(recipe: Recipe, options: Options) -> Path:
+    """Train the recipe's model and publish it, going on from a saved state where there is one.
+
+    Returns:
+        The folder of the published version; an existing one if it has this recipe and `force` is not set.
+
+    Raises:
+        TrainingError: or one of its kinds, each with one line that says what happened and what to do.
+    """
+    run = RunFolder(options.runs_dir / f"{recipe.name}-{recipe.hash}")
+    existing = published.find(options.models_dir, recipe.name, recipe.hash)
+    if existing and not options.force:
+        print(f"{recipe.name}: {existing} already has this recipe ({recipe.hash}); --force trains it again")
+        return existing
+    device = choose_device(options.device)
+    make_writable(options.models_dir, "model folder")
+    with run.locked():
+        data = prepare(recipe, options.data_dir)
+        trainer = Trainer(recipe, new_network(recipe, data), data.train, device)
+        _resume(trainer, run, data)
+        _train(trainer, run, data, options.save_every)
+        network = trainer.published()
+        quality = evaluate(network, data, seed32(recipe.seed, Purpose.EVALUATION))
+        print(_summary(trainer, quality))
+        folder = _publish(trainer, network, data, quality, options.models_dir)
+        run.remove()
+    print(f"{recipe.name}: written to {folder}", flush=True)
+    return folder
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device for `auto`, `cpu` or `cuda`.
+
+    Raises:
+        UsageError: cuda was asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device is 'cuda'; torch finds no CUDA device here, use cpu or auto")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def new_network(recipe: Recipe, data: DataSet) -> nn.Module:
+    """Build the recipe's network for the data with the first weights of its seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed32(recipe.seed, Purpose.WEIGHTS))
+        return build("residual_mlp", {"dim": data.train.shape[1], **recipe.network.model_dump()})
+
+
+def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
+    """Go on from the run's state if there is one, and say what happens."""
+    name = trainer.recipe.name
+    parameters = sum(p.numel() for p in trainer.network.parameters())
+    saved = run.read()
+    if saved is None:
+        print(
+            f"{name}: training {parameters:,} parameters on {len(data.train):,} samples for {trainer.recipe.epochs} "
+            f"epochs ({trainer.total_steps:,} steps) on {trainer.device.type}; state in {run.folder}",
+            flush=True,
+        )
+        return
+    tensors, header = saved
+    try:
+        trainer.restore(tensors, header, data.digest)
+    except StateError as error:
+        raise StateError(f"{run.file}: {error}; delete {run.folder} to train from the start") from None
+    torch.set_num_threads(header.threads)  # another number would change the last bits
+    print(
+        f"{name}: going on at step {trainer.step:,} of {trainer.total_steps:,} from {run.folder}, "
+        f"with {header.threads} threads as it began",
+        flush=True,
+    )
+    if trainer.device.type != header.device:
+        print(
+            f"{name}: note: the run began on {header.device}, this is {trainer.device.type}; the last bits of the "
+            "weights will differ from an unbroken run",
+            flush=True,
+        )
+
+
+def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float) -> None:
+    """Run the steps that are left; on Ctrl-C or SIGTERM save and raise Stopped."""
+
+    def write(trainer: Trainer) -> None:
+        run.write(*trainer.state(data.digest))
+
+    recipe = trainer.recipe
+    with StopRequest() as stop, Progress(recipe.name, trainer.total_steps, trainer.step) as progress:
+        try:
+            complete = trainer.run(Hooks(progress.step, write, lambda: bool(stop), save_every))
+        except TrainingError as error:
+            kept = f"; the last good state is kept in {run.folder}" if run.file.exists() else ""
+            raise type(error)(f"{recipe.name}: {error}{kept}") from None
+    if stop.signum is not None and not complete:
+        raise Stopped(
+            f"{recipe.name}: stopped at step {trainer.step:,} of {trainer.total_steps:,}; state saved in "
+            f"{run.folder}, run the same command to go on",
+            stop.signum,
+        )
+
+
+def _summary(trainer: Trainer, quality: Quality) -> str:
+    return (
+        f"{trainer.recipe.name}: trained in {trainer.seconds:.1f} s, loss {trainer.last_loss:.4f}; sliced Wasserstein "
+        f"{quality.swd:.4f} to {quality.reference} (real to real {quality.swd_real:.4f}); {quality.solver} NFE "
+        f"mean {quality.nfe_mean:.1f}, max {quality.nfe_max}"
+    )
+
+
+def _publish(trainer: Trainer, network: nn.Module, data: DataSet, quality: Quality, models_dir: Path) -> Path:
+    """Write the checkpoint with its recipe and metrics."""
+    recipe = trainer.recipe
+    record = {
+        "recipe": recipe.model_dump(mode="json"),
+        "recipe_hash": recipe.hash,
+        "optimiser": "adam, beta 0.9 and 0.999, eps 1e-8, constant learning rate",
+        "path": "optimal transport, x_t = (1 - t) x0 + t x1, independent coupling",
+        "steps": trainer.total_steps,
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "device": trainer.device.type,
+        "threads": torch.get_num_threads(),
+        "train_s": round(trainer.seconds, 3),
+        "loss": trainer.last_loss,
+        "metrics": asdict(quality),
+    }
+    try:
+        return save(
+            models_dir, recipe.name, network, data.decoder, dataset=data.card, training=record, seed=recipe.seed
+        )
+    except CheckpointError as error:
+        raise TrainingError(f"{error}; the trained state is kept, run the same command to publish it") from None

@@ -1,0 +1,85 @@
+"""MNIST from its IDX files, or downloaded by scikit-learn.
+
+The IDX format (LeCun, Cortes, Burges, "The MNIST database of handwritten digits"): big-endian 32-bit magic number
+0x00000803 for bytes in three dimensions, then the three sizes, then the pixels, row by row, 0 ... 255.
+"""
+
+import gzip
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import DataError
+
+FILES = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
+"""Names of the two files that are needed; labels are not."""
+
+_MAGIC = 0x00000803
+_SIDE = 28
+_TRAINING_DIGITS = 60_000
+
+
+def load(data_dir: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8], str]:
+    """Return the training digits (60000, 784), the test digits (10000, 784), both 0 ... 255, and where they came from.
+
+    Args:
+        data_dir: the folder with the IDX files, or one whose subfolder `mnist` has them; None downloads them with
+            scikit-learn's `fetch_openml`, which keeps them in its own cache.
+
+    Raises:
+        DataError: a file is missing or damaged, or the download failed.
+    """
+    if data_dir is None:
+        return _download()
+    for folder in (data_dir, data_dir / "mnist"):
+        if any((folder / name).is_file() for name in FILES):
+            train, test = (read_idx(folder / name) for name in FILES)
+            return train, test, "IDX files"
+    raise DataError(
+        f"data folder {data_dir} has no MNIST: looked for {' and '.join(FILES)} there and in its subfolder mnist. "
+        "Put them there, or leave --data-dir and PATHLINE_DATA_DIR out to download them"
+    )
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """Read one gzipped IDX file of 28 x 28 pictures into (n, 784) bytes.
+
+    Raises:
+        DataError: the file is missing, unreadable, no gzip, no IDX of 28 x 28 pictures, or not as long as it says.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is damaged ({error}); fetch it again") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) < 16:
+        raise DataError(f"{path} is damaged: {len(content)} bytes are too few for an IDX header of 16")
+    magic, count, height, width = struct.unpack(">IIII", content[:16])
+    if (magic, height, width) != (_MAGIC, _SIDE, _SIDE):
+        found = f"magic number {magic:#010x}, {height} x {width} pixels"
+        raise DataError(f"{path} is no IDX file of 28 x 28 pictures: found {found}; expected {_MAGIC:#010x}")
+    if len(content) != 16 + count * _SIDE * _SIDE:
+        raise DataError(
+            f"{path} is damaged: its header promises {count} pictures, {16 + count * _SIDE * _SIDE} bytes; "
+            f"it has {len(content)}"
+        )
+    return np.frombuffer(content, np.uint8, offset=16).reshape(count, _SIDE * _SIDE)
+
+
+def _download() -> tuple[NDArray[np.uint8], NDArray[np.uint8], str]:
+    from sklearn.datasets import fetch_openml
+
+    try:
+        # This parser needs no pandas.
+        data, _ = fetch_openml("mnist_784", version=1, as_frame=False, parser="liac-arff", return_X_y=True)
+    except (OSError, ValueError) as error:  # no network; OpenML answers with something else
+        raise DataError(
+            f"MNIST could not be downloaded ({str(error).splitlines()[0] or type(error).__name__}); put "
+            f"{' and '.join(FILES)} in a folder and name it with --data-dir"
+        ) from None
+    pixels = np.asarray(data, dtype=np.uint8)
+    return pixels[:_TRAINING_DIGITS], pixels[_TRAINING_DIGITS:], "scikit-learn fetch_openml('mnist_784')"

@@ -1,0 +1,36 @@
+"""What the model repository already has. Reads cards only and imports no torch, so that asking costs nothing."""
+
+import json
+from pathlib import Path
+
+from training.errors import TrainingError
+
+_CARD = "card.json"
+
+
+def versions(models_dir: Path, name: str) -> list[Path]:
+    """Return the folders of the versions of a model, the newest last; empty where there are none.
+
+    Raises:
+        TrainingError: the folder exists and cannot be read.
+    """
+    folder = models_dir / name
+    try:
+        found = [entry for entry in folder.iterdir() if entry.name.isdecimal() and (entry / _CARD).is_file()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise TrainingError(f"model folder {folder} cannot be read: {error.strerror}") from None
+    return sorted(found, key=lambda entry: int(entry.name))
+
+
+def find(models_dir: Path, name: str, recipe_hash: str) -> Path | None:
+    """Return the newest version of a model that was trained by this recipe, or None."""
+    for folder in reversed(versions(models_dir, name)):
+        try:
+            training = json.loads((folder / _CARD).read_bytes())["training"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # damaged: `python -m models check` says so; training anew is what helps
+        if isinstance(training, dict) and training.get("recipe_hash") == recipe_hash:
+            return folder
+    return None

@@ -1,0 +1,115 @@
+"""The state of a run on disk: one safetensors file with a JSON header, replaced as a whole.
+
+One file holds the tensors (weights, their moving average, Adam's moments) and, in its header, the JSON (step, loss so
+far, what it belongs to). Two files could not be replaced in one rename. Random generators need no place in it: every
+random number is a function of the seed and the step (`training.draws`).
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from training.errors import StateError
+from training.files import make_writable, write_atomically
+
+
+class Header(BaseModel):
+    """The JSON part of a state.
+
+    Attributes:
+        recipe: hash of the recipe.
+        data: sha256 of the training samples.
+        step: steps done.
+        loss_sum: sum of the losses of the current epoch's steps so far.
+        last_loss: mean loss of the last whole epoch; None in the first.
+        seconds: time spent in steps so far, in seconds, over all processes that worked on the run.
+        threads: torch's threads, which a resumed run takes over; another number would change the last bits.
+        device: `cpu` or `cuda`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    recipe: str
+    data: str
+    step: int
+    loss_sum: float
+    last_loss: float | None
+    seconds: float
+    threads: int
+    device: str
+
+
+class RunFolder:
+    """The folder of one run, `<runs>/<name>-<recipe hash>`; it disappears when the model is published."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "state.safetensors"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder and keep other processes out of it; the lock ends with the process, however it ends.
+
+        Raises:
+            StateError: another process is training this run.
+            TrainingError: the folder cannot be written to.
+        """
+        make_writable(self.folder, "run folder")
+        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise StateError(f"another process is training in {self.folder}; wait for it or stop it") from None
+            yield
+        finally:
+            os.close(handle)
+
+    def write(self, tensors: dict[str, Tensor], header: Header) -> None:
+        """Replace the state.
+
+        Raises:
+            StateError: it could not be written; the state before it is untouched.
+        """
+        content = save(tensors, {"state": header.model_dump_json()})
+        try:
+            write_atomically(self.file, content)
+        except OSError as error:
+            kept = "the last state written is kept" if self.file.exists() else "nothing was kept"
+            raise StateError(
+                f"state {self.file} cannot be written: {error.strerror}; {kept}. Make room there and run the same "
+                "command to go on"
+            ) from None
+
+    def read(self) -> tuple[dict[str, Tensor], Header] | None:
+        """Return the state, or None where there is none.
+
+        Raises:
+            StateError: the file is damaged or not a state.
+        """
+        if not self.file.exists():
+            return None
+        try:
+            with safe_open(self.file, framework="pt") as file:
+                metadata: dict[str, Any] = file.metadata() or {}
+                header = Header.model_validate(json.loads(metadata["state"]))
+                return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+        except (OSError, SafetensorError, KeyError, ValueError, ValidationError) as error:
+            reason = str(error).splitlines()[0]
+            raise StateError(
+                f"state {self.file} is damaged ({reason}); delete {self.folder} to train from the start"
+            ) from None
+
+    def remove(self) -> None:
+        """Delete the folder: the run is over and published."""
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,181 @@
+"""The training loop: Adam on the flow-matching loss, stoppable and resumable at every step.
+
+On the CPU, resuming gives the same weights bit for bit as never having stopped, given the same machine type, torch
+build and number of threads. That rests on three things: the state holds all that steps change; random numbers are
+functions of (seed, step); a state is taken between steps only.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from training import draws
+from training.config import Recipe
+from training.errors import Diverged, StateError
+from training.loss import flow_matching_loss
+from training.paths import OptimalTransportPath
+from training.state import Header
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop tells others.
+
+    Attributes:
+        step: called after each step with the mean loss of the last whole epoch (None in the first).
+        save: called with the trainer when its state is worth writing.
+        stopping: says after each step whether to stop now.
+        save_every: seconds between two saves.
+    """
+
+    step: Callable[[float | None], None]
+    save: Callable[["Trainer"], None]
+    stopping: Callable[[], bool]
+    save_every: float
+
+
+class Trainer:
+    """One run: the network, its moving average, Adam, and how far it is.
+
+    Attributes:
+        network: the network in training.
+        step: steps done.
+        total_steps: steps in all.
+        seconds: time spent in steps so far.
+        last_loss: mean loss of the last whole epoch, or None.
+    """
+
+    def __init__(self, recipe: Recipe, network: nn.Module, train: NDArray[np.float32], device: torch.device) -> None:
+        self.recipe = recipe
+        self.network = network.to(device).train()
+        self.device = device
+        self.data = torch.from_numpy(train).to(device)
+        self.steps_per_epoch = -(-len(train) // recipe.batch_size)
+        self.total_steps = recipe.epochs * self.steps_per_epoch
+        self.step = 0
+        self.seconds = 0.0
+        self.last_loss: float | None = None
+        self._path = OptimalTransportPath()
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._parameters = dict(network.named_parameters())
+        self._average = {n: p.detach().clone() for n, p in self._parameters.items()} if recipe.ema else {}
+        self._optimiser = torch.optim.Adam(self._parameters.values(), lr=recipe.learning_rate, fused=True)
+
+    def run(self, hooks: Hooks) -> bool:
+        """Train to the end, or until `hooks.stopping`; saves at the end in both cases.
+
+        Returns:
+            Whether the run is complete.
+
+        Raises:
+            Diverged: the loss or a weight is not finite any more; nothing is saved after that.
+        """
+        saved = time.monotonic()
+        while self.step < self.total_steps:
+            epoch, first = divmod(self.step, self.steps_per_epoch)
+            order = torch.from_numpy(draws.order(self.recipe.seed, epoch, len(self.data))).to(self.device)
+            for rows in order.split(self.recipe.batch_size)[first:]:
+                self._train_step(rows)
+                hooks.step(self.last_loss)
+                if hooks.stopping():
+                    self._save(hooks)
+                    return self.step == self.total_steps
+                if time.monotonic() - saved > hooks.save_every:
+                    self._save(hooks)
+                    saved = time.monotonic()
+        self._save(hooks)
+        return True
+
+    def _train_step(self, rows: Tensor) -> None:
+        """One step of Adam on the samples `rows`; ends the epoch's account when it was its last."""
+        begin = time.perf_counter()
+        x1 = self.data.index_select(0, rows)
+        x0, t = draws.batch(self.recipe.seed, self.step, len(rows), tuple(x1.shape[1:]))
+        x0, t = torch.from_numpy(x0).to(self.device), torch.from_numpy(t).to(self.device)
+        loss = flow_matching_loss(self.network, self._path, x0, x1, t)
+        self._optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self._optimiser.step()
+        with torch.no_grad():
+            for name, average in self._average.items():
+                average.lerp_(self._parameters[name], 1 - self.recipe.ema)
+        self._loss_sum += loss.detach()
+        self.step += 1
+        if self.step % self.steps_per_epoch == 0:
+            self._check_loss()
+            self.last_loss = self._loss_sum.item() / self.steps_per_epoch
+            self._loss_sum.zero_()
+        self.seconds += time.perf_counter() - begin
+
+    def _save(self, hooks: Hooks) -> None:
+        """Save a state that is sound; a weight can be lost in the very step whose loss was still finite."""
+        self._check_loss()
+        if not all(bool(p.isfinite().all()) for p in self._parameters.values()):
+            raise self._diverged("a weight is")
+        hooks.save(self)
+
+    def _check_loss(self) -> None:
+        if not self._loss_sum.isfinite():
+            raise self._diverged("the loss is")
+
+    def _diverged(self, what: str) -> Diverged:
+        epoch = (self.step - 1) // self.steps_per_epoch + 1
+        rate = self.recipe.learning_rate
+        return Diverged(
+            f"{what} not finite at step {self.step} (epoch {epoch}); learning_rate is {rate:g}, try {rate / 10:g}"
+        )
+
+    def published(self) -> nn.Module:
+        """Return the network to publish, on the CPU: with the averaged weights where there are, else the last ones."""
+        network = copy.deepcopy(self.network).cpu().eval().requires_grad_(False)
+        for name, parameter in network.named_parameters():
+            if self._average:
+                parameter.copy_(self._average[name])
+        return network
+
+    def state(self, data_digest: str) -> tuple[dict[str, Tensor], Header]:
+        """Return everything that the coming steps depend on, on the CPU, with its header."""
+        tensors = {f"weights.{name}": p.detach() for name, p in self._parameters.items()}
+        tensors |= {f"average.{name}": average for name, average in self._average.items()}
+        for name, parameter in self._parameters.items():
+            moments: dict[str, Tensor] = self._optimiser.state[parameter]
+            tensors |= {f"adam.{key}.{name}": value for key, value in moments.items()}
+        header = Header(
+            recipe=self.recipe.hash,
+            data=data_digest,
+            step=self.step,
+            loss_sum=self._loss_sum.item(),
+            last_loss=self.last_loss,
+            seconds=self.seconds,
+            threads=torch.get_num_threads(),
+            device=self.device.type,
+        )
+        return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header
+
+    def restore(self, tensors: dict[str, Tensor], header: Header, data_digest: str) -> None:
+        """Go on from a state. Values are copied into the run's own tensors, whose memory is aligned alike.
+
+        Raises:
+            StateError: the state belongs to other data or lacks a tensor.
+        """
+        if header.data != data_digest:
+            raise StateError("the saved state was trained on other data than those found now")
+        try:
+            for name, parameter in self._parameters.items():
+                parameter.data.copy_(tensors[f"weights.{name}"])
+                if self._average:
+                    self._average[name].copy_(tensors[f"average.{name}"])
+                moments = {"step": tensors[f"adam.step.{name}"].clone()}
+                for key in ("exp_avg", "exp_avg_sq"):
+                    moments[key] = torch.empty_like(parameter).copy_(tensors[f"adam.{key}.{name}"])
+                self._optimiser.state[parameter] = {k: v.to(self.device) for k, v in moments.items()}
+        except (KeyError, RuntimeError) as error:
+            raise StateError(f"the saved state does not fit this network: {error}") from None
+        self.step, self.seconds, self.last_loss = header.step, header.seconds, header.last_loss
+        self._loss_sum.fill_(header.loss_sum)
