@@ -54,9 +54,7 @@ class Answer:
 
 def outcome(result: JobResult) -> dict[str, Any]:
     """Return the members that say how it went: `nfe`, `nfe_per_sample`, `network_rows`, `status`, `failed`."""
-    nfe = np.asarray(result.nfe, dtype=np.int64)
-    t = np.asarray(result.t, dtype=np.float64)
-    status = np.asarray(result.status)
+    nfe, t, status = result.nfe, result.t, result.status
     bad = np.flatnonzero(status != Status.SUCCESS.value)
     order = [member.value for member in Status]  # from best to worst
     return {

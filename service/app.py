@@ -4,14 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import torch
 from fastapi import FastAPI
 
 from service import errors
+from service.engine.engine import Engine as RealEngine
+from service.metrics import Metrics
 from service.middleware import Observe
 from service.ports import Engine
 from service.routes import catalogue, health, sample
 from service.served import Models
-from service.settings import Settings, load_settings
+from service.settings import Settings, StartError, load_settings
 from service.state import Service
 
 
@@ -26,7 +29,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
 
     Raises:
         SettingsError: A setting of the environment is refused.
-        StartError: The model repository is missing or cannot be read.
+        StartError: The model repository is missing or cannot be read, or the device is not there.
     """
     settings = load_settings() if settings is None else settings
     service = _assemble(settings, engine)
@@ -47,11 +50,12 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
 
 
 def _assemble(settings: Settings, engine: Engine | None) -> Service:
+    metrics = Metrics()
     if engine is None:
-        from service.engine.engine import Engine as RealEngine
-
-        engine = RealEngine(settings)
-    return Service(settings, engine, Models(settings.models_dir, engine))
+        if settings.device.startswith("cuda") and not torch.cuda.is_available():
+            raise StartError(f"PATHLINE_DEVICE={settings.device}, but torch finds no CUDA device; use cpu or auto")
+        engine = RealEngine(settings, observer=metrics)
+    return Service(settings, engine, Models(settings.models_dir, engine), metrics)
 
 
 @asynccontextmanager

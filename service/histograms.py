@@ -1,5 +1,6 @@
 """Histograms that take whole arrays: one bincount for many values instead of one call for each."""
 
+import bisect
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -28,7 +29,8 @@ class Histogram(Collector):
         registry: CollectorRegistry | None = None,
     ) -> None:
         self._name, self._documentation, self._labels = name, documentation, tuple(labels)
-        self._bounds = np.array(bounds, dtype=np.float64)
+        self._list = [float(bound) for bound in bounds]
+        self._bounds = np.array(self._list)
         self._names = [floatToGoString(bound) for bound in bounds] + ["+Inf"]
         self._lock = threading.Lock()
         self._series: dict[tuple[str, ...], tuple[np.ndarray, float]] = {}
@@ -52,11 +54,22 @@ class Histogram(Collector):
             old, total = self._series.get(labels, (0, 0.0))
             self._series[labels] = (counts + old, total + float(flat.sum()))
 
+    def one(self, value: float, *labels: str) -> None:
+        """Count one finite value; far cheaper than `add` for a single one."""
+        place = bisect.bisect_left(self._list, value)
+        with self._lock:
+            series = self._series.get(labels)
+            if series is not None:
+                series[0][place] += 1
+                self._series[labels] = (series[0], series[1] + value)
+                return
+        self.add(value, *labels)
+
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yield the family with all series, as Prometheus wants it: cumulative buckets and a sum."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
         with self._lock:
-            series = dict(self._series)
+            series = {labels: (counts.copy(), total) for labels, (counts, total) in self._series.items()}
         for labels, (counts, total) in series.items():
             cumulative = np.cumsum(counts).tolist()
             family.add_metric(labels, list(zip(self._names, map(float, cumulative), strict=True)), total)

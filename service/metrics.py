@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 from prometheus_client.exposition import generate_latest
 
 from service.histograms import Histogram, geometric
+
+disable_created_metrics()  # they would double the series of every counter and say nothing that a scrape does not
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -58,14 +60,14 @@ class Metrics:
     def answered(self, route: str, model: str, solver: str, outcome: str, seconds: float) -> None:
         """Count one answered request."""
         self.requests.labels(route, model, solver, outcome).inc()
-        self.request_seconds.add(seconds, route)
+        self.request_seconds.one(seconds, route)
 
     def solved(self, model: str, solver: str, nfe: ArrayLike, queue_s: float, solve_s: float, network_s: float) -> None:
         """Count one finished job; `nfe` holds one number a sample."""
         self.nfe.add(nfe, model, solver)
-        self.queue_seconds.add(queue_s, model)
-        self.solve_seconds.add(solve_s, model)
-        self.network_seconds.add(network_s, model)
+        self.queue_seconds.one(queue_s, model)
+        self.solve_seconds.one(solve_s, model)
+        self.network_seconds.one(network_s, model)
 
     def stepped(self, solver: str, h: ArrayLike, accepted: ArrayLike) -> None:
         """Count attempted steps of an adaptive solver: sizes (in t) and whether each was accepted."""
@@ -73,6 +75,16 @@ class Metrics:
         self.step_size.add(np.abs(np.asarray(h, dtype=np.float64))[taken], solver)
         self.steps.labels(solver, "accepted").inc(int(taken.sum()))
         self.steps.labels(solver, "rejected").inc(int((~taken).sum()))
+
+    def batch(self, model: str, rows: int, requests: int, solvers: int) -> None:
+        """Count one network call: its rows, the requests they belong to, and their distinct solvers."""
+        self.batch_rows.one(rows, model)
+        self.batch_requests.one(requests, model)
+        self.batch_solvers.one(solvers, model)
+
+    def cancelled(self, nfe: int) -> None:
+        """Count evaluations spent on samples that nobody gets."""
+        self.cancelled_nfe.inc(nfe)
 
     def watch(self, queue_depth: Callable[[], float], jobs: Callable[[], float], lanes: Callable[[], float]) -> None:
         """Read the gauges of the engine from these functions at every scrape."""

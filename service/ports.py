@@ -1,14 +1,45 @@
 """What the HTTP side needs of an engine, so that tests can put another in its place."""
 
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Protocol
+
+import torch
 
 from models.checkpoint import Checkpoint
 from service.engine.job import Job, JobResult
 
 
+class Loaded(Protocol):
+    """What the engine says of a model it has taken in."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether a sample's bits depend on checkpoint, solver, seed and index only."""
+        ...
+
+
 class Engine(Protocol):
     """The engine as the HTTP side sees it; every method returns at once, but `start`, `stop` and `load`."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks are."""
+        ...
+
+    @property
+    def queue_depth(self) -> int:
+        """Jobs of which no sample runs yet."""
+        ...
+
+    @property
+    def active_jobs(self) -> int:
+        """Jobs that wait or run."""
+        ...
+
+    @property
+    def active_lanes(self) -> int:
+        """Samples that are being solved."""
+        ...
 
     @property
     def alive(self) -> bool:
@@ -19,11 +50,15 @@ class Engine(Protocol):
         """Begin to work."""
         ...
 
+    def drain(self) -> None:
+        """Take no more jobs; those that are here run on."""
+        ...
+
     def stop(self) -> None:
         """Give up all jobs and end."""
         ...
 
-    def load(self, name: str, version: int, checkpoint: Checkpoint) -> Any:
+    def load(self, name: str, version: int, checkpoint: Checkpoint) -> Loaded:
         """Make a version ready to solve for."""
         ...
 

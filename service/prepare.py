@@ -51,7 +51,7 @@ def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: 
         seed=secrets.randbelow(SEED_LIMIT) if request.seed is None else request.seed,
         first_index=request.first_index,
         x0=_start(request, model),
-        save_at=save_at,
+        save_at=None if save_at is None else np.array(save_at),
         deadline=time.monotonic() + (request.timeout_s or settings.timeout_s),
         partial=request.on_timeout == "partial",
         trace=request.trace,
@@ -183,8 +183,6 @@ def predict_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive,
     states = request.num_samples * (1 + len(request.save_at or ()))
     numbers = states * math.prod(shape) * encoder.bytes_a_number[model.card.dtype]
     lanes = request.num_samples if request.trace == "full" else 1
-    if isinstance(solve, Adaptive) and solve.batch:
-        lanes = 1
     entries = 0 if request.trace == "none" else attempts(solve) * lanes
     return numbers + entries * encoder.bytes_a_step + request.num_samples * encoder.bytes_a_sample
 

@@ -176,19 +176,25 @@ class Models:
 
     def _try(self, name: str, version: int) -> bool:
         try:
-            checkpoint = load(self._repository.resolve(name, version))
+            checkpoint = load(self._repository.resolve(name, version), self._engine.device)
             loaded = self._engine.load(name, version, checkpoint)
+            decode = _row_stable(checkpoint)
         except (CheckpointError, RepositoryError, LookupError) as error:
-            _log.error("model %s version %d is not served: %s", name, version, error)
-            reason = str(error).replace(f"{self._repository.root}/", "")  # clients need not know where it lies
-            self._broken = {**self._broken, name: {**self._broken.get(name, {}), version: reason}}
-            return False
-        decode = _row_stable(checkpoint)
-        deterministic = decode.deterministic and bool(getattr(loaded, "deterministic", True))
+            return self._refuse(name, version, str(error))
+        except Exception as error:
+            _log.exception("loading model %s version %d failed", name, version)
+            return self._refuse(name, version, f"{type(error).__name__}: {error}".splitlines()[0])
+        deterministic = decode.deterministic and loaded.deterministic
         served = Served(name, version, checkpoint.digest, checkpoint.card, decode, deterministic)
         # The tables are replaced, never changed: readers on the event loop take no lock.
         self._served = {**self._served, name: {**self._served.get(name, {}), version: served}}
         return True
+
+    def _refuse(self, name: str, version: int, reason: str) -> bool:
+        _log.error("model %s version %d is not served: %s", name, version, reason)
+        reason = reason.replace(f"{self._repository.root}/", "")  # clients need not know where it lies
+        self._broken = {**self._broken, name: {**self._broken.get(name, {}), version: reason}}
+        return False
 
     def _absent(self, name: str, version: int | None) -> ProblemError:
         if name not in self.names():
@@ -210,5 +216,6 @@ class Models:
 
 def _row_stable(checkpoint: Checkpoint) -> RowCaller:
     """Return the decoder, padded so that a decoded sample does not depend on how many there are."""
+    checkpoint.decoder.cpu()  # results come back to the CPU
     probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
     return RowCaller(checkpoint.decoder.decode, (probe,), _DECODED_AT_ONCE)

@@ -46,7 +46,8 @@ def listen(settings: Settings) -> socket.socket:
 def url(bound: socket.socket) -> str:
     """Return the address that clients on this machine use."""
     host, port = bound.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  a comparison, not a binding
+    if host in ("0.0.0.0", "::"):  # noqa: S104  (a comparison, not a binding)
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

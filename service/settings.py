@@ -29,34 +29,40 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen on: a host name or an IP address")
-    port: int = Field(8000, ge=0, le=65535, description="TCP port: an integer from 0 (any free port) to 65535")
-    models_dir: Path = Field(Path("checkpoints"), description="model repository: a readable folder")
-    data_dir: Path = Field(Path("data"), description="training data: a folder")
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="address to listen on: a host name or an IP address"
+    )
+    port: int = Field(default=8000, ge=0, le=65535, description="TCP port: an integer from 0 (any free port) to 65535")
+    models_dir: Path = Field(default=Path("checkpoints"), description="model repository: a readable folder")
+    data_dir: Path = Field(default=Path("data"), description="training data: a folder")
     device: str = Field(
-        "auto",
+        default="auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="device of the networks: auto, cpu, cuda or cuda:N",
     )
     threads: int = Field(
-        0,
+        default=0,
         ge=0,
         le=1024,
         description="CPU threads of the networks: an integer from 0 (decided by torch) to 1024",
     )
-    max_samples: Count = Field(100_000, description="samples in one request: an integer of at least 1")
-    max_steps: Count = Field(10_000, description="fixed steps in one request: an integer of at least 1")
-    max_nfe: Count = Field(100_000, description="velocity evaluations of one sample: an integer of at least 1")
-    max_saved: Count = Field(1_000, description="times in save_at: an integer of at least 1")
-    max_body_bytes: Count = Field(16 * 2**20, description="bytes of a request body: an integer of at least 1")
-    max_answer_bytes: Count = Field(256 * 2**20, description="predicted bytes of an answer: an integer of at least 1")
-    max_queue: Count = Field(1_000, description="requests waiting or running: an integer of at least 1")
-    max_connections: Count = Field(2_000, description="open connections: an integer of at least 1")
-    timeout_s: Seconds = Field(30.0, description="time limit of a request that names none: seconds above 0")
-    max_timeout_s: Seconds = Field(600.0, description="highest time limit a request may name: seconds above 0")
-    keep_alive_s: Count = Field(75, description="idle seconds before a connection is closed: an integer of at least 1")
-    drain_s: Seconds = Field(30.0, description="time for running requests at shutdown: seconds above 0")
-    access_log: bool = Field(False, description="one log line for each request: true or false")
+    max_samples: Count = Field(default=100_000, description="samples in one request: an integer of at least 1")
+    max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")
+    max_nfe: Count = Field(default=100_000, description="velocity evaluations of one sample: an integer of at least 1")
+    max_saved: Count = Field(default=1_000, description="times in save_at: an integer of at least 1")
+    max_body_bytes: Count = Field(default=16 * 2**20, description="bytes of a request body: an integer of at least 1")
+    max_answer_bytes: Count = Field(
+        default=256 * 2**20, description="predicted bytes of an answer: an integer of at least 1"
+    )
+    max_queue: Count = Field(default=1_000, description="requests waiting or running: an integer of at least 1")
+    max_connections: Count = Field(default=2_000, description="open connections: an integer of at least 1")
+    timeout_s: Seconds = Field(default=30.0, description="time limit of a request that names none: seconds above 0")
+    max_timeout_s: Seconds = Field(default=600.0, description="highest time limit a request may name: seconds above 0")
+    keep_alive_s: Count = Field(
+        default=75, description="idle seconds before a connection is closed: an integer of at least 1"
+    )
+    drain_s: Seconds = Field(default=30.0, description="time for running requests at shutdown: seconds above 0")
+    access_log: bool = Field(default=False, description="one log line for each request: true or false")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

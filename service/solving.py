@@ -7,8 +7,7 @@ from concurrent.futures import Future
 
 from starlette.types import Receive
 
-from service.engine.engine import DeadlineExceeded, Draining, EngineFailed, Overloaded
-from service.engine.job import Job, JobResult
+from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded
 from service.errors import ClientGoneError, Kind, ProblemError
 from service.ports import Engine
 

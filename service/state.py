@@ -1,7 +1,7 @@
 """What one running service consists of."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.requests import Request
 
@@ -19,7 +19,7 @@ class Service:
     settings: Settings
     engine: Engine
     models: Models
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics
     started: bool = False
     draining: bool = False
 
@@ -37,9 +37,16 @@ class Service:
         except BaseException:
             self.engine.stop()
             raise
+        engine = self.engine
+        self.metrics.watch(lambda: engine.queue_depth, lambda: engine.active_jobs, lambda: engine.active_lanes)
         for served in self.models.served():
             self.metrics.model_loaded.labels(served.name, str(served.version)).set(1)
         self.started = True
+
+    def drain(self) -> None:
+        """Take no more requests; those that are here run on."""
+        self.draining = True
+        self.engine.drain()
 
     def stop(self) -> None:
         """Stop the engine."""

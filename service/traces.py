@@ -37,7 +37,7 @@ def view(level: str, solve: Plan | Adaptive, trace: Trace) -> TraceView | None:
         level: `none`; `summary` (the grid of a fixed solver, which is the same for every sample; the attempts of the
             first sample and quantiles over all for an adaptive one); or `full`.
         solve: what was solved with.
-        trace: every attempt, as far as the level needs them.
+        trace: every attempt; the engine leaves it empty where the level and the grid say it all.
     """
     if level == "none":
         return None
@@ -64,4 +64,4 @@ def _quantiles(
         if len(group):
             for name, value in zip(QUANTILES, np.quantile(group, list(QUANTILES.values())), strict=True):
                 table[name][k] = value
-    return {"t": (edges[:-1] + edges[1:]) / 2, **table}
+    return {"t": np.round((edges[:-1] + edges[1:]) / 2, 12), **table}

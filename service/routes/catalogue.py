@@ -30,4 +30,9 @@ async def model(request: Request, name: str) -> Any:
 @router.get("/v1/solvers", responses={200: {"model": SolverList}})
 async def solvers() -> Any:
     """List the solvers: order, stages, kind, cost formula and parameters."""
-    return {"solvers": [entry.describe() for entry in catalogue.solvers().values()]}
+    # beside the event loop: stability limits are computed when they are first asked for
+    return {"solvers": await asyncio.to_thread(_described)}
+
+
+def _described() -> list[dict[str, object]]:
+    return [entry.describe() for entry in catalogue.solvers().values()]

@@ -31,7 +31,7 @@ async def readyz(request: Request) -> Any:
         raise ProblemError(*fault)
     return {
         "status": "ready",
-        "device": str(getattr(service.engine, "device", service.settings.device)),
+        "device": str(service.engine.device),
         "models": {served.name: served.version for served in service.models.current()},
         "unavailable": service.models.broken(),
     }

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import numpy as np
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
@@ -68,12 +67,12 @@ def _answer(wish: SampleRequest, model: Served, job: Job, result: JobResult, con
     return Answer(
         head=head,
         samples=samples,
-        nfe=np.asarray(result.nfe, dtype=np.int64),
-        t=np.asarray(result.t, dtype=np.float64),
-        status=np.asarray(result.status, dtype=np.str_),
+        nfe=result.nfe,
+        t=result.t,
+        status=result.status,
         elapsed=context.elapsed,
         trace=view(wish.trace, job.solve, result.trace),
-        save_at=job.save_at or (),
+        save_at=() if job.save_at is None else tuple(job.save_at.tolist()),
         saved=None if result.saved is None else saved_to_data(result.saved, decode),
         timings={"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s},
     )

@@ -30,12 +30,17 @@ torch.set_num_threads(1)
 class FakeEngine:
     """Answers with the starting noise plus one; `edit` changes results, `fail` is raised, `hold` never answers."""
 
-    edit: Callable[[Job, JobResult], None] = lambda job, result: None
+    edit: Callable[[JobResult], JobResult] = lambda result: result
     fail: Exception | None = None
     refuse: Exception | None = None
     hold: bool = False
     alive: bool = False
-    device: str = "cpu"
+    draining: bool = False
+    deterministic: bool = True
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    queue_depth: int = 3
+    active_jobs: int = 4
+    active_lanes: int = 5
     jobs: list[Job] = field(default_factory=list)
     submitted: list[Future[JobResult]] = field(default_factory=list)
     cancelled: list[Future[JobResult]] = field(default_factory=list)
@@ -47,8 +52,12 @@ class FakeEngine:
     def stop(self) -> None:
         self.alive = False
 
-    def load(self, name: str, version: int, checkpoint: Checkpoint) -> Any:
+    def drain(self) -> None:
+        self.draining = True
+
+    def load(self, name: str, version: int, checkpoint: Checkpoint) -> "FakeEngine":
         self.loaded[name, version] = checkpoint
+        return self
 
     def submit(self, job: Job) -> Future[JobResult]:
         if self.refuse is not None:
@@ -70,7 +79,7 @@ class FakeEngine:
         x = job.x0
         if x is None:
             x = noise(job.seed, job.first_index, n, checkpoint.card.event_shape, checkpoint.dtype)
-        saved = None if job.save_at is None else torch.stack([x + t for t in job.save_at], 1)
+        saved = None if job.save_at is None else torch.stack([x + float(t) for t in job.save_at], 1)
         times = job.solve.times if isinstance(job.solve, Plan) else np.array([0.0, 0.25, 1.0])
         steps = np.full(n, len(times) - 1)
         result = JobResult(
@@ -78,15 +87,14 @@ class FakeEngine:
             saved=saved,
             nfe=np.arange(n, dtype=np.int64) % 7 + 50,
             t=np.ones(n),
-            status=["success"] * n,
+            status=np.array(["success"] * n),
             trace=Trace.of_grid(times, np.arange(n), steps),
             rows=64 * n,
             queue_s=0.001,
             solve_s=0.01,
             network_s=0.008,
         )
-        self.edit(job, result)
-        return result
+        return self.edit(result)
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,8 @@ async def test_dead_engine(running: Any) -> None:
 
 
 async def test_draining(running: Any) -> None:
-    running.service.draining = True
+    running.service.drain()
+    assert running.engine.draining
     assert (await running.http.get("/livez")).status_code == 200
     for answer in (await running.http.get("/readyz"), await running.post()):
         assert answer.status_code == 503
@@ -70,6 +71,9 @@ async def test_metrics_count_what_clients_count(running: Any) -> None:
     assert found["pathline_solve_seconds_sum", ("model", "moons")] == pytest.approx(0.04)
     assert found["pathline_nfe_count", ("model", "moons"), ("solver", "dopri5")] == 12
     assert found["pathline_steps_total", ("result", "accepted"), ("solver", "dopri5")] == 24
+    assert found["pathline_queue_depth",] == 3
+    assert found["pathline_active_jobs",] == 4
+    assert found["pathline_active_lanes",] == 5
     assert found["pathline_model_loaded", ("model", "moons"), ("version", "2")] == 1
 
 

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from models.noise import noise
-from service.engine.engine import DeadlineExceeded, Draining, EngineFailed, Overloaded
+from service.engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded
 from service.schemas import SampleResponse
 from solvers.plan import Adaptive, Plan
 
@@ -85,7 +86,9 @@ async def test_version_is_pinned(running: Any) -> None:
 
 
 async def test_float64_model_keeps_its_dtype(running: Any) -> None:
-    answer = await running.http.post("/v1/sample", json={"model": "gaussian", "num_samples": 2, "seed": 1, "rtol": 1e-9})
+    answer = await running.http.post(
+        "/v1/sample", json={"model": "gaussian", "num_samples": 2, "seed": 1, "rtol": 1e-9}
+    )
     expected = noise(1, 0, 2, (2,), torch.float64).numpy() + 1
     np.testing.assert_array_equal(np.array(answer.json()["samples"]), expected)
 
@@ -115,14 +118,14 @@ async def test_start_states_and_span(running: Any) -> None:
 async def test_save_times_snap_to_the_grid(running: Any) -> None:
     await running.post(solver="euler", steps=10, num_samples=1, save_at=[0.1 + 0.2])
     job = running.engine.jobs[0]
-    assert job.save_at == (job.solve.times[3],)
+    assert job.save_at.tolist() == [job.solve.times[3]]
 
 
 async def test_failed_samples(running: Any) -> None:
-    def spoil(job: Any, result: Any) -> None:
+    def spoil(result: JobResult) -> JobResult:
         result.x[1] = float("inf")
-        result.status = ["success", "non_finite", "max_nfe"]
-        result.t = np.array([1.0, 0.25, 0.5])
+        status = np.array(["success", "non_finite", "max_nfe"])
+        return replace(result, status=status, t=np.array([1.0, 0.25, 0.5]))
 
     running.engine.edit = spoil
     ask = {"model": "digits", "num_samples": 3, "seed": 0}
