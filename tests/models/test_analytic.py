@@ -15,9 +15,7 @@ def test_the_gaussian_field_integrates_to_its_exact_solution(m: float, s: float)
     def rhs(t: float, x):
         return field(torch.from_numpy(x)[None], torch.tensor([t], dtype=torch.float64))[0].numpy()
 
-    path = solve_ivp(
-        rhs, (0.0, 1.0), x0[0].numpy(), t_eval=[0.3, 1.0], rtol=1e-11, atol=1e-12, method="DOP853"
-    )
+    path = solve_ivp(rhs, (0.0, 1.0), x0[0].numpy(), t_eval=[0.3, 1.0], rtol=1e-11, atol=1e-12, method="DOP853")
     torch.testing.assert_close(torch.from_numpy(path.y[:, 0]), field.exact(x0, 0.3)[0], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(torch.from_numpy(path.y[:, 1]), field.exact(x0)[0], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(field.exact(x0), m + s * x0)

@@ -16,9 +16,7 @@ def test_every_architecture_builds_and_answers(name: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(
-        ArchitectureError, match="architecture is 'resnet'; known are residual_mlp, gaussian, mixture"
-    ):
+    with pytest.raises(ArchitectureError, match="architecture is 'resnet'; known are residual_mlp, gaussian, mixture"):
         build("resnet", {})
     with pytest.raises(ArchitectureError, match="Linear is no registered"):
         name_of(nn.Linear(1, 1))

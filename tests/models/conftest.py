@@ -1,0 +1,33 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.checkpoint import save
+from models.decoder import Decoder
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+
+
+def small_network(seed: int = 0) -> ResidualMLP:
+    torch.manual_seed(seed)
+    return ResidualMLP(ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=8))
+
+
+@pytest.fixture
+def network() -> ResidualMLP:
+    return small_network()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, network: ResidualMLP) -> Path:
+    """A sound checkpoint."""
+    decoder = Decoder.affine(torch.tensor([2.0, 2.0]), torch.tensor([1.0, 1.0]))
+    return save(
+        tmp_path / "repository",
+        "moons",
+        network,
+        decoder,
+        dataset={"name": "moons", "samples": 2000},
+        training={"epochs": 300, "loss": 0.25},
+        seed=7,
+    )

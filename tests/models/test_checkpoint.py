@@ -1,0 +1,229 @@
+import hashlib
+import json
+import re
+import resource
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from models.analytic import Gaussian, Mixture
+from models.checkpoint import CheckpointError, load, save
+from models.decoder import Decoder
+from models.noise import noise
+from models.residual_mlp import ResidualMLP
+
+
+def edit(folder: Path, **fields: Any) -> None:
+    """Change fields of a card as somebody would by hand."""
+    card = json.loads((folder / "card.json").read_text())
+    card.pop("card_sha256", None)
+    card.update(fields)
+    (folder / "card.json").write_text(json.dumps(card))
+
+
+def replace_weights(folder: Path, content: bytes) -> None:
+    """Put in other weights, with the right hash."""
+    (folder / "weights.safetensors").write_bytes(content)
+    edit(folder, weights_sha256=hashlib.sha256(content).hexdigest())
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load((folder / "weights.safetensors").read_bytes())
+
+
+def refused(folder: Path) -> str:
+    """Load a bad checkpoint; its error is one line and hides no other."""
+    with pytest.raises(CheckpointError) as caught:
+        load(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(folder) in message
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+    return message
+
+
+def test_what_was_saved_is_loaded(folder: Path, network: ResidualMLP) -> None:
+    generator = torch.random.get_rng_state()
+    checkpoint = load(folder)
+    assert torch.equal(generator, torch.random.get_rng_state())
+    x, t = noise(0, 0, 9, (2,)), torch.linspace(0, 1, 9)
+    with torch.no_grad():
+        assert torch.equal(checkpoint.velocity(x, t), network(x, t))
+    assert torch.equal(checkpoint.decoder.decode(x), 2 * x + 1)
+    assert not checkpoint.velocity.training
+    assert not any(p.requires_grad for p in checkpoint.velocity.parameters())
+    assert (checkpoint.dtype, checkpoint.path) == (torch.float32, folder)
+    card = checkpoint.card
+    assert (card.name, card.version, card.seed, card.noise) == ("moons", 1, 7, "philox-ndtri-v1")
+    assert card.training == {"epochs": 300, "loss": 0.25}
+    assert card.architecture.config["hidden"] == 8
+    assert checkpoint.digest.startswith("sha256:")
+    assert len(checkpoint.digest) == 71
+
+
+@pytest.mark.parametrize("field", [Gaussian(), Mixture()])
+def test_analytic_fields_are_checkpoints_like_any_other(tmp_path: Path, field: Gaussian | Mixture) -> None:
+    path = save(tmp_path, "exact", field, Decoder.identity((2,)), dataset={}, training={}, seed=0)
+    loaded = load(path)
+    assert loaded.card.dtype == "float64"
+    x, t = noise(0, 0, 20, (2,), torch.float64), torch.linspace(0, 1, 20, dtype=torch.float64)
+    assert torch.equal(loaded.velocity(x, t), field(x, t))
+
+
+def test_the_digest_tells_card_and_weights(folder: Path) -> None:
+    before = load(folder).digest
+    edit(folder)
+    assert load(folder).digest == before  # the same card without its own hash
+    edit(folder, seed=8)
+    seed = load(folder).digest
+    changed = weights(folder)
+    changed["velocity.output.bias"] += 1
+    replace_weights(folder, safetensors.torch.save(changed))
+    assert len({before, seed, load(folder).digest}) == 3
+
+
+@pytest.mark.parametrize("file", ["card.json", "weights.safetensors"])
+def test_every_flipped_bit_is_seen(folder: Path, file: str) -> None:
+    path = folder / file
+    content = path.read_bytes()
+    positions = [*range(0, len(content), max(1, len(content) // 150)), len(content) - 2]
+    for position in positions:
+        if content[position : position + 1].isspace():
+            continue  # in a card it says the same with other white space
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << (position % 8)
+        path.write_bytes(damaged)
+        assert file in refused(folder)
+
+
+@pytest.mark.parametrize("file", ["card.json", "weights.safetensors"])
+def test_every_truncation_is_seen(folder: Path, file: str) -> None:
+    path = folder / file
+    content = path.read_bytes()
+    for size in (0, 1, 7, 8, 9, len(content) // 2, len(content) - 2):
+        path.write_bytes(content[:size])
+        assert file in refused(folder)
+
+
+@pytest.mark.parametrize("file", ["card.json", "weights.safetensors"])
+def test_a_missing_file_is_named(folder: Path, file: str) -> None:
+    (folder / file).unlink()
+    assert f"{file}: is missing" in refused(folder)
+    (folder / file).mkdir()
+    assert f"{file}: is missing" in refused(folder)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    assert "missing" in refused(tmp_path / "nothing" / "1")
+
+
+def test_a_pickle_is_not_read_and_said_so(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    assert "found model.pt: pickles can run code and are never read" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"colour": "red"}, "colour: Extra inputs are not permitted, found 'red'"),
+        ({"format": 2}, "format: .*1, found 2"),
+        ({"dtype": "float16"}, "dtype: .*'float32' or 'float64', found 'float16'"),
+        ({"condition": {"classes": 10}}, "condition"),
+        ({"noise": "randn"}, "noise: .*philox-ndtri-v1"),
+        ({"time": {"noise_at": 1}}, "time.noise_at: .*0, found 1"),
+        ({"seed": -1}, "seed: .*found -1"),
+        ({"name": "../moons"}, "name: .*found '../moons'"),
+        ({"weights_sha256": "abc"}, "weights_sha256"),
+        ({"event_shape": [3]}, r"event_shape is \[3\], but that of the decoder is \[2\]"),
+        ({"training": {"loss": float("nan")}}, "card.json"),
+        ({"architecture": {"name": "resnet", "config": {}}}, "'resnet'; known are residual_mlp"),
+        ({"architecture": {"name": "residual_mlp", "config": {"dim": 2, "width": 1}}}, "width: Extra"),
+        ({"architecture": {"name": "residual_mlp", "config": {"dim": 2, "hidden": 10**9}}}, "hidden: .*16384"),
+        ({"architecture": {"name": "gaussian", "config": {"dim": 5}}}, r"event_shape: found \[2\], .* has \[5\]"),
+    ],
+)
+def test_a_card_with_a_wrong_field_is_refused(folder: Path, fields: dict, named: str) -> None:
+    edit(folder, **fields)
+    message = refused(folder)
+    assert re.search(named, message), message
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00\xff", "[" * 100_000, '{"format": 1}'])
+def test_a_card_that_is_not_one_is_refused(folder: Path, text: str) -> None:
+    (folder / "card.json").write_text(text)
+    assert "card.json" in refused(folder)
+
+
+def test_missing_and_surplus_keys_are_named_with_the_nearest(folder: Path) -> None:
+    found = weights(folder)
+    found["velocity.output.biass"] = found.pop("velocity.output.bias")
+    found["other"] = torch.zeros(1)
+    replace_weights(folder, safetensors.torch.save(found))
+    message = refused(folder)
+    assert "key velocity.output.bias: is missing (did you mean velocity.output.biass?)" in message
+    assert "key velocity.output.biass: is surplus" in message
+    assert "key other: is surplus" in message
+
+
+def test_wrong_shapes_and_types_are_named(folder: Path) -> None:
+    found = weights(folder)
+    found["velocity.output.bias"] = torch.zeros(3)
+    found["velocity.norm.bias"] = found["velocity.norm.bias"].half()
+    replace_weights(folder, safetensors.torch.save(found))
+    message = refused(folder)
+    assert "key velocity.output.bias: found shape [3], expected [2]" in message
+    assert "key velocity.norm.bias: found float16, expected float32" in message
+
+
+def test_numbers_that_are_not_finite_are_named(folder: Path) -> None:
+    found = weights(folder)
+    found["velocity.norm.weight"][3] = float("nan")
+    replace_weights(folder, safetensors.torch.save(found))
+    assert "key velocity.norm.weight: holds numbers that are not finite" in refused(folder)
+
+
+def test_a_velocity_that_overflows_is_refused(folder: Path) -> None:
+    found = weights(folder)
+    found["velocity.output.weight"].fill_(3e38)
+    replace_weights(folder, safetensors.torch.save(found))
+    assert "the velocity at t = 0: is not finite" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        struct.pack("<Q", 2**60) + b"{}",
+        struct.pack("<Q", 2) + b"{]",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 10) + b'{"a": [1]}',
+        b"cos\nsystem\n(S'false'\ntR.",
+    ],
+)
+def test_a_file_that_is_no_safetensors_file_is_refused(folder: Path, content: bytes) -> None:
+    replace_weights(folder, content)
+    assert "weights.safetensors" in refused(folder)
+
+
+def test_a_header_that_promises_more_than_the_file_holds_is_refused(folder: Path) -> None:
+    content = (folder / "weights.safetensors").read_bytes()
+    replace_weights(folder, content[:-8])
+    assert "weights.safetensors: is no safetensors file" in refused(folder)
+
+
+def test_nothing_big_is_allocated_for_a_card_that_claims_it(folder: Path) -> None:
+    config = {"dim": 2, "hidden": 16384, "blocks": 32}  # 70 GB, each field within its bounds
+    edit(folder, architecture={"name": "residual_mlp", "config": config})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB
+    message = refused(folder)
+    assert "key velocity.blocks.1.linear1.weight: is missing" in message
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+
+
+def test_an_unknown_device_is_a_checkpoint_error(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be put on device 'abacus'"):
+        load(folder, device="abacus")

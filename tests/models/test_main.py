@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from models.__main__ import main
+
+
+def test_list_shows_each_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--models-dir", str(folder.parent.parent)]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["MODEL", "VERSION", "ARCHITECTURE", "DTYPE", "EVENT", "DATA", "DATASET"]
+    assert row.split() == ["moons", "1", "residual_mlp", "float32", "2", "2", "moons"]
+
+
+def test_list_goes_on_after_a_bad_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder.parent / "2").mkdir()
+    assert main(["list", "--models-dir", str(folder.parent.parent)]) == 1
+    out = capsys.readouterr().out
+    assert "residual_mlp" in out
+    assert "card.json: is missing" in out
+
+
+def test_an_empty_repository_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--models-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: no models\n"
+
+
+def test_check_passes_a_sound_repository(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--models-dir", str(folder.parent.parent)]) == 0
+    assert capsys.readouterr().out.startswith("ok   moons 1: sha256:")
+
+
+def test_check_names_what_is_bad_and_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = folder.parent.parent
+    (root / "model.pt").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    (root / "broken" / "1").mkdir(parents=True)
+    assert main(["check", "--models-dir", str(root)]) == 1
+    broken, good, pickle = capsys.readouterr().out.splitlines()
+    assert broken.startswith("bad  broken 1: ")
+    assert good.startswith("ok   moons 1: ")
+    assert pickle == f"bad  {root / 'model.pt'}: pickles can run code and are never read; save as safetensors instead"
+
+
+def test_a_missing_repository_is_one_line_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--models-dir", str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_the_environment_names_the_repository(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATHLINE_MODELS_DIR", str(folder.parent.parent))
+    assert main(["list"]) == 0
+    assert "moons" in capsys.readouterr().out

@@ -1,0 +1,89 @@
+from pathlib import Path
+
+import pytest
+
+from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for path in ("moons/1", "moons/2", "moons/10", "rings/3", ".tmp-moons-ab/1", "empty", "notes/draft", "bad name/1"):
+        (tmp_path / "root" / path).mkdir(parents=True)
+    for name in ("02", "0", "-1", "1.5", "11x", "\N{ARABIC-INDIC DIGIT ONE}"):
+        (tmp_path / "root" / "moons" / name).mkdir()
+    (tmp_path / "root" / "moons" / "12").write_text("a file is no version")
+    (tmp_path / "root" / "README").write_text("")
+    (tmp_path / "secret" / "1").mkdir(parents=True)
+    return tmp_path / "root"
+
+
+def test_names_and_versions(root: Path) -> None:
+    repository = Repository(root)
+    assert repository.names() == ["moons", "rings"]
+    assert repository.versions("moons") == [1, 2, 10]
+    assert repository.resolve("moons") == root / "moons" / "10"
+    assert repository.resolve("moons", 2) == root / "moons" / "2"
+
+
+def test_what_is_added_is_seen_at_once(root: Path) -> None:
+    repository = Repository(root)
+    (root / "moons" / "11").mkdir()
+    assert repository.resolve("moons").name == "11"
+
+
+@pytest.mark.parametrize(
+    "name", ["squares", "", ".", "..", "../secret", "moons/1", "/etc", "moons\x00", ".tmp-moons-ab", "empty", "moons\n"]
+)
+def test_an_unknown_model_lists_the_known_ones(root: Path, name: str) -> None:
+    with pytest.raises(UnknownModel, match="known models are moons, rings") as caught:
+        Repository(root).resolve(name)
+    assert caught.value.name == name
+    assert caught.value.available == ["moons", "rings"]
+    assert isinstance(caught.value, LookupError)
+
+
+@pytest.mark.parametrize("version", [0, 3, -1, 12, 10**30])
+def test_an_unknown_version_lists_the_known_ones(root: Path, version: int) -> None:
+    with pytest.raises(UnknownVersion, match=f"version is {version}; model 'moons' has 1, 2, 10") as caught:
+        Repository(root).resolve("moons", version)
+    assert (caught.value.version, caught.value.available) == (version, [1, 2, 10])
+
+
+def test_links_out_of_the_root_are_not_followed(root: Path) -> None:
+    (root / "leak").symlink_to(root.parent / "secret")
+    (root / "rings" / "4").symlink_to(root.parent / "secret" / "1")
+    (root / "loop").symlink_to(root / "loop")
+    (root / "dangling").symlink_to(root / "nowhere")
+    assert Repository(root).names() == ["moons", "rings"]
+    assert Repository(root).versions("rings") == [3]
+    with pytest.raises(UnknownModel):
+        Repository(root).resolve("leak")
+
+
+def test_links_within_the_root_and_to_the_root_work(root: Path) -> None:
+    (root / "alias").symlink_to(root / "moons")
+    (root.parent / "current").symlink_to(root)
+    assert Repository(root.parent / "current").resolve("alias", 1).is_dir()
+
+
+def test_a_missing_or_unusable_root_is_a_repository_error(root: Path) -> None:
+    for path, named in [(root / "nowhere", "does not exist"), (root / "README", "is not a folder")]:
+        for call in (Repository(path).names, lambda path=path: Repository(path).resolve("moons")):
+            with pytest.raises(RepositoryError, match=f"{path}: {named}"):
+                call()
+
+
+def test_an_unreadable_root_is_a_repository_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(self: Path) -> None:  # a folder's mode does not stop the tests' user where that is root
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(RepositoryError, match="cannot be read: Permission denied"):
+        Repository(root).names()
+
+
+def test_pickles_are_found_wherever_a_model_could_be(root: Path) -> None:
+    paths = [root / "a.pt", root / "moons" / "b.pkl", root / "moons" / "1" / "c.PTH"]
+    for path in paths:
+        path.write_bytes(b"")
+    assert Repository(root).pickles() == sorted(paths)
