@@ -51,6 +51,11 @@ def row_sums(values: Tensor) -> NDArray[np.float64]:
     return values[:, 0].cpu().numpy() if values.shape[1] else np.zeros(len(values))
 
 
+def all_finite(values: Tensor) -> bool:
+    """Whether all of a tensor is finite: zero times anything else is NaN, and NaN stays in any sum."""
+    return float((values * 0).sum()) == 0.0
+
+
 def finite_rows(values: Tensor) -> NDArray[np.bool_]:
     """(n,) whether all of a row of (n, D) is finite."""
     return torch.isfinite(values).all(dim=1).cpu().numpy()

@@ -65,8 +65,9 @@ class Bank:
 
     Attributes:
         weights: (R, 5, S): the weights a, b, e, stiff and bend of each row.
-        c, used, slot, kind, next, restart, fsal, dense: (R,) see `Rows`; `next` and `restart` are absolute here, `used`
-            is how many leading slots of the query weights are not zero, `dense` the index of the dense output or -1.
+        c, used, advance_used, slot, kind, next, restart, fsal, dense: (R,) see `Rows`; `next` and `restart` are
+            absolute here, `used` and `advance_used` tell how many leading slots have weights in the query and in the advance,
+            and `dense` is the index of the dense output or -1.
         times: (G,) the grids, and the times to save at.
         curves: (M, S, DEGREE) the dense outputs.
     """
@@ -75,7 +76,7 @@ class Bank:
         self.slots = slots
         self.weights = np.zeros((0, 5, slots))
         self.c = np.zeros(0)
-        self.used, self.slot, self.kind = (np.zeros(0, dtype=np.int64) for _ in range(3))
+        self.used, self.advance_used, self.slot, self.kind = (np.zeros(0, dtype=np.int64) for _ in range(4))
         self.next, self.restart, self.dense = (np.zeros(0, dtype=np.int64) for _ in range(3))
         self.fsal = np.zeros(0, dtype=bool)
         self.times = np.zeros(0)
@@ -129,14 +130,15 @@ class Bank:
         count, width = rows.a.shape
         first = self._row_space.take(count)
         size = self._row_space.size
-        for name in ("weights", "c", "used", "slot", "kind", "next", "restart", "dense", "fsal"):
+        for name in ("weights", "c", "used", "advance_used", "slot", "kind", "next", "restart", "dense", "fsal"):
             setattr(self, name, _grown(getattr(self, name), size))
         here = slice(first, first + count)
         self.weights[here] = 0.0
         for k, table in enumerate((rows.a, rows.b, rows.e, rows.stiff, rows.bend)):
             self.weights[here, k, :width] = table
         self.c[here], self.slot[here], self.kind[here] = rows.c, rows.slot, rows.kind
-        self.used[here] = ((rows.a != 0) * (np.arange(width) + 1)).max(axis=1)
+        for name, table in (("used", rows.a), ("advance_used", rows.b)):
+            getattr(self, name)[here] = ((table != 0) * (np.arange(width) + 1)).max(axis=1)
         self.next[here], self.restart[here], self.fsal[here] = first + rows.next, first + rows.restart, rows.fsal
         self.dense[here] = -1 if rows.dense is None else self._curve(rows.dense)
         return first

@@ -112,12 +112,13 @@ class Lanes:
         self.bank = Bank(self.slots)
         self.log = StepLog()
         self.saved: list[Saved] = []
+        self.saving = 0  # admissions with save times
         self._tickets: dict[int, _Ticket] = {}
         self._next_ticket = 0
         self.x = torch.empty((0, self.width), dtype=self.dtype, device=self.device)
         self.k = torch.empty((0, self.slots, self.width), dtype=self.dtype, device=self.device)
-        self.f = np.zeros((len(F), 0))
-        self.i = np.zeros((len(I), 0), dtype=np.int64)
+        self.f = np.zeros((F.ROWS, 0))
+        self.i = np.zeros((I.ROWS, 0), dtype=np.int64)
 
     def __len__(self) -> int:
         """Running lanes."""
@@ -142,7 +143,7 @@ class Lanes:
         ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
         self._tickets[ticket] = _Ticket(solve, admission.save_at, n)
         first_row, first_time = self.bank.hold(solve)
-        f, i = np.zeros((len(F), n)), np.zeros((len(I), n), dtype=np.int64)
+        f, i = np.zeros((F.ROWS, n)), np.zeros((I.ROWS, n), dtype=np.int64)
         start, end = solve.t_span
         f[F.T], f[F.T_END] = start, end
         f[F.LOW], f[F.HIGH] = min(start, end), max(start, end)
@@ -166,6 +167,7 @@ class Lanes:
             if (1 if solve.first_step else 2) + attempt > solve.max_nfe:
                 i[I.STATUS] = CODES[Status.MAX_NFE]
         if admission.save_at is not None:
+            self.saving += 1
             first = self.bank.hold_times(admission.save_at)
             i[I.SAVE], i[I.SAVE_FIRST], i[I.SAVE_END] = first, first, first + len(admission.save_at)
         return f, i
@@ -236,6 +238,7 @@ class Lanes:
             if ticket.lanes == 0:
                 self.bank.release(ticket.solve)
                 if ticket.save_at is not None:
+                    self.saving -= 1
                     self.bank.release_times(ticket.save_at)
                 del self._tickets[int(number)]
 

@@ -246,7 +246,8 @@ def _check_tolerances(tolerances: dict[str, float | None], dtype: torch.dtype) -
         if tolerance < floor:
             raise SolverError(
                 name,
-                f"{name} = {tolerance:g} is below the floor of {floor:g} for {str(dtype).removeprefix('torch.')}; raise it to the floor or more",
+                f"{name} = {tolerance:g} is below the floor of {floor:g} for {str(dtype).removeprefix('torch.')}; "
+                "raise it to the floor or more",
             )
         checked.append(float(tolerance))
     return checked[0], checked[1]

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.arithmetic import combine
+from solvers.arithmetic import combine, pick
 from solvers.errors import SolverError
 from solvers.fields import F, I
 from solvers.plan import Adaptive, Plan
 from solvers.rows import DEGREE
 
 if TYPE_CHECKING:
-    from solvers.lanes import Lanes
+    from solvers.part import Part
 
 
 @dataclass(frozen=True)
@@ -31,49 +31,40 @@ class Saved:
     x: Tensor
 
 
-def save_passed(
-    lanes: Lanes,
-    index: NDArray[np.int64],
-    t_old: NDArray[np.float64],
-    h: NDArray[np.float64],
-    before: Tensor,
-    after: Tensor,
-    k: Tensor | None,
-) -> None:
+def save_passed(part: Part, some: NDArray[np.int64], after: Tensor, *, dense: bool) -> None:
     """Save the states of all save times that a step has passed.
 
     Args:
-        lanes: the lanes, still at the step's start.
-        index: (n,) lanes that completed a step.
-        t_old, h: (n,) its start and size.
-        before, after: (n, D) the states at its ends.
-        k: (n, S, D) its velocities, for the dense output; None for plans, which save at grid points only.
+        part: lanes at the end of a step, still at its start.
+        some: which of them completed it.
+        after: (m, D) the states at its end, for all lanes of the part.
+        dense: interpolate between the ends; otherwise save times are grid points.
     """
-    f, i, times = lanes.f, lanes.i, lanes.bank.times
+    f, i, times = part.f, part.i, part.bank.times
     while True:
-        place = i[I.SAVE, index]
-        waiting = place < i[I.SAVE_END, index]
-        if not waiting.any():
-            return
+        place = i[I.SAVE, some]
+        waiting = place < i[I.SAVE_END, some]
         t = times[np.minimum(place, len(times) - 1)]
-        direction = np.sign(h)
-        due = np.flatnonzero(waiting & (direction * (t - f[F.T_NEXT, index]) <= 0))
-        if not len(due):
+        due = waiting & (np.sign(f[F.H, some]) * (t - f[F.T_NEXT, some]) <= 0)
+        if not due.any():
             return
-        some = torch.from_numpy(due).to(before.device)
-        x = torch.where(torch.from_numpy(t[due] == t_old[due]).to(before.device)[:, None], before[some], after[some])
-        if k is not None:
-            lane = index[due]
-            # I.ROW has moved on; the dense output is the same for all rows of a method.
-            curve = lanes.bank.curves[lanes.bank.dense[i[I.ROW, lane]]]
-            theta = (t[due] - t_old[due]) / h[due]
-            weights = (curve * theta[:, None, None] ** np.arange(1, DEGREE + 1)).sum(axis=2) * h[due, None]
-            inside = before[some] + combine(weights[:, None], k[some])[:, 0]
-            at_end = torch.from_numpy((t[due] == t_old[due]) | (t[due] == f[F.T_NEXT, lane])).to(before.device)
-            x = torch.where(at_end[:, None], x, inside)
-        lane = index[due]
-        lanes.saved.append(Saved(i[I.OWNER, lane], i[I.INDEX, lane], place[due] - i[I.SAVE_FIRST, lane], x))
-        i[I.SAVE, lane] = place[due] + 1
+        lane, t, place = some[due], t[due], place[due]
+        x = _state_at(part, lane, t, after, dense)
+        part.lanes.saved.append(Saved(i[I.OWNER, lane], i[I.INDEX, lane], place - i[I.SAVE_FIRST, lane], x))
+        i[I.SAVE, lane] = place + 1
+
+
+def _state_at(part: Part, lane: NDArray[np.int64], t: NDArray[np.float64], after: Tensor, dense: bool) -> Tensor:
+    begin, h = part.f[F.T, lane], part.f[F.H, lane]
+    before, after, k = (pick(values, lane) for values in (part.x, after, part.k))
+    at_begin, at_end = (torch.from_numpy(t == end).to(after.device)[:, None] for end in (begin, part.f[F.T_NEXT, lane]))
+    if not dense:
+        return torch.where(at_begin, before, after)
+    curve = part.bank.curves[part.bank.dense[part.row[lane]]]
+    powers = ((t - begin) / h)[:, None, None] ** np.arange(1, DEGREE + 1)
+    weights = (curve * powers).sum(axis=2) * h[:, None]
+    inside = before + combine(weights[:, None], k)[:, 0]
+    return torch.where(at_end, after, torch.where(at_begin, before, inside))
 
 
 def check_save_at(solve: Plan | Adaptive, save_at: Sequence[float] | None) -> NDArray[np.float64] | None:

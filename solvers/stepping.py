@@ -7,23 +7,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from solvers import control
-from solvers.arithmetic import all_of_group, combine, finite_rows, group_norms, pick, put, row_sums
-from solvers.errors import CODES, Status
+from solvers.arithmetic import all_finite, all_of_group, combine, finite_rows, group_norms, pick, row_sums
+from solvers.errors import CODES, RUNNING, Status
 from solvers.fields import F, I
+from solvers.part import Part
 from solvers.rows import END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP
 from solvers.saving import save_passed
 
 if TYPE_CHECKING:
     from solvers.lanes import Lanes
 
-Index = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 STRETCH = 1.01
 """A step that reaches this near to the end is stretched to it, as in Hairer's dopri5 code: no sliver is left over."""
 
+_EPS = np.finfo(np.float64).eps
+_SUCCESS, _MAX_NFE = CODES[Status.SUCCESS], CODES[Status.MAX_NFE]
+_NON_FINITE, _UNDERFLOW = CODES[Status.NON_FINITE], CODES[Status.STEP_UNDERFLOW]
 
-def end_rows(lanes: Lanes, row: Index, kinds: Index) -> None:
+
+def end_rows(lanes: Lanes, row: NDArray[np.int64], kinds: NDArray[np.int64]) -> None:
     """Finish what ends in this tick.
 
     Args:
@@ -31,194 +37,179 @@ def end_rows(lanes: Lanes, row: Index, kinds: Index) -> None:
         row: (n,) the rows of this tick.
         kinds: (n,) their kinds.
     """
+    first = int(kinds[0])
+    if (kinds == first).all():
+        _FINISH[first](Part(lanes, row, None))
+        return
     for kind, finish in _FINISH.items():
         index = np.flatnonzero(kinds == kind)
         if len(index):
-            finish(lanes, index, row[index])
+            part = Part(lanes, row, index)
+            finish(part)
+            part.store()
 
 
-def _end_fixed(lanes: Lanes, index: Index, row: Index) -> None:
+def _end_fixed(part: Part) -> None:
     """x moves on by h sum b K; the grid gives the next step."""
-    f, i, bank = lanes.f, lanes.i, lanes.bank
-    h = f[F.H, index]
-    weights = bank.weights[row, 1] * h[:, None]
-    used = int(np.flatnonzero(weights.any(axis=0)).max(initial=0)) + 1
-    before = pick(lanes.x, index)
-    after = before + combine(weights[:, None, :used], pick(lanes.k, index))[:, 0]
-    good = finite_rows(after)
-    if not good.all():
-        i[I.STATUS, index[~good]] = CODES[Status.NON_FINITE]
-        after = torch.where(torch.from_numpy(good).to(after.device)[:, None], after, before)
-    t_old, t_new = f[F.T, index], f[F.T_NEXT, index]
-    save_passed(lanes, index[good], t_old[good], h[good], before[good], after[good], None)
-    lanes.x = put(lanes.x, index, after)
-    step = i[I.STEP, index] + good
-    i[I.STEP, index] = step
-    f[F.T, index] = np.where(good, t_new, t_old)
-    done = step > i[I.LAST, index]
-    following = bank.times[np.minimum(step, i[I.LAST, index])]
-    f[F.T_NEXT, index] = following
-    f[F.H, index] = following - f[F.T, index]
-    i[I.STATUS, index[done]] = CODES[Status.SUCCESS]
+    f, i, bank = part.f, part.i, part.bank
+    used = int(bank.advance_used[part.row].max())
+    after = part.x + combine((bank.weights[part.row, 1, :used] * f[F.H][:, None])[:, None], part.k)[:, 0]
+    good = None if all_finite(after) else finite_rows(after)
+    if good is not None:  # a lane that failed stays where it was
+        i[I.STATUS, ~good] = _NON_FINITE
+        after = torch.where(torch.from_numpy(good).to(after.device)[:, None], after, part.x)
+    if part.lanes.saving:
+        save_passed(part, np.arange(len(after)) if good is None else np.flatnonzero(good), after, dense=False)
+    part.move(part.index if part.all else np.arange(len(after)), after)
+    i[I.STEP] += 1 if good is None else good
+    step, last = i[I.STEP], i[I.LAST]
+    t = f[F.T_NEXT].copy() if good is None else np.where(good, f[F.T_NEXT], f[F.T])
+    f[F.T] = t
+    done = step > last
+    if done.any():
+        i[I.STATUS, done] = _SUCCESS
+        step = np.minimum(step, last)
+    f[F.T_NEXT] = bank.times[step]
+    f[F.H] = f[F.T_NEXT] - t
 
 
-def _first_slope(lanes: Lanes, index: Index, row: Index) -> None:
+def _first_slope(part: Part) -> None:
     """v(x0, t0) is known: guess a trial step, or begin with the step that was given."""
-    f, i = lanes.f, lanes.i
-    x, v = pick(lanes.x, index).double(), pick(lanes.k, index)[:, 0].double()
+    f, i = part.f, part.i
+    x, v = part.x.double(), part.k[:, 0].double()
     good = finite_rows(x) & finite_rows(v)
-    i[I.STATUS, index[~good]] = CODES[Status.NON_FINITE]
-    given = f[F.H, index] != 0
-    start = index[good & given]
-    if len(start):
-        _begin(lanes, start, f[F.H, start])
-        i[I.ROW, start] += 1  # past the trial step
+    i[I.STATUS, ~good] = _NON_FINITE
+    given = good & (f[F.H] != 0)
+    i[I.ROW, given] += 1  # past the trial step
+    _begin(part, f[F.H].copy(), given)
     automatic = good & ~given
     if not automatic.any():
         return
-    index = index[automatic]
-    x, v = pick(x, np.flatnonzero(automatic)), pick(v, np.flatnonzero(automatic))
-    scale = _scale(lanes, index, x.abs())
-    groups = i[I.GROUP, index]
-    d0 = group_norms(row_sums((x / scale) ** 2), lanes.width, groups)
-    d1 = group_norms(row_sums((v / scale) ** 2), lanes.width, groups)
-    span = np.abs(f[F.T_END, index] - f[F.T, index])
-    h0 = control.first_guess(d0, d1, span)
-    f[F.D1, index] = d1
-    sign = np.sign(f[F.T_END, index] - f[F.T, index])
-    f[F.H, index] = h0 * sign
-    f[F.T_NEXT, index] = np.where(h0 >= span, f[F.T_END, index], f[F.T, index] + h0 * sign)
-
-
-def _first_step(lanes: Lanes, index: Index, row: Index) -> None:
-    """v after the trial step is known: choose the first step."""
-    f, i = lanes.f, lanes.i
-    k = pick(lanes.k, index)
-    change = (k[:, 1] - k[:, 0]).double()
-    scale = _scale(lanes, index, pick(lanes.x, index).double().abs())
-    h0 = np.abs(f[F.H, index])
-    d2 = group_norms(row_sums((change / scale) ** 2), lanes.width, i[I.GROUP, index]) / h0
-    span = np.abs(f[F.T_END, index] - f[F.T, index])
+    scale = part.scale(x.abs())
+    d0, d1 = (_norms(part, row_sums((values / scale) ** 2), automatic) for values in (x, v))
+    span = np.abs(f[F.T_END] - f[F.T])
     with np.errstate(invalid="ignore"):
-        h = control.first_step(h0, f[F.D1, index], d2, f[F.Q, index], span)
+        h0 = control.first_guess(d0, d1, span)
+    h = np.copysign(h0, f[F.T_END] - f[F.T])
+    f[F.D1, automatic] = d1[automatic]
+    f[F.H, automatic] = h[automatic]
+    f[F.T_NEXT, automatic] = np.where(h0 >= span, f[F.T_END], f[F.T] + h)[automatic]
+
+
+def _first_step(part: Part) -> None:
+    """v after the trial step is known: choose the first step."""
+    f = part.f
+    change = (part.k[:, 1] - part.k[:, 0]).double()
+    h0 = np.abs(f[F.H])
+    every = np.ones(len(h0), dtype=bool)
+    d2 = _norms(part, row_sums((change / part.scale(part.x.double().abs())) ** 2), every) / h0
+    with np.errstate(invalid="ignore"):
+        h = control.first_step(h0, f[F.D1], d2, f[F.Q], np.abs(f[F.T_END] - f[F.T]))
     h = np.where(np.isfinite(h), h, control.SMALLEST_FACTOR * h0)
-    _wipe(lanes, index[~np.isfinite(d2)])
-    _begin(lanes, index, np.copysign(h, f[F.T_END, index] - f[F.T, index]))
+    part.wipe(np.flatnonzero(~np.isfinite(d2)))
+    _begin(part, np.copysign(h, f[F.T_END] - f[F.T]), every)
 
 
-def _end_adaptive(lanes: Lanes, index: Index, row: Index) -> None:
+def _end_adaptive(part: Part) -> None:
     """An attempt is complete: accept or reject it, and choose the next step."""
-    f, i, bank = lanes.f, lanes.i, lanes.bank
-    h, t = f[F.H, index], f[F.T, index]
-    x, k = pick(lanes.x, index), pick(lanes.k, index)
-    used = int(bank.slot[row].max()) + 1
-    weights = bank.weights[row, 1:, :used]
+    f, i, bank = part.f, part.i, part.bank
+    h, t = f[F.H].copy(), f[F.T].copy()
+    used = int(bank.slot[part.row].max()) + 1
+    weights = bank.weights[part.row, 1:, :used]
     weights[:, :3] *= h[:, None, None]  # all but the bend, which is a difference of velocities
-    advance, error_vector, drift, bend = combine(weights, k).unbind(1)
-    after = x + advance
+    advance, error_vector, drift, bend = combine(weights, part.k).unbind(1)
+    after = part.x + advance
     wide = after.double()
-    scale = _scale(lanes, index, torch.maximum(x.double().abs(), wide.abs()))
+    scale = part.scale(torch.maximum(part.x.double().abs(), wide.abs()))
     # 0 * after is 0 unless the new state is not finite: then the error must not be finite either.
     sums = row_sums((error_vector.double() / scale) ** 2 + 0.0 * wide)
-    groups = i[I.GROUP, index]
-    error = group_norms(sums, lanes.width, groups)
+    error = _norms(part, sums, np.ones(len(h), dtype=bool))
     finite = np.isfinite(error)
     error[~finite] = np.inf
     accepted = error <= 1
-    stiffness = _stiffness(h, bend.double(), drift.double())
-    lanes.log.record(i[I.LOG, index], t, h, error, accepted.astype(np.float64), stiffness)
+    part.lanes.log.record(i[I.LOG], t, h, error, accepted, _stiffness(h, bend.double(), drift.double()))
 
-    _give_up(lanes, index, finite, groups)
-    after_rejection = i[I.REJECTED, index] == 1
-    change = control.factor(error, f[F.ALPHA, index], f[F.BETA, index], f[F.BEFORE, index], after_rejection)
-    i[I.REJECTED, index] = ~accepted
-    proposal = h * change
-
-    yes = np.flatnonzero(accepted)
-    if len(yes):
-        constant = _constant_field(k, bank.slot[row], groups) & accepted
-        proposal = np.where(constant, f[F.T_END, index] - f[F.T_NEXT, index], proposal)
-        f[F.BEFORE, index[yes]] = error[yes]
-        _accept(lanes, index, row, yes, x, after, k)
-    _wipe(lanes, index[~accepted])
-    _begin(lanes, index, proposal)
+    if not finite.all() or i[I.BAD].any():
+        _give_up(part, finite)
+    factor = control.factor(error, f[F.ALPHA], f[F.BETA], f[F.BEFORE], i[I.REJECTED] == 1)
+    proposal = h * factor
+    if accepted.any():
+        constant = _constant_field(part) & accepted
+        if constant.any():
+            proposal = np.where(constant, f[F.T_END] - f[F.T_NEXT], proposal)
+        _accept(part, accepted, after, error)
+    i[I.REJECTED] = ~accepted
+    if not accepted.all():
+        part.wipe(np.flatnonzero(~accepted))
+    _begin(part, proposal, np.ones(len(h), dtype=bool))
 
 
-def _accept(lanes: Lanes, index: Index, row: Index, yes: Index, x: torch.Tensor, after: torch.Tensor,
-            k: torch.Tensor) -> None:  # fmt: skip
-    f, i, bank = lanes.f, lanes.i, lanes.bank
-    moved, rows = index[yes], row[yes]
-    x, after, k = pick(x, yes), pick(after, yes), pick(k, yes)
-    save_passed(lanes, moved, f[F.T, moved], f[F.H, moved], x, after, k)
-    lanes.x = put(lanes.x, moved, after)
-    f[F.T, moved] = f[F.T_NEXT, moved]
-    i[I.STATUS, moved[i[I.CUT, moved] == 1]] = CODES[Status.SUCCESS]
-    i[I.ROW, moved] = bank.restart[rows]
-    fsal = np.flatnonzero(bank.fsal[rows])
+def _accept(part: Part, accepted: Flags, after: Tensor, error: NDArray[np.float64]) -> None:
+    f, i, bank = part.f, part.i, part.bank
+    some = np.flatnonzero(accepted)
+    if part.lanes.saving:
+        save_passed(part, some, after, dense=True)
+    part.move(some, after)
+    f[F.BEFORE] = np.where(accepted, error, f[F.BEFORE])
+    f[F.T] = np.where(accepted, f[F.T_NEXT], f[F.T])
+    i[I.STATUS, accepted & (i[I.CUT] == 1)] = _SUCCESS
+    i[I.ROW] = np.where(accepted, bank.restart[part.row], i[I.ROW])
+    fsal = some[bank.fsal[part.row[some]]]
     if len(fsal):
-        last = torch.from_numpy(bank.slot[rows[fsal]]).to(k.device)
-        velocity = k[torch.from_numpy(fsal).to(k.device), last]
-        first = torch.from_numpy(moved[fsal] * lanes.slots).to(k.device)
-        lanes.k.view(-1, lanes.width).index_copy_(0, first, velocity)
+        part.restart_from_last(fsal)
 
 
-def _give_up(lanes: Lanes, index: Index, finite: NDArray[np.bool_], groups: Index) -> None:
+def _give_up(part: Part, finite: Flags) -> None:
     """End lanes with a non-finite stage: at once in a group, which goes on without them; else after some retries."""
-    i = lanes.i
-    bad = np.where(finite, 0, i[I.BAD, index] + 1)
-    i[I.BAD, index] = bad
-    hopeless = (bad > control.MOST_NON_FINITE) | (~finite & (groups >= 0))
-    i[I.STATUS, index[hopeless]] = CODES[Status.NON_FINITE]
+    i = part.i
+    i[I.BAD] = np.where(finite, 0, i[I.BAD] + 1)
+    hopeless = (i[I.BAD] > control.MOST_NON_FINITE) | (~finite & (part.groups >= 0))
+    i[I.STATUS, hopeless] = _NON_FINITE
 
 
-def _begin(lanes: Lanes, index: Index, h: NDArray[np.float64]) -> None:
-    """Set the next step of lanes, cut at the end of the span, unless it is too small or does not fit max_nfe."""
-    f, i = lanes.f, lanes.i
-    t, end = f[F.T, index], f[F.T_END, index]
-    cut = STRETCH * np.abs(h) >= np.abs(end - t)
-    f[F.H, index] = np.where(cut, end - t, h)
-    f[F.T_NEXT, index] = np.where(cut, end, t + h)
-    i[I.CUT, index] = cut
-    running = i[I.STATUS, index] == 0
-    scale = np.maximum(np.abs(t), f[F.HIGH, index] - f[F.LOW, index])
-    lost = running & ~cut & (np.abs(h) < 10 * np.finfo(np.float64).eps * scale)
-    # Steps that shrink to nothing before a non-finite stage fail for that reason.
-    broken = i[I.BAD, index] > 0
-    i[I.STATUS, index[lost]] = np.where(broken, CODES[Status.NON_FINITE], CODES[Status.STEP_UNDERFLOW])[lost]
+def _begin(part: Part, h: NDArray[np.float64], some: Flags) -> None:
+    """Set the next step of some lanes, cut at the end of the span, unless it is too small or does not fit max_nfe."""
+    f, i = part.f, part.i
+    t, end = f[F.T], f[F.T_END]
+    left = end - t
+    cut = STRETCH * np.abs(h) >= np.abs(left)
+    f[F.H] = np.where(some, np.where(cut, left, h), f[F.H])
+    f[F.T_NEXT] = np.where(some, np.where(cut, end, t + h), f[F.T_NEXT])
+    i[I.CUT] = np.where(some, cut, i[I.CUT])
+    running = some & (i[I.STATUS] == RUNNING)
+    smallest = 10 * _EPS * np.maximum(np.abs(t), f[F.HIGH] - f[F.LOW])
+    lost = running & ~cut & (np.abs(h) < smallest)
     # A method without FSAL asks once more after an accepted step.
-    again = (i[I.ROW, index] > 0) & (lanes.bank.kind[i[I.ROW, index] - 1] == END_ADAPTIVE)
-    spent = running & (i[I.NFE, index] + i[I.ATTEMPT, index] + again > i[I.MAX_NFE, index])
-    i[I.STATUS, index[spent & ~lost]] = CODES[Status.MAX_NFE]
+    again = part.bank.kind[np.maximum(i[I.ROW], 1) - 1] == END_ADAPTIVE
+    spent = running & (i[I.NFE] + i[I.ATTEMPT] + again > i[I.MAX_NFE])
+    if spent.any() or lost.any():
+        i[I.STATUS, spent] = _MAX_NFE
+        # Steps that shrink to nothing before a non-finite stage fail for that reason.
+        i[I.STATUS, lost] = np.where(i[I.BAD, lost] > 0, _NON_FINITE, _UNDERFLOW)
 
 
-def _wipe(lanes: Lanes, index: Index) -> None:
-    """Overwrite the velocities after the first with zeros: a stale infinity times a zero weight would be NaN."""
-    if len(index):
-        lanes.k[torch.from_numpy(index).to(lanes.k.device), 1:] = 0.0
+def _norms(part: Part, sums: NDArray[np.float64], some: Flags) -> NDArray[np.float64]:
+    """Error norms of some lanes; the others do not enter the norm of their group."""
+    return group_norms(np.where(some, sums, np.nan), part.lanes.width, part.groups)
 
 
-def _scale(lanes: Lanes, index: Index, size: torch.Tensor) -> torch.Tensor:
-    """atol + rtol |x| (paper eq. dopri-err; Hairer I, II.4 eq. 4.10), (n, D) float64."""
-    atol = torch.from_numpy(lanes.f[F.ATOL, index]).to(size.device)[:, None]
-    rtol = torch.from_numpy(lanes.f[F.RTOL, index]).to(size.device)[:, None]
-    return atol + rtol * size
-
-
-def _stiffness(h: NDArray[np.float64], bend: torch.Tensor, drift: torch.Tensor) -> NDArray[np.float64]:
+def _stiffness(h: NDArray[np.float64], bend: Tensor, drift: Tensor) -> NDArray[np.float64]:
     with np.errstate(divide="ignore", invalid="ignore"):
         rho = np.sqrt(row_sums(bend**2) / row_sums(drift**2))
     return np.where(np.isfinite(rho), np.abs(h) * rho, np.nan)
 
 
-def _constant_field(k: torch.Tensor, last: Index, groups: Index) -> NDArray[np.bool_]:
+def _constant_field(part: Part) -> Flags:
     """Whether all stage velocities of the attempt are bit-identical."""
-    chosen = np.flatnonzero((k[:, 1] == k[:, 0]).all(dim=1).cpu().numpy())
-    same = np.zeros(len(k), dtype=bool)
+    k = part.k
+    same = (k[:, 1] == k[:, 0]).all(dim=1).cpu().numpy().copy()
+    chosen = np.flatnonzero(same)
     if len(chosen):
         some = pick(k, chosen)
-        unused = torch.arange(k.shape[1], device=k.device) > torch.from_numpy(last[chosen]).to(k.device)[:, None]
+        last = torch.from_numpy(part.bank.slot[part.row[chosen]]).to(k.device)
+        unused = torch.arange(k.shape[1], device=k.device) > last[:, None]
         same[chosen] = ((some == some[:, :1]).all(dim=2) | unused).all(dim=1).cpu().numpy()
-    return all_of_group(same, groups)
+    return all_of_group(same, part.groups)
 
 
 _FINISH = {

@@ -84,7 +84,7 @@ class StepLog:
         self._counts[places] = 0
         return places
 
-    def record(self, places: NDArray[np.int64], *columns: NDArray[np.float64]) -> None:
+    def record(self, places: NDArray[np.int64], *columns: NDArray[np.float64] | NDArray[np.bool_]) -> None:
         """Add one attempt for each place: t, h, error, accepted, stiffness, all (n,)."""
         counts = self._counts[places]
         full = places[counts == COLUMNS]
