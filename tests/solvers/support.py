@@ -1,0 +1,114 @@
+"""What the tests of the solvers share: fields with known answers, and velocities that watch what they are asked."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from solvers import Status
+from solvers.errors import status_of
+from solvers.integrate import Velocity
+from solvers.lanes import Admission, Lanes
+
+ONE_STEP = ("euler", "midpoint", "heun2", "ralston2", "bosh3", "rk4", "rk4_38", "dopri5", "tsit5")
+MULTISTEP = ("ab2", "ab3", "ab4")
+ADAPTIVE = ("bosh3", "dopri5", "tsit5")
+
+
+def ones(rows: int = 1, width: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.ones(rows, width, dtype=dtype)
+
+
+def decay(x: Tensor, t: Tensor) -> Tensor:
+    """y' = -y."""
+    return -x
+
+
+def oscillator(x: Tensor, t: Tensor) -> Tensor:
+    """A circle: (x, y)' = (y, -x)."""
+    return torch.stack((x[:, 1], -x[:, 0]), dim=1)
+
+
+def logistic(x: Tensor, t: Tensor) -> Tensor:
+    return 10 * x * (1 - x)
+
+
+def logistic_exact(t: float) -> float:
+    return 1 / (1 + 9 * math.exp(-10 * t))
+
+
+def gaussian(x: Tensor, t: Tensor, m: float = 2.0, s: float = 0.5) -> Tensor:
+    """The flow from N(0, 1) to N(m, s^2); a sample ends at m + s x0."""
+    t = t[:, None]
+    return m + (t * s**2 - (1 - t)) / ((1 - t) ** 2 + t**2 * s**2) * (x - t * m)
+
+
+@dataclass
+class Watched:
+    """A velocity that counts its calls and rows, and keeps what it was asked.
+
+    With `ids`, the first coordinate of a state is the number of its trajectory, which the velocity leaves alone.
+    """
+
+    velocity: Velocity
+    ids: bool = False
+    calls: int = 0
+    rows: int = 0
+    asked: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    by_id: Counter[int] = field(default_factory=Counter)
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        self.calls += 1
+        self.rows += len(x)
+        self.asked.append((x.clone(), t.clone()))
+        if not self.ids:
+            return self.velocity(x, t)
+        self.by_id.update(int(number) for number in x[:, 0])
+        return torch.cat((torch.zeros_like(x[:, :1]), self.velocity(x[:, 1:], t)), dim=1)
+
+    @property
+    def times(self) -> list[float]:
+        return [float(value) for _, t in self.asked for value in t]
+
+
+@dataclass
+class Ended:
+    """How one trajectory ended."""
+
+    x: Tensor
+    t: float
+    nfe: int
+    status: Status
+
+
+def run(lanes: Lanes, velocity: Velocity, admissions: Sequence[Admission]) -> dict[tuple[int, int], Ended]:
+    """Run admissions to their ends together: (owner, index) -> how it ended."""
+    lanes.admit(admissions)
+    found: dict[tuple[int, int], Ended] = {}
+    finished = lanes.collect()
+    while True:
+        if finished is not None:
+            for k, (owner, index) in enumerate(zip(finished.owner, finished.index, strict=True)):
+                found[int(owner), int(index)] = Ended(
+                    finished.x[k].clone(), float(finished.t[k]), int(finished.nfe[k]), status_of(finished.status[k])
+                )
+        if not len(lanes):
+            return found
+        x, t = lanes.query()
+        finished = lanes.absorb(velocity(x, t))
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    whole = torch.int32 if a.dtype == torch.float32 else torch.int64
+    return a.dtype == b.dtype and torch.equal(a.contiguous().view(whole), b.contiguous().view(whole))
+
+
+def slope(steps: Sequence[int], errors: Sequence[float]) -> float:
+    """The observed order: minus the slope of log error over log steps, by regression."""
+    return float(-np.polyfit(np.log(np.asarray(steps, dtype=float)), np.log(np.asarray(errors)), 1)[0])
