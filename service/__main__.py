@@ -4,14 +4,13 @@ import argparse
 import logging
 import os
 import sys
-from typing import TextIO
 
 from service.settings import Settings, SettingsError, StartError, load_settings, unknown_variables
 
 USAGE, FAILED = 2, 1  # exit codes: a wrong setting; something that is not there
 
 
-def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the service until it is told to stop; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
     parser.add_argument("--workers", type=int, default=1, help="always 1; see the message for why")
@@ -24,9 +23,9 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
         return _fail(str(error), USAGE)
     for name in unknown_variables():
         print(f"service: {name} is set, but no setting has this name", file=sys.stderr)
-    print(*settings.lines(), sep="\n", file=out, flush=True)
+    print(*settings.lines(), sep="\n", flush=True)
     try:
-        _serve(settings, out)
+        _serve(settings)
     except StartError as error:
         return _fail(str(error), FAILED)
     except KeyboardInterrupt:
@@ -34,7 +33,7 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
     return 0
 
 
-def _serve(settings: Settings, out: TextIO) -> None:
+def _serve(settings: Settings) -> None:
     # torch is imported here: a wrong setting is answered at once, not after seconds
     from service.app import create_app
     from service.server import listen, run, url
@@ -44,7 +43,7 @@ def _serve(settings: Settings, out: TextIO) -> None:
         app = create_app(settings)
         app.state.service.start()
         names = [served.name for served in app.state.service.models.current()]
-        run(app, settings, bound, lambda: print(_try_it(url(bound), names), file=out, flush=True))
+        run(app, settings, bound, lambda: print(_try_it(url(bound), names), flush=True))
     finally:
         bound.close()
 

@@ -13,8 +13,8 @@ from service.metrics import Metrics
 from service.middleware import Observe
 from service.ports import Engine
 from service.routes import catalogue, health, sample
-from service.served import Models
 from service.settings import Settings, StartError, load_settings
+from service.shelf import Models
 from service.state import Service
 
 

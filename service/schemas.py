@@ -45,35 +45,39 @@ class SampleRequest(BaseModel):
     )
 
     model: str = Field(min_length=1, max_length=200, description="name of the model")
-    version: int | None = Field(None, ge=1, description="version of the model; the highest where left out")
-    num_samples: int = Field(256, ge=1, description="how many samples")
+    version: int | None = Field(default=None, ge=1, description="version of the model; the highest where left out")
+    num_samples: int = Field(default=256, ge=1, description="how many samples")
     seed: int | None = Field(
-        None, ge=0, lt=SEED_LIMIT, description="an integer in [0, 2**63); drawn and echoed where left out"
+        default=None, ge=0, lt=SEED_LIMIT, description="an integer in [0, 2**63); drawn and echoed where left out"
     )
-    first_index: int = Field(0, ge=0, lt=SEED_LIMIT, description="index of the first sample in the seed's stream")
-    solver: str = Field("dopri5", description="name from /v1/solvers", json_schema_extra=_name_solvers)
-    steps: int | None = Field(None, ge=1, description="number of fixed steps")
-    rtol: Positive | None = Field(None, description="relative tolerance of error control")
-    atol: Positive | None = Field(None, description="absolute tolerance of error control")
+    first_index: int = Field(
+        default=0, ge=0, lt=SEED_LIMIT, description="index of the first sample in the seed's stream"
+    )
+    solver: str = Field(default="dopri5", description="name from /v1/solvers", json_schema_extra=_name_solvers)
+    steps: int | None = Field(default=None, ge=1, description="number of fixed steps")
+    rtol: Positive | None = Field(default=None, description="relative tolerance of error control")
+    atol: Positive | None = Field(default=None, description="absolute tolerance of error control")
     grid: Annotated[Any, WithJsonSchema(_GRID_SCHEMA)] = "uniform"
-    start: str | None = Field(None, description="start of a multistep method: ramp or rk")
-    error_control: str = Field("sample", description="sample: each sample its own steps; batch: all share theirs")
-    controller: str | None = Field(None, description="step-size controller: paper, i or pi")
-    first_step: Positive | None = Field(None, description="size of the first step; automatic where left out")
-    max_nfe: int = Field(10_000, ge=1, description="most velocity evaluations of a sample")
-    condition: Any = Field(None, description="class label or vector of a conditional model")
-    guidance: Finite | None = Field(None, description="strength of classifier-free guidance")
+    start: str | None = Field(default=None, description="start of a multistep method: ramp or rk")
+    error_control: str = Field(
+        default="sample", description="sample: each sample its own steps; batch: all share theirs"
+    )
+    controller: str | None = Field(default=None, description="step-size controller: paper, i or pi")
+    first_step: Positive | None = Field(default=None, description="size of the first step; automatic where left out")
+    max_nfe: int = Field(default=10_000, ge=1, description="most velocity evaluations of a sample")
+    condition: Any = Field(default=None, description="class label or vector of a conditional model")
+    guidance: Finite | None = Field(default=None, description="strength of classifier-free guidance")
     x0: Annotated[Any, WithJsonSchema(_X0_SCHEMA)] = None
     t_span: Annotated[tuple[Finite, Finite], Field(strict=False)] = Field(
-        (0.0, 1.0), description="where to start and end; noise is at 0, data at 1"
+        default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1"
     )
-    trace: Literal["none", "summary", "full"] = Field("summary", description="how much of the steps to report")
+    trace: Literal["none", "summary", "full"] = Field(default="summary", description="how much of the steps to report")
     save_at: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1)] | None = Field(
-        None, description="times at which to report the state too"
+        default=None, description="times at which to report the state too"
     )
-    decode: bool = Field(True, description="turn latent states into data")
-    timeout_s: Positive | None = Field(None, description="time limit in seconds, waiting included")
-    on_timeout: Literal["error", "partial"] = Field("error", description="answer when the limit passes")
+    decode: bool = Field(default=True, description="turn latent states into data")
+    timeout_s: Positive | None = Field(default=None, description="time limit in seconds, waiting included")
+    on_timeout: Literal["error", "partial"] = Field(default="error", description="answer when the limit passes")
 
 
 class Solver(BaseModel):
@@ -162,7 +166,7 @@ class ProblemBody(BaseModel):
     status: int
     detail: str
     request_id: str
-    errors: list[dict[str, str]] | None = Field(None, description="field and message of each fault")
+    errors: list[dict[str, str]] | None = Field(default=None, description="field and message of each fault")
 
 
 class ModelSummary(BaseModel):

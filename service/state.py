@@ -8,8 +8,9 @@ from starlette.requests import Request
 from service.errors import Kind, ProblemError
 from service.metrics import Metrics
 from service.ports import Engine
-from service.served import Models, Served
+from service.served import Served
 from service.settings import Settings
+from service.shelf import Models
 
 
 @dataclass

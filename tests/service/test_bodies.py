@@ -1,0 +1,95 @@
+"""Bodies that are too large are refused before they are read."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from service.bodies import parse, read_body
+from service.errors import ClientGoneError, ProblemError
+from service.schemas import SampleRequest
+
+pytestmark = pytest.mark.anyio
+
+JSON = (b"content-type", b"application/json; charset=utf-8")
+
+
+def _request(
+    *parts: bytes, headers: tuple[tuple[bytes, bytes], ...] = (), cut: bool = False
+) -> tuple[Request, list[Any]]:
+    """A request whose body comes in parts; the list shows what has not been read."""
+    left: list[Any] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    left[-1]["more_body"] = cut
+    left.append({"type": "http.disconnect"})
+
+    async def receive() -> Any:
+        return left.pop(0)
+
+    return Request({"type": "http", "method": "POST", "headers": [JSON, *headers]}, receive), left
+
+
+async def test_parts_are_joined() -> None:
+    request, _ = _request(b'{"model"', b': "m', b'oons"}')
+    assert await read_body(request, 100) == b'{"model": "moons"}'
+
+
+async def test_stated_length_is_refused_unread() -> None:
+    request, left = _request(b"x" * 50, headers=((b"content-length", b"50"),))
+    with pytest.raises(ProblemError, match="50 bytes, the limit is 49") as caught:
+        await read_body(request, 49)
+    assert caught.value.kind.value.status == 413
+    assert caught.value.headers == {"Connection": "close"}
+    assert len(left) == 2
+
+
+async def test_unstated_length_is_refused_on_the_way() -> None:
+    request, left = _request(*[b"x" * 10] * 20)
+    with pytest.raises(ProblemError, match="more than 25 bytes"):
+        await read_body(request, 25)
+    assert len(left) == 18
+
+
+async def test_body_of_exactly_the_limit() -> None:
+    request, _ = _request(b"x" * 25, headers=((b"content-length", b"25"),))
+    assert len(await read_body(request, 25)) == 25
+
+
+@pytest.mark.parametrize("length", [b"abc", b"-1", b"1e3"])
+async def test_nonsensical_length(length: bytes) -> None:
+    request, _ = _request(b"{}", headers=((b"content-length", length),))
+    with pytest.raises(ProblemError) as caught:
+        await read_body(request, 100)
+    assert caught.value.kind.value.status == 400
+
+
+async def test_client_leaves_half_way() -> None:
+    request, _ = _request(b'{"model"', cut=True)
+    with pytest.raises(ClientGoneError):
+        await read_body(request, 100)
+
+
+async def test_limit_over_http(running: Any) -> None:
+    object.__setattr__(running.service, "settings", running.service.settings.model_copy(update={"max_body_bytes": 64}))
+    headers = {"Content-Type": "application/json"}
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b" " * 10
+
+    for content in (b" " * 65, chunks()):
+        answer = await running.http.post("/v1/sample", content=content, headers=headers)
+        assert answer.status_code == 413
+        assert answer.json()["limit"] == 64
+        assert "PATHLINE_MAX_BODY_BYTES" in answer.json()["detail"]
+
+
+def test_long_values_are_cut_in_messages() -> None:
+    with pytest.raises(ProblemError) as caught:
+        parse(SampleRequest, b'{"model": "moons", "seed": "' + b"7" * 10_000 + b'"}')
+    assert len(caught.value.detail) < 200
+
+
+def test_whole_objects_are_not_repeated_in_messages() -> None:
+    with pytest.raises(ProblemError, match=r"rtol = a list of 1000 is not allowed"):
+        parse(SampleRequest, b'{"model": "moons", "rtol": [' + b"1," * 999 + b"1]}")

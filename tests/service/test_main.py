@@ -1,0 +1,183 @@
+"""The process: what it prints, how it answers over real sockets, and how it fails."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.__main__ import main
+from service.settings import Settings
+
+COMMAND = [sys.executable, "-m", "service"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def environment(repository: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in list(os.environ):
+        if name.startswith("PATHLINE_") or name == "WEB_CONCURRENCY":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PATHLINE_MODELS_DIR", str(repository))
+    monkeypatch.setenv("PATHLINE_PORT", "0")
+    monkeypatch.setenv("PATHLINE_MAX_CONNECTIONS", "20")
+    return monkeypatch
+
+
+@pytest.fixture
+def process(environment: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
+    """A running service and what it printed until it was ready."""
+    running = subprocess.Popen(COMMAND, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert running.stdout is not None
+    lines: list[str] = []
+    for line in running.stdout:
+        lines.append(line)
+        if "/v1/solvers" in line:
+            break
+    yield running, lines
+    running.kill()
+    running.wait()
+    running.stdout.close()
+
+
+def _base(lines: list[str]) -> str:
+    found = re.search(r"http://[\d.]+:\d+", "".join(lines))
+    assert found is not None, "".join(lines)
+    return found.group()
+
+
+def test_serves_over_sockets(process: tuple[Any, list[str]]) -> None:
+    running, lines = process
+    text, base = "".join(lines), _base(lines)
+    assert "PATHLINE_HOST             = 127.0.0.1 (default)" in text
+    assert "model broken version 1 is not served" in text
+    assert "Traceback" not in text
+    curl = re.search(r"-d '(\{.*\})'", text)
+    assert curl is not None
+    with httpx.Client(base_url=base) as http:
+        answer = http.post("/v1/sample", content=curl.group(1), headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["nfe"]) == (200, 80)
+        assert http.get("/readyz").status_code == 200
+        _large_body(base)
+        _many_connections(base)
+        assert http.get("/livez").status_code == 200
+    running.send_signal(signal.SIGINT)
+    assert running.wait(20) == 130
+    assert "Traceback" not in running.stdout.read()
+
+
+def _large_body(base: str) -> None:
+    """A body that is too large is answered before it is sent."""
+    host, port = base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 5) as raw:
+        raw.sendall(
+            b"POST /v1/sample HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 99999999999\r\n\r\n"
+        )
+        assert raw.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def _many_connections(base: str) -> None:
+    """One connection too many gets a problem; when others close there is room again."""
+    host, port = base.removeprefix("http://").split(":")
+    held = [socket.create_connection((host, int(port)), 5) for _ in range(25)]
+    try:
+        answers = []
+        for raw in held[20:]:
+            raw.settimeout(5)
+            answers.append(raw.recv(4096))
+        assert all(answer.startswith(b"HTTP/1.1 503 ") for answer in answers)
+        assert all(b"/problems/too-many-connections" in answer for answer in answers)
+    finally:
+        for raw in held:
+            raw.close()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(f"{base}/livez").status_code == 200:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.05)
+    pytest.fail("no room after all connections were closed")
+
+
+def _run(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = main(list(arguments))
+    said = capsys.readouterr().err.strip()
+    assert "\n" not in said
+    assert "Traceback" not in said
+    return code, said
+
+
+def test_bad_setting(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    environment.setenv("PATHLINE_PORT", "abc")
+    code, said = _run(environment, capsys)
+    assert code == 2
+    assert said.startswith("service: PATHLINE_PORT='abc' is not allowed; TCP port: an integer from 0")
+
+
+@pytest.mark.parametrize("value", ["4", "0", "x"])
+def test_workers(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str) -> None:
+    environment.setenv("WEB_CONCURRENCY", value)
+    code, said = _run(environment, capsys)
+    assert code == 2
+    assert f"WEB_CONCURRENCY={value} is not allowed; it must be 1, because" in said
+    environment.delenv("WEB_CONCURRENCY")
+    if value == "4":
+        code, said = _run(environment, capsys, "--workers", value)
+        assert (code, said.startswith("service: --workers=4 is not allowed")) == (2, True)
+
+
+def test_missing_repository(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    environment.setenv("PATHLINE_MODELS_DIR", str(tmp_path / "none"))
+    code, said = _run(environment, capsys)
+    assert code == 1
+    assert "does not exist" in said
+    assert "make models" in said
+
+
+def test_empty_repository(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    environment.setenv("PATHLINE_MODELS_DIR", str(tmp_path))
+    code, said = _run(environment, capsys)
+    assert code == 1
+    assert "is empty; run `make models`" in said
+
+
+def test_port_in_use(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        environment.setenv("PATHLINE_PORT", str(other.getsockname()[1]))
+        code, said = _run(environment, capsys)
+    assert code == 1
+    assert "something else uses it" in said
+
+
+def test_host_that_is_none(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    environment.setenv("PATHLINE_HOST", "300.1.1.1")
+    code, said = _run(environment, capsys)
+    assert code == 1
+    assert "PATHLINE_HOST='300.1.1.1' is no address of this machine" in said
+
+
+def test_unknown_variable_is_named(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    environment.setenv("PATHLINE_PROT", "1")
+    environment.setenv("PATHLINE_HOST", "300.1.1.1")
+    assert main([]) == 1
+    assert "PATHLINE_PROT is set, but no setting has this name" in capsys.readouterr().err
+
+
+def test_settings_are_printed(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    environment.setenv("PATHLINE_HOST", "300.1.1.1")
+    main([])
+    assert capsys.readouterr().out.splitlines() == Settings().lines()

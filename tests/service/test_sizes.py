@@ -1,0 +1,38 @@
+"""Answers are never larger than predicted."""
+
+from typing import Any
+
+import pytest
+
+from service.encoders import ENCODERS
+from service.schemas import SampleRequest
+from service.served import Served
+from service.settings import Settings
+from service.shelf import Models
+from service.sizes import attempts, predict_bytes
+from solvers.plan import resolve
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def moons(settings: Settings, engine: Any) -> Served:
+    models = Models(settings.models_dir, engine)
+    models.load_all()
+    return models.get("moons")
+
+
+def test_most_attempts() -> None:
+    assert attempts(resolve(solver="rk4", steps=7)) == 7
+    assert attempts(resolve(max_nfe=100)) == 100 // 6
+    assert attempts(resolve(max_nfe=2)) == 1
+
+
+@pytest.mark.parametrize("media", list(ENCODERS))
+@pytest.mark.parametrize("trace", ["none", "summary", "full"])
+async def test_no_answer_is_larger_than_predicted(running: Any, moons: Served, media: str, trace: str) -> None:
+    ask: dict[str, Any] = {"model": "moons", "num_samples": 2_000, "trace": trace, "save_at": [0.5, 1.0], "max_nfe": 60}
+    answer = await running.http.post("/v1/sample", json=ask, headers={"Accept": media})
+    predicted = predict_bytes(SampleRequest(**ask), moons, running.engine.jobs[0].solve, ENCODERS[media])
+    assert answer.status_code == 200
+    assert len(answer.content) <= predicted + 5_000
