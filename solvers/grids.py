@@ -74,11 +74,15 @@ def normalise(grid: GridSpec) -> tuple[str, tuple[tuple[str, float], ...]] | tup
         (name, sorted parameters), or the times.
 
     Raises:
-        SolverError: for an unknown name, a missing, unknown or out-of-range parameter.
+        SolverError: for an unknown name, a missing, unknown or out-of-range parameter, and for fewer than two times.
     """
     if isinstance(grid, str):
         grid = {"name": grid}
     if not isinstance(grid, Mapping):
+        if not isinstance(grid, Sequence | np.ndarray):
+            raise SolverError("grid", f"grid must be a name, a mapping with a name, or a list of times, not {grid!r}")
+        if len(grid) < 2:
+            raise SolverError("grid", f"a grid needs at least two times, got {len(grid)}")
         return tuple(_number("grid", value) for value in grid)
     name = grid.get("name")
     if not isinstance(name, str) or name not in GRIDS:
@@ -140,8 +144,6 @@ def times(grid: GridSpec, steps: int | None, t_span: tuple[float, float]) -> Tim
 
 def _explicit(points: Times, steps: int | None, t_span: tuple[float, float]) -> Times:
     start, end = t_span
-    if len(points) < 2:
-        raise SolverError("grid", f"a grid needs at least two times, got {len(points)}")
     if steps is not None and steps != len(points) - 1:
         raise SolverError("grid", f"steps = {steps}, but the grid has {len(points) - 1} intervals; leave steps out")
     if not np.all(np.isfinite(points)):

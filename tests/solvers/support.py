@@ -49,6 +49,17 @@ def gaussian(x: Tensor, t: Tensor, m: float = 2.0, s: float = 0.5) -> Tensor:
     return m + (t * s**2 - (1 - t)) / ((1 - t) ** 2 + t**2 * s**2) * (x - t * m)
 
 
+def swing(x: Tensor, t: Tensor) -> Tensor:
+    """y_i' = w_i cos(w_i t + 1) y_i with w from 2 to 3; smooth, not autonomous, of no special symmetry."""
+    w = torch.linspace(2, 3, x.shape[1], dtype=x.dtype)
+    return w * torch.cos(w * t[:, None] + 1) * x
+
+
+def swing_exact(x0: Tensor, start: float, end: float) -> Tensor:
+    w = torch.linspace(2, 3, x0.shape[1], dtype=x0.dtype)
+    return x0 * torch.exp(torch.sin(w * end + 1) - torch.sin(w * start + 1))
+
+
 @dataclass
 class Watched:
     """A velocity that counts its calls and rows, and keeps what it was asked.

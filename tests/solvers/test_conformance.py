@@ -42,7 +42,7 @@ def test_one_step_is_exact_up_to_its_degree(solver: str) -> None:
     assert error(degree + 1) > 1e-4
 
 
-@pytest.mark.parametrize(("h", "amplification"), GROWTH["amplification"].items())
+@pytest.mark.parametrize(("h", "amplification"), list(GROWTH["amplification"].items()))
 def test_euler_grows_beyond_its_stability_limit(h: str, amplification: float) -> None:
     steps = round(1 / float(h))
     grid = np.linspace(0, 1, steps + 1).tolist()
