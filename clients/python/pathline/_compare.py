@@ -168,11 +168,11 @@ def _distances(results: Sequence[SampleResult]) -> tuple[np.ndarray, np.ndarray]
     """Return mean and greatest distance of endpoints for each pair; NaN where no sample succeeded in both."""
     count = len(results)
     mean, greatest = np.zeros((count, count)), np.zeros((count, count))
+    flat = [result.samples.reshape(len(result), -1).astype(np.float64) for result in results]
     for i in range(count):
         for j in range(i):
             both = (results[i].status_per_sample == "success") & (results[j].status_per_sample == "success")
-            ends = [np.asarray(results[k].samples[both], np.float64).reshape(int(both.sum()), -1) for k in (i, j)]
-            lengths = np.linalg.norm(ends[0] - ends[1], axis=1)
+            lengths = np.linalg.norm(flat[i][both] - flat[j][both], axis=1)
             mean[i, j] = mean[j, i] = lengths.mean() if len(lengths) else np.nan
             greatest[i, j] = greatest[j, i] = lengths.max() if len(lengths) else np.nan
     return mean, greatest

@@ -29,12 +29,20 @@ class ModelInfo:
     @property
     def event_shape(self) -> tuple[int, ...] | None:
         """Shape of the state that the solver moves, or None where the service does not say."""
-        return _shape(self.fields.get("event_shape"))
+        return _shape(self._described("event_shape"))
 
     @property
     def data_shape(self) -> tuple[int, ...] | None:
         """Shape of a decoded sample, or None where the service does not say."""
-        return _shape(self.fields.get("data_shape"))
+        return _shape(self._described("data_shape"))
+
+    def _described(self, key: str) -> Any:
+        """Return a member of the description; that of a single model has it in the card of the version."""
+        if key in self.fields:
+            return self.fields[key]
+        served = [entry for entry in self.fields.get("served", ()) if isinstance(entry, dict)]
+        cards = [entry.get("card") for entry in served if entry.get("version") == self.version]
+        return cards[0].get(key) if cards and isinstance(cards[0], dict) else None
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ def models_of(document: Any) -> list[ModelInfo]:
 def model_of(item: Any) -> ModelInfo:
     """Read the description of one model."""
     described = _described(item, "model")
-    version = described.get("version")
+    version = described.get("version", described.get("serving"))
     return ModelInfo(described["name"], version if isinstance(version, int) else None, described)
 
 

@@ -1,0 +1,180 @@
+"""A small service that keeps the contract, reachable without sockets (both clients) and by a real port (the CLI)."""
+
+import io
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from pathline import AsyncClient, Client, RetryPolicy
+
+Reply = tuple[int, dict[str, str], bytes]
+
+SOLVERS = [
+    {"name": "euler", "order": 1, "kind": "fixed", "embedded_order": None, "cost": "N"},
+    {"name": "rk4", "order": 4, "kind": "fixed", "embedded_order": None, "cost": "4 N"},
+    {"name": "dopri5", "order": 5, "kind": "fixed", "embedded_order": 4, "cost": "1 + 6 attempts"},
+]
+NPZ = {"content-type": "application/x-npz"}
+JSON = {"content-type": "application/json"}
+
+
+def npz(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def problem(status: int, slug: str, detail: str = "because", headers: Any = None, **members: Any) -> Reply:
+    document = {"type": f"/problems/{slug}", "title": slug, "status": status, "detail": detail, "request_id": "r-1"}
+    return (
+        status,
+        {"content-type": "application/problem+json", **(headers or {})},
+        json.dumps({**document, **members}).encode(),
+    )
+
+
+@dataclass
+class FakeService:
+    """Answers with samples that depend on (seed, index, solver); what is in `replies` is answered first."""
+
+    replies: list[Reply | Exception] = field(default_factory=list)
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    change: Callable[[dict[str, Any], dict[str, Any]], None] = lambda arrays, meta: None
+    version: int = 3
+
+    def answer(self, method: str, path: str, headers: Any, body: bytes) -> Reply:
+        self.seen.append({"method": method, "path": path, "headers": dict(headers), "body": body})
+        if self.replies:
+            reply = self.replies.pop(0)
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+        if path == "/v1/models":
+            listed = {"name": "moons", "version": 3, "event_shape": [2], "data_shape": [2], "status": "served"}
+            return 200, JSON, json.dumps({"models": [listed]}).encode()
+        if path == "/v1/models/moons":
+            served = [{"version": 3, "card": {"event_shape": [2], "data_shape": [2]}}]
+            return 200, JSON, json.dumps({"name": "moons", "serving": 3, "served": served}).encode()
+        if path == "/v1/solvers":
+            return 200, JSON, json.dumps({"solvers": SOLVERS}).encode()
+        if (method, path) != ("POST", "/v1/sample"):
+            return problem(404, "no-such-route")
+        return self._sample(json.loads(body))
+
+    def _sample(self, asked: dict[str, Any]) -> Reply:
+        if asked["model"] != "moons":
+            return problem(404, "unknown-model", f"no model {asked['model']}; there is: moons")
+        n, seed, first = asked["num_samples"], asked["seed"], asked.get("first_index", 0)
+        shift = {"euler": 1.0, "rk4": 0.25, "dopri5": 0.0}[asked.get("solver", "dopri5")]
+        index = np.arange(first, first + n)
+        samples = np.stack([index + shift, np.full(n, seed % 1000)], 1).astype(np.float32)
+        arrays: dict[str, Any] = {
+            "samples": samples,
+            "nfe": 50 + index % 7,
+            "t": np.ones(n),
+            "status": np.full(n, "success"),
+            "trace_sample": np.zeros(2, np.int64),
+            "trace_t": np.array([0.0, 0.5]),
+            "trace_h": np.array([0.5, 0.5]),
+            "trace_error": np.array([0.3, np.nan]),
+            "trace_accepted": np.array([True, False]),
+        }
+        settings = {key: asked[key] for key in ("steps", "rtol", "atol") if key in asked}
+        meta = {
+            "model": "moons",
+            "version": asked.get("version", self.version),
+            "checkpoint": "sha256:00",
+            "seed": seed,
+            "first_index": first,
+            "deterministic": True,
+            "solver": {"name": asked.get("solver", "dopri5"), **settings},
+            "shape": [n, 2],
+            "nfe": int(arrays["nfe"].max()),
+            "nfe_per_sample": {"min": 50, "mean": 53.0, "max": 56},
+            "status": "success",
+            "failed": [],
+            "noise": "philox-ndtri-v1",
+            "latency": {"queue_s": 0.0, "solve_s": 0.1, "network_s": 0.09, "encode_s": 0.001, "total_s": 0.1},
+        }
+        self.change(arrays, meta)
+        return 200, NPZ, npz(**arrays, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8))
+
+    npz = staticmethod(npz)
+    problem = staticmethod(problem)
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        """Answer in the way of `httpx.MockTransport`."""
+        status, headers, body = self.answer(request.method, request.url.path, request.headers, request.content)
+        return httpx.Response(status, headers=headers, content=body)
+
+    async def app(
+        self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        """Answer as an ASGI application."""
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        sent = {name.decode(): value.decode() for name, value in scope["headers"]}
+        status, headers, content = self.answer(scope["method"], scope["path"], sent, body)
+        listed = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": listed})
+        await send({"type": "http.response.body", "body": content})
+
+
+FAST = RetryPolicy(max_attempts=4, base_s=0.001, cap_s=0.002)
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def client(service: FakeService) -> Iterator[Client]:
+    with Client("http://fake", retry=FAST, transport=httpx.MockTransport(service.handle)) as client:
+        yield client
+
+
+@pytest.fixture
+def async_client(service: FakeService) -> AsyncClient:
+    return AsyncClient("http://fake", retry=FAST, transport=httpx.ASGITransport(service.app))
+
+
+@pytest.fixture
+def live(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Serve the fake on a real port, and let PATHLINE_URL point to it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            status, headers, content = service.answer(self.command, self.path, self.headers, body)
+            self.send_response(status)
+            for name, value in {**headers, "content-length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
+            pass
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("PATHLINE_URL", url)
+        yield url
+        server.shutdown()
+        thread.join()

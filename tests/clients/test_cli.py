@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from pathline._npz import decode
+from pathline._request import sample_request
+from pathline.cli import main
+
+if TYPE_CHECKING:
+    from tests.clients.conftest import FakeService
+
+Capture = pytest.CaptureFixture[str]
+
+
+def one_line(capsys: Capture) -> str:
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    return err.rstrip("\n")
+
+
+@pytest.mark.usefixtures("live")
+class TestSample:
+    def test_npz_holds_what_the_service_answers(self, tmp_path: Path, capsys: Capture) -> None:
+        path = tmp_path / "out.npz"
+        assert main(["sample", "moons", "-n", "10", "--batch", "4", "--seed", str(2**63 - 1), "-o", str(path)]) == 0
+        assert f"written to {path}" in capsys.readouterr().out
+        result = decode(path.read_bytes(), sample_request("moons", 10, 2**63 - 1, {}))
+        np.testing.assert_array_equal(result.samples[:, 0], np.arange(10))
+        np.testing.assert_array_equal(result.nfe_per_sample, 50 + np.arange(10) % 7)
+        assert (result.nfe, result.status, result.seed) == (56, "success", 2**63 - 1)
+        assert result.trace.sample.tolist() == [0, 0, 4, 4, 8, 8]
+        assert result.latency.solve_s == pytest.approx(0.3)
+        assert os.listdir(tmp_path) == ["out.npz"]
+
+    def test_npy_and_csv_hold_the_same_bits(self, tmp_path: Path) -> None:
+        for name in ("out.npy", "out.csv"):
+            assert main(["sample", "moons", "-n", "7", "--batch", "3", "--seed", "3", "-o", str(tmp_path / name)]) == 0
+        stored = np.load(tmp_path / "out.npy")
+        assert stored.dtype == np.float32
+        np.testing.assert_array_equal(stored[:, 0], np.arange(7))
+        text = (tmp_path / "out.csv").read_text()
+        assert text.startswith("x0,x1\n")
+        np.testing.assert_array_equal(np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1), stored)
+
+    def test_all_options_reach_the_service(self, service: FakeService, tmp_path: Path) -> None:
+        command = "sample moons -n 2 --solver rk4 --steps 20 --grid uniform --max-nfe 99 --trace none --timeout 5"
+        command += " --model-version 2 --first-index 7 --no-decode --on-timeout partial --error-control sample"
+        assert main([*command.split(), "--seed", "0", "-o", str(tmp_path / "o.npy")]) == 0
+        assert json.loads(service.seen[0]["body"]) == {
+            "model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 20, "grid": "uniform",
+            "max_nfe": 99, "trace": "none", "timeout_s": 5.0, "version": 2, "first_index": 7, "decode": False,
+            "on_timeout": "partial", "error_control": "sample",
+        }
+
+    def test_without_a_file_a_summary_is_shown(self, capsys: Capture) -> None:
+        assert main(["sample", "moons", "-n", "3", "--seed", "1"]) == 0
+        assert "moons v3, dopri5, seed 1" in capsys.readouterr().out
+
+    def test_json_has_no_nan(self, service: FakeService, capsys: Capture) -> None:
+        service.change = lambda arrays, meta: arrays["samples"].__setitem__((0, 0), np.nan)
+        assert main(["sample", "moons", "-n", "2", "--seed", "1", "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["samples"] == [[None, 1.0], [1.0, 1.0]]
+        assert printed["seed"] == 1
+
+    def test_failed_samples_are_told_and_counted_over_pages(
+        self, service: FakeService, tmp_path: Path, capsys: Capture
+    ) -> None:
+        def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+            arrays["status"] = np.array(["success", "max_nfe"])
+            meta |= {"status": "max_nfe", "failed": [{"index": 1, "status": "max_nfe", "t": 0.5}]}
+
+        service.change = change
+        path = tmp_path / "out.npz"
+        assert main(["sample", "moons", "-n", "4", "--batch", "2", "--seed", "1", "-o", str(path)]) == 1
+        assert "2 of 4 samples did not reach the end (sample 1: max_nfe)" in capsys.readouterr().err
+        result = decode(path.read_bytes(), sample_request("moons", 4, 1, {}))
+        assert [failure.index for failure in result.failed] == [1, 3]
+        assert result.status_per_sample.tolist() == ["success", "max_nfe", "success", "max_nfe"]
+
+    @pytest.mark.parametrize("name", ["out.pt", "out", "out.npz.gz"])
+    def test_an_unknown_extension_is_refused_before_any_request(
+        self, service: FakeService, capsys: Capture, name: str
+    ) -> None:
+        assert main(["sample", "moons", "-o", name]) == 2
+        assert one_line(capsys).endswith("use one of .npz, .npy, .csv; see pathline sample --help")
+        assert service.seen == []
+
+    def test_an_unwritable_place_is_refused_before_any_request(
+        self, service: FakeService, tmp_path: Path, capsys: Capture
+    ) -> None:
+        (tmp_path / "folder.npz").mkdir()
+        for path in (tmp_path / "absent" / "out.npz", tmp_path / "folder.npz"):
+            assert main(["sample", "moons", "-o", str(path)]) == 1
+            assert one_line(capsys).startswith(f"pathline: {path}: ")
+        assert service.seen == []
+
+    def test_a_full_disk_leaves_nothing_behind(
+        self, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(file: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("os.fsync", full)
+        path = tmp_path / "out.npy"
+        path.write_bytes(b"old")
+        assert main(["sample", "moons", "-o", str(path)]) == 1
+        assert one_line(capsys) == f"pathline: {path}: not written (No space left on device); nothing is left of it"
+        assert (os.listdir(tmp_path), path.read_bytes()) == (["out.npy"], b"old")
+
+    def test_an_error_on_the_second_page_leaves_nothing_behind(
+        self, service: FakeService, tmp_path: Path, capsys: Capture
+    ) -> None:
+        def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+            service.replies = [service.problem(504, "deadline-exceeded", "too slow")]
+
+        service.change = change
+        for extension in ("npz", "npy", "csv"):
+            assert main(["sample", "moons", "-n", "4", "--batch", "2", "-o", str(tmp_path / f"o.{extension}")]) == 1
+            assert one_line(capsys) == "pathline: too slow [504, request r-1]"
+            service.replies = []
+        assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.usefixtures("live")
+class TestOthers:
+    def test_tables(self, capsys: Capture) -> None:
+        assert main(["models"]) == 0
+        assert capsys.readouterr().out == "model  version  state  sample\nmoons  3        2      2\n"
+        assert main(["solvers"]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == "dopri5  5      adaptive  1 + 6 attempts"
+
+    @pytest.mark.parametrize("command", ["models", "solvers"])
+    def test_json_lists_all_that_the_service_says(self, command: str, capsys: Capture) -> None:
+        assert main([command, "--json"]) == 0
+        assert "name" in json.loads(capsys.readouterr().out)[0]
+
+    def test_compare(self, capsys: Capture) -> None:
+        command = ["compare", "moons", "-n", "4", "--solvers", "euler,dopri5@1e-8", "--steps", "9", "--seed", "2"]
+        assert main(command) == 0
+        assert "euler-9" in capsys.readouterr().out
+        assert main([*command, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["distances"] == [[0.0, 1.0], [1.0, 0.0]]
+
+    def test_bench(self, service: FakeService, capsys: Capture) -> None:
+        assert main(["bench", "moons", "-n", "4", "--duration", "0.2", "--concurrency", "2", "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["requests"] == len(service.seen) - 1 > 2
+        assert report["errors"] == {}
+        assert report["samples_per_s"] == pytest.approx(4 * report["requests_per_s"])
+        assert 0 < report["latency_s"]["p50"] <= report["latency_s"]["p99"] <= report["latency_s"]["p100"]
+        firsts = [json.loads(seen["body"])["first_index"] for seen in service.seen]
+        assert sorted(firsts) == list(range(0, 4 * len(firsts), 4))
+
+    def test_bench_counts_errors(self, service: FakeService, capsys: Capture) -> None:
+        def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+            service.replies = [service.problem(429, "overloaded")]
+
+        service.change = change
+        assert main(["bench", "moons", "--duration", "0.2", "--concurrency", "1"]) == 1
+        assert "Overloaded" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("command", "message"),
+        [
+            ("sample", "the following arguments are required: MODEL"),
+            ("", "the following arguments are required: COMMAND"),
+            ("sample moons -n 0", "0 is not allowed; use an integer from 1 to"),
+            ("sample moons -n many", "many is not allowed"),
+            ("sample moons --seed -1", "seed=-1 is not allowed"),
+            ("sample moons --rtol nan", "not finite"),
+            ("sample moons --trace some", "invalid choice"),
+            ("bench moons --concurrency 1000", "from 1 to 100"),
+            ("bench moons --duration nan", "seconds above 0, at most 600"),
+            ("compare moons --solvers rk4-", "is not understood"),
+            ("models --url localhost:8000", "is not an http or https URL"),
+        ],
+    )
+    def test_commands_that_are_not_understood(
+        self, service: FakeService, capsys: Capture, command: str, message: str
+    ) -> None:
+        assert main(command.split()) == 2
+        assert message in one_line(capsys)
+        assert service.seen == []
+
+    def test_errors_of_the_service_are_one_line(self, capsys: Capture) -> None:
+        for command in ("sample", "compare", "bench"):
+            assert main([command, "circles"]) == 1
+            assert one_line(capsys) == "pathline: no model circles; there is: moons [404, request r-1]"
+
+    def test_a_service_that_is_down(self, live: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+        monkeypatch.setattr("pathline._retry._jitter", lambda: 0.0)
+        assert main(["models", "--url", "http://127.0.0.1:9"]) == 1
+        assert "cannot connect to http://127.0.0.1:9" in one_line(capsys)
+
+    def test_interrupting(self, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+        def interrupt(arguments: object) -> int:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("pathline.cli.commands.models", interrupt)
+        assert main(["models"]) == 130
+        assert one_line(capsys) == "pathline: interrupted"
+
+    def test_help(self, capsys: Capture) -> None:
+        assert main(["sample", "--help"]) == 0
+        assert "--solver" in capsys.readouterr().out
+
+    def test_as_a_process_with_a_reader_that_leaves(self) -> None:
+        command = [sys.executable, "-m", "pathline", "sample", "moons", "-n", "20000", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.read(1) == b"{"
+            process.stdout.close()
+            assert process.stderr.read() == b""
+            assert process.wait(20) == 0

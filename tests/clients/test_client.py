@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import numpy as np
+import pathline
+import pytest
+from pathline import AsyncClient, Client
+
+if TYPE_CHECKING:
+    from tests.clients.conftest import FakeService
+
+
+def bodies(service: FakeService) -> list[dict[str, Any]]:
+    return [json.loads(seen["body"]) for seen in service.seen if seen["path"] == "/v1/sample"]
+
+
+def test_only_what_was_given_is_sent(service: FakeService, client: Client) -> None:
+    client.sample("moons", 3, solver="rk4", steps=20, seed=2**63 - 1)
+    assert bodies(service) == [{"model": "moons", "num_samples": 3, "seed": 2**63 - 1, "solver": "rk4", "steps": 20}]
+    headers = service.seen[0]["headers"]
+    assert headers["accept"] == "application/x-npz"
+    assert headers["user-agent"] == f"pathline-python/{pathline.__version__}"
+
+
+def test_numpy_values_are_understood(service: FakeService, client: Client) -> None:
+    x0 = np.array([[0.1, 0.2], [0.3, 0.4]], np.float32)
+    result = client.sample("moons", seed=np.int64(4), x0=x0, save_at=np.array([0.5]), rtol=np.float64(1e-3))
+    body = bodies(service)[0]
+    assert body["x0"] == x0.tolist()
+    assert (body["num_samples"], body["save_at"], body["rtol"]) == (2, [0.5], 1e-3)
+    assert len(result) == 2
+
+
+def test_seeds_are_drawn_anew_before_sending(service: FakeService, client: Client) -> None:
+    seeds = {client.sample("moons", 1).seed for _ in range(8)}
+    assert len(seeds) == 8
+    assert {body["seed"] for body in bodies(service)} == seeds
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"seed": 2**63}, ValueError, f"seed={2**63} is not allowed"),
+        ({"seed": -1}, ValueError, "from 0 to"),
+        ({"seed": "7"}, TypeError, "seed='7' is not allowed; use an integer"),
+        ({"seed": True}, TypeError, "use an integer"),
+        ({"num_samples": 2.5}, TypeError, "num_samples=2.5"),
+        ({"step": 3}, TypeError, "unknown option 'step'; did you mean 'steps'"),
+        ({"colour": 3}, TypeError, "unknown option 'colour'; allowed: solver, "),
+        ({"rtol": float("nan")}, ValueError, "not finite"),
+        ({"x0": [[float("inf")]]}, ValueError, "not finite"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_at_once(
+    service: FakeService, client: Client, options: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        client.sample("moons", **options)
+    assert service.seen == []
+
+
+def test_results_are_frozen_and_print_well(client: Client) -> None:
+    result = client.sample("moons", 4, solver="rk4", steps=20, seed=0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.seed = 3  # type: ignore[misc]
+    assert repr(result) == "SampleResult(4 samples of moons v3 by rk4-20, nfe=53, status=success, seed=0)"
+    assert str(result).splitlines() == [
+        "moons v3, rk4-20, seed 0",
+        "  samples  (4, 2) float32",
+        "  nfe      53 (per sample: min 50, mean 51.5, max 53)",
+        "  status   success",
+        "  latency  queue 0.0 ms, solve 100.0 ms, network 90.0 ms, encode 1.0 ms, total 100.0 ms",
+    ]
+    assert repr(result.trace) == "Trace(2 steps of 1 samples, 1 rejected)"
+
+
+def test_models_and_solvers(client: Client) -> None:
+    (listed,) = client.models()
+    single = client.model("moons")
+    assert listed.name == single.name == "moons"
+    assert listed.version == single.version == 3
+    assert listed.event_shape == single.event_shape == (2,)
+    assert listed.data_shape == single.data_shape == (2,)
+    assert listed["status"] == "served"
+    assert {info.name: info.adaptive for info in client.solvers()} == {"euler": False, "rk4": False, "dopri5": True}
+    assert client.solvers()[1].cost == "4 N"
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_names_that_leave_the_address_are_refused(client: Client, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the name of a model"):
+        client.model(name)
+
+
+def test_names_are_quoted(service: FakeService, client: Client) -> None:
+    with pytest.raises(pathline.NotFound):
+        client.model("a/b?c")
+    assert service.seen[0]["path"] == "/v1/models/a/b?c"  # decoded by the transport; one segment on the wire
+
+
+def test_pages_are_the_samples_of_one_call(service: FakeService, client: Client) -> None:
+    whole = client.sample("moons", 10, seed=9, first_index=100).samples
+    paged = list(client.iter_samples("moons", 10, 4, seed=9, first_index=100))
+    np.testing.assert_array_equal(np.concatenate([page.samples for page in paged]), whole)
+    assert [page.first_index for page in paged] == [100, 104, 108]
+
+
+def test_pages_share_a_drawn_seed_and_the_version_of_the_first(service: FakeService, client: Client) -> None:
+    paged = []
+    for page in client.iter_samples("moons", 6, 2):
+        paged.append(page)
+        service.version = 4  # the model is replaced meanwhile
+    assert len({page.seed for page in paged}) == 1
+    assert [page.version for page in paged] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("total", "options", "message"),
+    [
+        (0, {}, "total=0"),
+        (9, {"x0": [[0.0, 0.0]]}, "x0 cannot be paged"),
+        (9, {"error_control": "batch"}, "cannot come in pages of 4; .* batch=9"),
+        (9, {"seed": -1}, "seed=-1"),
+    ],
+)
+def test_what_cannot_be_paged_is_refused_by_the_call(client: Client, total: int, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        client.iter_samples("moons", total, 4, **options)
+
+
+def test_many_pages_take_the_memory_of_a_few(service: FakeService, client: Client) -> None:
+    service.seen = type("Forgetful", (list,), {"append": lambda self, item: None})()
+    tracemalloc.start()
+    try:
+        drawn = sum(len(page) for page in client.iter_samples("moons", 100_000, 2_000, seed=0))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert drawn == 100_000
+    assert peak < 3_000_000  # all samples with what belongs to them would be 8 MB
+
+
+def test_the_async_client_does_the_same(client: Client, async_client: AsyncClient) -> None:
+    async def run() -> tuple[Any, ...]:
+        async with async_client as opened:
+            pages = [page.samples async for page in opened.iter_samples("moons", 5, 2, seed=1)]
+            sampled, compared = await opened.sample("moons", 5, seed=1), await opened.compare("moons", ["rk4"], 3)
+            return np.concatenate(pages), sampled, compared, await opened.models(), await opened.model("moons")
+
+    pages, sampled, compared, models, model = asyncio.run(run())
+    np.testing.assert_array_equal(pages, client.sample("moons", 5, seed=1).samples)
+    np.testing.assert_array_equal(sampled.samples, pages)
+    assert compared.rows[0].label == "rk4-20"
+    assert (models, model) == (client.models(), client.model("moons"))
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://there", "http://", "", "8000"])
+def test_urls_that_are_none_are_refused(url: str) -> None:
+    with pytest.raises(pathline.InvalidURL, match="use one like http://127.0.0.1:8000"):
+        Client(url)
+
+
+def test_the_url_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PATHLINE_URL", raising=False)
+    with Client() as client:
+        assert client.base_url == "http://127.0.0.1:8000"
+    monkeypatch.setenv("PATHLINE_URL", "https://there/prefix/")
+    with Client() as client:
+        assert client.base_url == "https://there/prefix"
+
+
+def test_a_prefix_and_own_headers_are_kept(service: FakeService) -> None:
+    transport = httpx.MockTransport(service.handle)
+    with Client("http://there/prefix", headers={"Authorization": "Bearer k"}, transport=transport) as client:
+        with pytest.raises(pathline.NoSuchRoute):
+            client.models()
+    assert service.seen[0]["path"] == "/prefix/v1/models"
+    assert service.seen[0]["headers"]["authorization"] == "Bearer k"
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_out_of_range_is_refused(timeout: float) -> None:
+    with pytest.raises(ValueError, match="is not allowed; use seconds above 0"):
+        Client("http://there", timeout=timeout)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from pathline import Client
+from pathline._compare import read_spec
+
+if TYPE_CHECKING:
+    from tests.clients.conftest import FakeService
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("dopri5", {"solver": "dopri5"}),
+        ("rk4-20", {"solver": "rk4", "steps": 20}),
+        ("rk4_38-8", {"solver": "rk4_38", "steps": 8}),
+        ("dopri5@1e-8", {"solver": "dopri5", "rtol": 1e-8, "atol": 1e-8}),
+        ({"solver": "ab2", "steps": 9, "start": "rk"}, {"solver": "ab2", "steps": 9, "start": "rk"}),
+    ],
+)
+def test_descriptions_of_solvers(spec: Any, expected: dict[str, Any]) -> None:
+    assert read_spec(spec) == expected
+
+
+@pytest.mark.parametrize("spec", ["", "rk4-", "rk4-x", "dopri5@", "dopri5@1e", "a b", "rk4-20-20"])
+def test_descriptions_that_are_not_understood(spec: str) -> None:
+    with pytest.raises(ValueError, match=r"is not understood; use a name"):
+        read_spec(spec)
+
+
+def test_one_noise_for_all_and_distances_of_the_endpoints(service: FakeService, client: Client) -> None:
+    table = client.compare("moons", ["euler", "rk4", "dopri5"], 8, seed=2**63 - 1, steps=5)
+    sent = [json.loads(seen["body"]) for seen in service.seen if seen["path"] == "/v1/sample"]
+    assert [(body["solver"], body.get("steps")) for body in sent] == [("euler", 5), ("rk4", 5), ("dopri5", None)]
+    assert {body["seed"] for body in sent} == {2**63 - 1}
+    assert all(body["num_samples"] == 8 for body in sent)
+    np.testing.assert_allclose(table.distances, [[0, 0.75, 1], [0.75, 0, 0.25], [1, 0.25, 0]])
+    np.testing.assert_array_equal(table.distances, table.distances.T)
+    np.testing.assert_allclose(table.max_distances, table.distances)
+    assert [row.label for row in table.rows] == ["euler-5", "rk4-5", "dopri5"]
+    assert [row.nfe for row in table.rows] == [56, 56, 56]
+    assert table.results[0].samples.shape == (8, 2)
+
+
+def test_the_catalogue_is_asked_only_where_it_is_needed(service: FakeService, client: Client) -> None:
+    client.compare("moons", ["rk4-20", "dopri5@1e-5"], 2)
+    assert {seen["path"] for seen in service.seen} == {"/v1/sample"}
+
+
+def test_failed_samples_are_left_out(service: FakeService, client: Client) -> None:
+    def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+        if meta["solver"]["name"] == "euler":
+            arrays["samples"][0] = np.nan
+            arrays["status"] = np.array(["non_finite", "success"])
+            meta |= {"status": "non_finite", "failed": [{"index": 0, "status": "non_finite", "t": 0.1}]}
+
+    service.change = change
+    table = client.compare("moons", ["euler-2", "rk4-2"], 2, seed=1)
+    assert table.rows[0].failed == 1
+    assert table.distances[0, 1] == 0.75
+
+
+def test_a_pair_without_common_success_has_no_distance(service: FakeService, client: Client) -> None:
+    service.change = lambda arrays, meta: arrays.update(status=np.full(2, "max_nfe"))
+    table = client.compare("moons", ["euler-2", "rk4-2"], 2, seed=1)
+    assert np.isnan(table.distances[0, 1])
+    assert table.to_dict()["distances"] == [[0.0, None], [None, 0.0]]
+    assert json.dumps(table.to_dict(), allow_nan=False)
+
+
+def test_the_table_prints(client: Client) -> None:
+    text = str(client.compare("moons", ["euler-2", "rk4-2"], 2, seed=1)).splitlines()
+    assert text[0] == "moons, 2 samples, seed 1"
+    assert text[2].split() == ["euler-2", "51", "50.5", "100.0", "100.0", "0"]
+    assert text[-1].split() == ["rk4-2", "0.75", "0", "[2]"]
+
+
+@pytest.mark.parametrize("solvers", [[], "rk4"])
+def test_a_list_of_solvers_is_needed(client: Client, solvers: Any) -> None:
+    with pytest.raises(ValueError, match="use a list such as"):
+        client.compare("moons", solvers)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import pickle
+import re
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import TYPE_CHECKING
+
+import pathline
+import pytest
+from pathline import Client, errors
+
+from service.errors import Kind
+
+if TYPE_CHECKING:
+    from tests.clients.conftest import FakeService
+
+
+def classes() -> list[type[errors.PathlineError]]:
+    found = [item for item in vars(errors).values() if isinstance(item, type)]
+    return [item for item in found if issubclass(item, errors.PathlineError)]
+
+
+def test_every_error_is_exported_and_drawn() -> None:
+    names = {kind.__name__ for kind in classes()}
+    assert names == set(errors.__all__)
+    assert names <= set(pathline.__all__)
+    assert set(re.findall(r"\b([A-Z]\w+)\b(?= +(?:\(r\) +)?[\dnthe])", errors.__doc__ or "")) >= names - {
+        "PathlineError",
+        "TransportError",
+        "Unsupported",
+        "APIError",
+    }
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    parents: list[tuple[int, str]] = []
+    tree = (errors.__doc__ or "").split("::", 1)[1].split("Those marked")[0]
+    for line in filter(str.strip, tree.splitlines()):
+        match = re.match(r"([ |+-]*)(\w+)(?: +(\(r\)))?", line)
+        assert match is not None, line
+        depth, name, marked = len(match[1]), match[2], match[3] is not None
+        parents = [item for item in parents if item[0] < depth]
+        kind = getattr(errors, name)
+        assert kind.retryable == marked, name
+        if parents:
+            assert parents[-1][1] in [base.__name__ for base in kind.__bases__], name
+        parents.append((depth, name))
+
+
+def test_everything_exported_exists() -> None:
+    assert sorted(pathline.__all__) == pathline.__all__
+    assert all(hasattr(pathline, name) for name in pathline.__all__)
+
+
+@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value.slug)
+def test_each_problem_of_the_service_has_a_class_of_its_own(kind: Kind) -> None:
+    found = errors.BY_SLUG[kind.value.slug]
+    assert [item for item in Kind if errors.BY_SLUG[item.value.slug] is found] == [kind]
+    by_status = errors.BY_STATUS.get(kind.value.status)
+    assert by_status is not None
+    assert issubclass(found, by_status)
+
+
+def test_a_problem_is_carried_over_in_full(service: FakeService, client: Client) -> None:
+    listed = [{"field": "steps", "message": "steps = 0 is not allowed"}]
+    service.replies = [service.problem(422, "invalid-request", "steps = 0 is not allowed", errors=listed)]
+    with pytest.raises(pathline.InvalidRequest) as caught:
+        client.sample("moons", steps=0)
+    error = caught.value
+    assert (error.status, error.type, error.request_id) == (422, "/problems/invalid-request", "r-1")
+    assert error.errors == ({"field": "steps", "message": "steps = 0 is not allowed"},)
+    assert str(error) == "steps = 0 is not allowed [422, request r-1]"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(401, "Unauthorized"), (404, "NotFound"), (418, "APIError"), (500, "ServerError"), (507, "ServerError")],
+)
+def test_an_answer_without_a_problem_is_told_by_its_status(
+    service: FakeService, client: Client, status: int, expected: str
+) -> None:
+    service.replies = [(status, {"content-type": "text/plain"}, b"no\nsuch luck")]
+    with pytest.raises(pathline.APIError, match=f"answered {status} .*: no such luck .*check that the URL") as caught:
+        client.models()
+    assert type(caught.value).__name__ == expected
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff", b'{"type": 7, "errors": "x", "detail": null}'])
+def test_a_problem_document_may_be_nonsense(service: FakeService, client: Client, body: bytes) -> None:
+    service.replies = [(422, {"content-type": "application/problem+json"}, body)]
+    with pytest.raises(pathline.InvalidRequest, match="answered 422"):
+        client.models()
+
+
+@pytest.mark.parametrize(
+    ("header", "member", "low", "high"),
+    [
+        ("2", None, 2.0, 2.0),
+        ("2", 1.25, 1.25, 1.25),
+        ("-5", None, 0.0, 0.0),
+        (format_datetime(datetime.now(UTC) + timedelta(seconds=100)), None, 60.0, 100.0),
+        ("soon", None, None, None),
+        ("nan", "inf", None, None),
+    ],
+)
+def test_retry_after(service: FakeService, header: str, member: object, low: float | None, high: float | None) -> None:
+    import httpx
+
+    service.replies = [service.problem(429, "overloaded", headers={"retry-after": header}, retry_after_s=member)]
+    transport = httpx.MockTransport(service.handle)
+    with (
+        Client("http://fake", retry=pathline.RetryPolicy(max_attempts=1), transport=transport) as client,
+        pytest.raises(pathline.Overloaded) as caught,
+    ):
+        client.models()
+    hint = caught.value.retry_after_s
+    assert (hint is None) if low is None or high is None else (hint is not None and low <= hint <= high)
+
+
+@pytest.mark.parametrize("kind", classes(), ids=lambda kind: kind.__name__)
+def test_errors_survive_the_way_between_processes(kind: type[errors.PathlineError]) -> None:
+    error = kind(429, "busy", retry_after_s=2.0) if issubclass(kind, errors.APIError) else kind("gone")
+    error.attempts = 3
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert type(copy) is kind
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+    assert str(copy).endswith("(gave up after 3 attempts)")
+
+
+def test_transport_errors_are_what_python_calls_them() -> None:
+    assert issubclass(pathline.RequestTimeout, TimeoutError)
+    assert issubclass(pathline.ConnectError, ConnectionError)
+    assert issubclass(pathline.InvalidURL, ValueError)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import httpx
+import pathline
+import pytest
+from pathline import AsyncClient, Client, RetryPolicy
+from pathline._retry import Attempts
+
+if TYPE_CHECKING:
+    from tests.clients.conftest import FakeService
+
+
+def overloaded(seconds: float | None = None) -> pathline.Overloaded:
+    return pathline.Overloaded(429, "busy", retry_after_s=seconds)
+
+
+def test_waits_double_up_to_the_cap_and_are_jittered() -> None:
+    policy = RetryPolicy(base_s=1.0, cap_s=5.0)
+    assert [policy.wait(attempt, None, 1.0) for attempt in (1, 2, 3, 4, 99)] == [1, 2, 4, 5, 5]
+    assert policy.wait(2, None, 0.5) == 1.0
+    attempts = [Attempts(policy).wait_after(overloaded()) or 0.0 for _ in range(50)]
+    assert all(0.5 <= wait <= 1.0 for wait in attempts)
+    assert len(set(attempts)) > 1
+
+
+def test_retry_after_is_a_lower_bound() -> None:
+    policy = RetryPolicy(base_s=0.1)
+    assert 3.0 <= policy.wait(1, 3.0, 1.0) <= 3.3
+    assert policy.wait(1, 0.0, 1.0) == 0.1
+
+
+def test_attempts_are_bounded_in_number_and_in_time() -> None:
+    now: Iterator[float] = iter([0.0, 1.0, 2.0])
+    attempts = Attempts(RetryPolicy(max_attempts=3, base_s=0.1), clock=lambda: next(now), jitter=lambda: 1.0)
+    assert attempts.wait_after(overloaded()) == pytest.approx(0.1)
+    assert attempts.wait_after(overloaded()) == pytest.approx(0.2)
+    now = iter([3.0])
+    last = overloaded()
+    assert attempts.wait_after(last) is None
+    assert last.attempts == 3
+
+    late = Attempts(RetryPolicy(max_total_s=10.0), clock=lambda: 0.0)
+    assert late.wait_after(overloaded(9.0)) is not None
+    assert late.wait_after(overloaded(60.0)) is None
+
+
+@pytest.mark.parametrize("field", ["max_attempts", "max_total_s", "base_s", "cap_s"])
+def test_a_policy_out_of_range_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field}=-1 is not allowed"):
+        RetryPolicy(**{field: -1})
+
+
+def test_a_retry_is_the_same_request(service: FakeService, client: Client) -> None:
+    cut = httpx.ReadError("reset")
+    service.replies = [service.problem(429, "overloaded"), service.problem(503, "draining"), cut]
+    result = client.sample("moons", 4)
+    assert len(service.seen) == 4
+    assert len({seen["body"] for seen in service.seen}) == 1
+    assert len({seen["headers"]["x-request-id"] for seen in service.seen}) == 1
+    assert json.loads(service.seen[0]["body"])["seed"] == result.seed
+
+
+def test_the_async_client_retries_alike(service: FakeService, async_client: AsyncClient) -> None:
+    service.replies = [service.problem(429, "overloaded", retry_after_s=0.001), service.problem(502, "")]
+
+    async def run() -> int:
+        async with async_client:
+            return (await async_client.sample("moons", 4, seed=5)).seed
+
+    assert asyncio.run(run()) == 5
+    assert len(service.seen) == 3
+
+
+def test_giving_up_says_how_often_it_was_tried(service: FakeService, client: Client) -> None:
+    service.replies = [service.problem(429, "overloaded") for _ in range(9)]
+    with pytest.raises(pathline.Overloaded, match="gave up after 4 attempts") as caught:
+        client.sample("moons")
+    assert caught.value.attempts == len(service.seen) == 4
+
+
+def test_a_wait_beyond_the_budget_is_not_begun(service: FakeService, client: Client) -> None:
+    service.replies = [service.problem(429, "overloaded", retry_after_s=3600)]
+    with pytest.raises(pathline.Overloaded) as caught:
+        client.sample("moons")
+    assert (caught.value.retry_after_s, len(service.seen)) == (3600, 1)
+
+
+@pytest.mark.parametrize(
+    "slug", ["invalid-request", "unknown-model", "deadline-exceeded", "internal-error", "model-unavailable"]
+)
+def test_what_waiting_does_not_help_is_not_retried(service: FakeService, client: Client, slug: str) -> None:
+    service.replies = [service.problem(503 if slug == "model-unavailable" else 500, slug)] * 2
+    with pytest.raises(pathline.errors.BY_SLUG[slug]):
+        client.sample("moons")
+    assert len(service.seen) == 1
