@@ -66,8 +66,8 @@ class Bank:
     Attributes:
         weights: (R, 5, S): the weights a, b, e, stiff and bend of each row.
         c, used, advance_used, slot, kind, next, restart, fsal, dense: (R,) see `Rows`; `next` and `restart` are
-            absolute here, `used` and `advance_used` tell how many leading slots have weights in the query and in the advance,
-            and `dense` is the index of the dense output or -1.
+            absolute here, `used` and `advance_used` tell how many leading slots have weights in the query and in the
+            advance, and `dense` is the index of the dense output or -1.
         times: (G,) the grids, and the times to save at.
         curves: (M, S, DEGREE) the dense outputs.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -39,9 +40,20 @@ _GUESSED_NFE = 80.0
 class EngineSettings(Protocol):
     """What the engine reads of the settings."""
 
-    device: str
-    threads: int
-    max_queue: int
+    @property
+    def device(self) -> str:
+        """`auto`, `cpu`, `cuda` or `cuda:N`."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of the networks; 0 for `default_threads`."""
+        ...
+
+    @property
+    def max_queue(self) -> int:
+        """The most jobs that wait or run."""
+        ...
 
 
 class Observer(Protocol):
@@ -54,6 +66,11 @@ class Observer(Protocol):
     def cancelled(self, nfe: int) -> None:
         """Calls spent on samples that nobody will get."""
         ...
+
+
+def default_threads() -> int:
+    """CPU threads of the network where the settings name none: one core is left to HTTP and encoding."""
+    return max(1, (os.cpu_count() or 1) - 1)
 
 
 class _Model:
@@ -77,7 +94,7 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, observer: Observer | None = None) -> None:
         self.device = choose_device(settings.device)
-        self._threads, self._max_queue = settings.threads, settings.max_queue
+        self._threads, self._max_queue = settings.threads or default_threads(), settings.max_queue
         self._observer = observer
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
@@ -180,13 +197,11 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            if self._threads:
-                torch.set_num_threads(self._threads)
+            torch.set_num_threads(self._threads)
             while not self._stopping:
                 self._turn()
         except BaseException:
-            _log.exception("the engine died")
-            raise
+            _log.exception("the engine died")  # /livez tells, and whoever watches it restarts the service
         finally:
             self._draining = True
             for future in list(self._where):
@@ -266,7 +281,7 @@ class Engine:
                 continue
             assembly, future = model.jobs[number]
             assembly.take(finished, slice(first, last), slice(int(attempts[first]), int(attempts[last])))
-            if model.scheduler.ended(number, last - first):
+            if model.scheduler.ended(number, int(last - first)):
                 self._learn(model, assembly)
                 self._forget(model, number)
                 self._settle(future, assembly.result(model.arena.network_s))

@@ -106,7 +106,8 @@ class Scheduler:
         """
         quarter = self.budget // 4
         granted: list[tuple[int, int, int]] = []
-        small_room = self.budget - (quarter if self._large else 0) - self._active[True] - self._active[False]
+        total = self._active[True] + self._active[False]
+        small_room = min(self.budget - total, self.budget - (quarter if self._large else 0) - self._active[True])
         while self._small:
             entry = self._small[0]
             count = min(entry.waiting, small_room)

@@ -1,0 +1,92 @@
+"""An engine with small real networks, and one with a field that fails as it is told."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.analytic import Gaussian
+from models.checkpoint import Checkpoint, load, save
+from models.decoder import Decoder
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from service.engine.engine import Engine
+from service.engine.job import Job
+from solvers.plan import resolve
+
+
+@dataclass(frozen=True)
+class Settings:
+    device: str = "cpu"
+    threads: int = 1
+    max_queue: int = 500
+
+
+@dataclass
+class Observed:
+    """Keeps what the engine reports."""
+
+    batches: list[tuple[str, int, int, int]]
+    cancelled_nfe: int = 0
+
+    def batch(self, model: str, rows: int, requests: int, solvers: int) -> None:
+        self.batches.append((model, rows, requests, solvers))
+
+    def cancelled(self, nfe: int) -> None:
+        self.cancelled_nfe += nfe
+
+
+class Field(nn.Module):
+    """The network of `net`, with a hook that sees every call and may raise."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.hook: Callable[[Tensor, Tensor], None] = lambda x, t: None
+
+    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        self.hook(x, t)
+        return self.inner(x, t, condition)
+
+
+@pytest.fixture(scope="session")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    torch.manual_seed(0)
+    model = ResidualMLP(ResidualMLPConfig(dim=2, hidden=32, blocks=1))
+    path = save(
+        tmp_path_factory.mktemp("repository"), "net", model, Decoder.identity((2,)), dataset={}, training={}, seed=0
+    )
+    return load(path)
+
+
+@pytest.fixture
+def gaussian(tmp_path: Path) -> Checkpoint:
+    return load(save(tmp_path, "gaussian", Gaussian(), Decoder.identity((2,)), dataset={}, training={}, seed=0))
+
+
+@pytest.fixture
+def observed() -> Observed:
+    return Observed([])
+
+
+@pytest.fixture
+def field(net: Checkpoint) -> Field:
+    return Field(net.velocity)
+
+
+@pytest.fixture
+def engine(net: Checkpoint, field: Field, observed: Observed) -> Iterator[Engine]:
+    made = Engine(Settings(), observed)
+    made.start()
+    made.load("net", 1, Checkpoint(field, net.decoder, net.card, net.path, net.digest))
+    yield made
+    made.stop()
+
+
+def job(num_samples: int = 1, *, model: str = "net", dtype: torch.dtype = torch.float32, **arguments: Any) -> Job:
+    """A job from solver arguments and job fields."""
+    own = {key: arguments.pop(key) for key in tuple(arguments) if key in Job.__dataclass_fields__}
+    return Job(model, 1, resolve(**arguments, dtype=dtype), num_samples, **own)

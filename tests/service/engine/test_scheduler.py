@@ -1,0 +1,121 @@
+"""The scheduler alone: no tensors, no threads."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.engine.scheduler import Entry, Scheduler
+
+
+def finish(scheduler: Scheduler, granted: list[tuple[int, int, int]]) -> set[int]:
+    return {number for number, _, count in granted if scheduler.ended(number, count)}
+
+
+def test_small_jobs_enter_in_order_and_together() -> None:
+    scheduler = Scheduler(64)
+    for number, samples in enumerate([3, 1, 16]):
+        scheduler.add(Entry(number, samples, cost=10))
+    assert scheduler.queued == 3
+    assert scheduler.grant() == [(0, 0, 3), (1, 0, 1), (2, 0, 16)]
+    assert scheduler.queued == 0
+    assert scheduler.running_jobs() == [0, 1, 2]
+
+
+def test_a_large_job_is_sliced_and_leaves_room_for_the_next_small_one() -> None:
+    scheduler = Scheduler(64)
+    scheduler.add(Entry(0, 100_000, cost=10))
+    assert scheduler.grant() == [(0, 0, 48)]
+    assert scheduler.grant() == []
+    scheduler.add(Entry(1, 1, cost=10))
+    assert scheduler.grant() == [(1, 0, 1)]
+    assert scheduler.ended(1, 1)
+    assert not scheduler.ended(0, 8)
+    assert scheduler.grant() == [(0, 48, 8)]
+
+
+def test_large_jobs_share_equally() -> None:
+    scheduler = Scheduler(64)
+    for number in range(3):
+        scheduler.add(Entry(number, 1000, cost=10))
+    granted = scheduler.grant()
+    assert [count for _, _, count in granted] == [16, 16, 16]
+
+
+def test_small_jobs_leave_a_quarter_to_waiting_large_ones() -> None:
+    scheduler = Scheduler(64)
+    scheduler.add(Entry(0, 1000, cost=10))
+    for number in range(1, 10):
+        scheduler.add(Entry(number, 16, cost=10))
+    granted = scheduler.grant()
+    assert sum(count for number, _, count in granted if number > 0) == 48
+    assert sum(count for number, _, count in granted if number == 0) == 16
+
+
+def test_a_whole_job_is_never_sliced_and_waits_for_room() -> None:
+    scheduler = Scheduler(64)
+    scheduler.add(Entry(0, 10, cost=10))
+    assert scheduler.grant() == [(0, 0, 10)]
+    scheduler.add(Entry(1, 60, cost=10, whole=True))
+    assert scheduler.grant() == []
+    assert scheduler.ended(0, 10)
+    assert scheduler.grant() == [(1, 0, 60)]
+
+
+def test_a_whole_job_larger_than_the_arena_runs_alone() -> None:
+    scheduler = Scheduler(64)
+    scheduler.add(Entry(0, 500, cost=10, whole=True))
+    assert scheduler.grant() == [(0, 0, 500)]
+
+
+def test_a_removed_job_frees_its_lanes_and_ends_silently() -> None:
+    scheduler = Scheduler(64)
+    scheduler.add(Entry(0, 1000, cost=10))
+    scheduler.grant()
+    scheduler.remove(0)
+    assert not scheduler.ended(0, 48)
+    assert len(scheduler) == 0
+    assert scheduler.backlog() == 0
+    scheduler.add(Entry(1, 1000, cost=10))
+    assert scheduler.grant() == [(1, 0, 48)]
+
+
+def test_dropping_what_waits_lets_the_job_end_with_its_lanes() -> None:
+    scheduler = Scheduler(64)
+    scheduler.add(Entry(0, 1000, cost=10))
+    scheduler.grant()
+    assert scheduler.first_waiting(0) == 48
+    scheduler.drop_waiting(0)
+    assert scheduler.grant() == []
+    assert scheduler.ended(0, 48)
+
+
+@given(
+    budget=st.integers(4, 200),
+    sizes=st.lists(st.tuples(st.integers(1, 500), st.booleans()), min_size=1, max_size=30),
+)
+def test_every_job_ends_and_every_sample_is_admitted_once(budget: int, sizes: list[tuple[int, bool]]) -> None:
+    scheduler = Scheduler(budget)
+    for number, (samples, whole) in enumerate(sizes):
+        scheduler.add(Entry(number, samples, cost=1, whole=whole))
+    admitted = dict.fromkeys(range(len(sizes)), 0)
+    ended: set[int] = set()
+    for _ in range(20_000):
+        granted = scheduler.grant()
+        for number, first, count in granted:
+            assert first == admitted[number]
+            assert not sizes[number][1] or count == sizes[number][0]
+            admitted[number] += count
+        assert granted, "the scheduler holds jobs but admits nothing into an empty arena"
+        ended |= finish(scheduler, granted)
+        if len(ended) == len(sizes):
+            break
+    assert [admitted[number] for number in range(len(sizes))] == [samples for samples, _ in sizes]
+    assert len(scheduler) == 0
+
+
+def test_the_backlog_counts_what_waits_and_half_of_what_runs() -> None:
+    scheduler = Scheduler(64)
+    scheduler.add(Entry(0, 10, cost=8))
+    assert scheduler.backlog() == pytest.approx(80)
+    scheduler.grant()
+    assert scheduler.backlog() == pytest.approx(40)
