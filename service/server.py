@@ -1,8 +1,13 @@
 """The HTTP server: its socket, its limits, and the one function that runs it until it is told to stop."""
 
+import contextlib
 import errno
+import logging
+import signal
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -11,8 +16,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.errors import MEDIA_TYPE, Kind, ProblemError
 from service.settings import Settings, StartError
+from service.state import Service
 
 _BACKLOG = 2048
+_log = logging.getLogger("pathline")
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -52,7 +59,10 @@ def url(bound: socket.socket) -> str:
 
 
 def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Serve until a signal says stop; requests that run then have `drain_s` seconds to finish.
+    """Serve until SIGTERM or SIGINT; requests that run then have `drain_s` seconds to finish.
+
+    From the signal on /readyz answers 503 and new work is refused, while the socket stays open for those who ask. A
+    second signal ends it at once.
 
     Args:
         app: The application, its service started.
@@ -72,20 +82,47 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
         backlog=_BACKLOG,
     )
-    _Server(config, on_ready).run(sockets=[bound])
+    _Server(config, app.state.service, settings.drain_s, on_ready).run(sockets=[bound])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server that says when it is ready."""
+    """uvicorn's server with signals of our own: its handler would close the socket first and exit with 143."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._on_ready = on_ready
+        self._service, self._drain_s, self._on_ready = service, drain_s, on_ready
+        self._drained_by: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._on_ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._drained_by is not None:
+            self.should_exit = self.force_exit = True
+            return
+        _log.info("%s: finishing what runs, for at most %g s", signal.Signals(sig).name, self._drain_s)
+        self._drained_by = time.monotonic() + self._drain_s
+        self._service.drain()
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._drained_by is not None and not self.should_exit:
+            late = time.monotonic() > self._drained_by
+            if late:
+                self.config.timeout_graceful_shutdown = 1
+            # When the engine is empty, uvicorn still waits for answers that are on their way.
+            self.should_exit = late or self._service.engine.active_jobs == 0
+        return await super().on_tick(counter)
 
 
 def _limited(most: int) -> type[HttpToolsProtocol]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers.errors import SolverError
 from solvers.grids import GRIDS
@@ -68,18 +69,22 @@ class Solver:
         the characteristic polynomial (Hairer I, III.9 and Hairer & Wanner II, V.1).
         """
         grows = self._multistep_grows if self.multistep_order else self._polynomial_grows
-        grid = np.linspace(0, 8, 8001)[1:]
-        first = next(float(x) for x in grid if grows(float(x)))
-        low, high = first - 1e-3, first
+        first = next(x for x in np.arange(1, 400) / 50 if grows(float(x)))
+        low, high = float(first) - 0.02, float(first)
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (low, middle) if grows(middle) else (middle, high)
         return low
 
-    def _polynomial_grows(self, x: float) -> bool:
+    @cached_property
+    def _stability_polynomial(self) -> NDArray[np.float64]:
+        """R(z) = 1 + sum_k z^k b A^(k-1) 1, lowest power first."""
         s = self.tableau.used_stages
         a, b = self.tableau.matrix[:s, :s], np.array(self.tableau.b[:s])
-        return float(abs(1 - x * b @ np.linalg.solve(np.eye(s) + x * a, np.ones(s)))) > 1 + 1e-13
+        return np.array([1.0, *(b @ np.linalg.matrix_power(a, k) @ np.ones(s) for k in range(s))])
+
+    def _polynomial_grows(self, x: float) -> bool:
+        return abs(float(np.polynomial.polynomial.polyval(-x, self._stability_polynomial))) > 1 + 1e-13
 
     def _multistep_grows(self, x: float) -> bool:
         weights = ADAMS_BASHFORTH[self.multistep_order]

@@ -155,4 +155,4 @@ class _Results:
 
     def solution(self) -> Solution:
         status = tuple(status_of(int(code)) for code in self.code)
-        return Solution(self.x, self.t, self.nfe, status, self.trace(), self.saved, self.solve.settings)
+        return Solution(self.x, self.t, self.nfe, status, self.trace(), self.saved, dict(self.solve.settings))

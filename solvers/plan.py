@@ -143,7 +143,7 @@ def resolve(
             entry,
             *checked,
             *_check_control(entry, error_control, controller, first_step, span),
-            max_nfe,
+            int(max_nfe),
             span,
         )
     if given and not entry.adaptive:
@@ -220,6 +220,8 @@ def _adaptive(
 
 
 def _check_span(t_span: Sequence[float]) -> tuple[float, float]:
+    if not isinstance(t_span, Sequence | np.ndarray) or isinstance(t_span, str):
+        raise SolverError("t_span", f"t_span must be two finite numbers (start, end), got {t_span!r}")
     if len(t_span) != 2 or not all(_is_number(t) and math.isfinite(t) for t in t_span):
         raise SolverError("t_span", f"t_span must be two finite numbers (start, end), got {list(t_span)}")
     if t_span[0] == t_span[1]:
@@ -266,11 +268,11 @@ def _check_control(
             f"unknown error_control {error_control!r}; use one of {', '.join(ERROR_CONTROLS)}",
         )
     chosen = ("paper" if entry.name == "dopri5" else "i") if controller is None else controller
-    if chosen not in CONTROLLERS:
+    if not isinstance(chosen, str) or chosen not in CONTROLLERS:
         raise SolverError("controller", f"unknown controller {controller!r}; use one of {', '.join(CONTROLLERS)}")
     if first_step is not None and not (_is_number(first_step) and 0 < first_step <= abs(span[1] - span[0])):
         raise SolverError(
             "first_step",
             f"first_step must be over 0 and at most the span {abs(span[1] - span[0]):g}, got {first_step!r}",
         )
-    return error_control == "batch", chosen, first_step
+    return error_control == "batch", chosen, None if first_step is None else float(first_step)

@@ -79,7 +79,12 @@ def check_save_at(solve: Plan | Adaptive, save_at: Sequence[float] | None) -> ND
     """
     if save_at is None:
         return None
-    times = np.array(save_at, dtype=np.float64).reshape(-1)
+    try:
+        times = np.array(save_at, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise SolverError("save_at", f"save_at must hold numbers, got {save_at!r}") from None
+    if times.ndim != 1:
+        raise SolverError("save_at", f"save_at must be a list of times, got {save_at!r}")
     start, end = solve.t_span
     for t in times[~np.isfinite(times)]:
         raise SolverError("save_at", f"save_at must hold finite times, got {t}")

@@ -46,7 +46,7 @@ class Assembly:
         self.x[torch.from_numpy(index)] = finished.x[part].cpu()
         self.t[index], self.nfe[index] = finished.t[part], finished.nfe[part]
         self.code[index], self._grid_steps[index] = finished.status[part], finished.grid_steps[part]
-        if steps.stop > steps.start and self.job.trace != "none":
+        if steps.stop > steps.start:
             self._samples.append(np.repeat(index, finished.attempts[part]))
             self._steps.append(finished.steps[steps])
 

@@ -73,7 +73,7 @@ class JobResult:
         x: (n, *event) the states reached.
         saved: (n, M, *event) states at `save_at`, NaN where a sample did not get there; or None.
         t, nfe, status: (n,) the time reached, the calls, and a `Status` value for each sample.
-        trace: every attempted step (for `none` and for plans under `summary` it is empty: the grid says it all).
+        trace: every attempted step; for plans empty unless `full` is asked for, as the grid says it all.
         rows: network rows spent on the job.
         queue_s, solve_s, network_s: seconds waited, solved, and in network calls that the job took part in.
     """

@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,53 @@ def test_serves_over_sockets(process: tuple[Any, list[str]]) -> None:
         _many_connections(base)
         assert http.get("/livez").status_code == 200
     running.send_signal(signal.SIGINT)
-    assert running.wait(20) == 130
+    assert running.wait(20) == 0
     assert "Traceback" not in running.stdout.read()
+
+
+SLOW = {"model": "moons", "num_samples": 400, "solver": "euler", "steps": 4000, "seed": 1}
+
+
+def test_sigterm_finishes_what_runs_and_refuses_the_rest(process: tuple[Any, list[str]]) -> None:
+    running, lines = process
+    base = _base(lines)
+    with ThreadPoolExecutor(3) as pool, httpx.Client(base_url=base, timeout=60) as http:
+        expected = http.post("/v1/sample", json={**SLOW, "steps": 10}).json()["nfe"]
+        assert expected == 10
+        accepted = [pool.submit(httpx.post, f"{base}/v1/sample", json=SLOW, timeout=60) for _ in range(3)]
+        _until(lambda: "pathline_active_jobs 3.0" in http.get("/metrics").text)
+        running.send_signal(signal.SIGTERM)
+        _until(lambda: http.get("/readyz").status_code == 503)
+        refused = http.post("/v1/sample", json=SLOW)
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/draining")
+        assert refused.headers["Retry-After"]
+        assert http.get("/livez").status_code == 200
+        assert [(each.result().status_code, each.result().json()["nfe"]) for each in accepted] == [(200, 4000)] * 3
+    assert running.wait(20) == 0
+    assert "Traceback" not in running.stdout.read()
+
+
+def test_the_drain_time_ends_what_takes_longer(environment: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    environment.setenv("PATHLINE_DRAIN_S", "0.5")
+    running, lines = request.getfixturevalue("process")
+    base = _base(lines)
+    with ThreadPoolExecutor(1) as pool:
+        long = {**SLOW, "num_samples": 100_000, "steps": 10_000, "timeout_s": 300}
+        answer = pool.submit(httpx.post, f"{base}/v1/sample", json=long, timeout=60)
+        _until(lambda: "pathline_active_jobs 1.0" in httpx.get(f"{base}/metrics").text)
+        begin = time.monotonic()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
+        assert time.monotonic() - begin < 10
+        with pytest.raises(httpx.HTTPError):
+            answer.result().raise_for_status()
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def _large_body(base: str) -> None:
