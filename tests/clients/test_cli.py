@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,10 @@ if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
 
 Capture = pytest.CaptureFixture[str]
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
 
 
 def one_line(capsys: Capture) -> str:
@@ -39,7 +42,7 @@ class TestSample:
         assert (result.nfe, result.status, result.seed) == (56, "success", 2**63 - 1)
         assert result.trace.sample.tolist() == [0, 0, 4, 4, 8, 8]
         assert result.latency.solve_s == pytest.approx(0.3)
-        assert os.listdir(tmp_path) == ["out.npz"]
+        assert names(tmp_path) == ["out.npz"]
 
     def test_npy_and_csv_hold_the_same_bits(self, tmp_path: Path) -> None:
         for name in ("out.npy", "out.csv"):
@@ -56,9 +59,20 @@ class TestSample:
         command += " --model-version 2 --first-index 7 --no-decode --on-timeout partial --error-control sample"
         assert main([*command.split(), "--seed", "0", "-o", str(tmp_path / "o.npy")]) == 0
         assert json.loads(service.seen[0]["body"]) == {
-            "model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 20, "grid": "uniform",
-            "max_nfe": 99, "trace": "none", "timeout_s": 5.0, "version": 2, "first_index": 7, "decode": False,
-            "on_timeout": "partial", "error_control": "sample",
+            "model": "moons",
+            "num_samples": 2,
+            "seed": 0,
+            "solver": "rk4",
+            "steps": 20,
+            "grid": "uniform",
+            "max_nfe": 99,
+            "trace": "none",
+            "timeout_s": 5.0,
+            "version": 2,
+            "first_index": 7,
+            "decode": False,
+            "on_timeout": "partial",
+            "error_control": "sample",
         }
 
     def test_without_a_file_a_summary_is_shown(self, capsys: Capture) -> None:
@@ -115,7 +129,7 @@ class TestSample:
         path.write_bytes(b"old")
         assert main(["sample", "moons", "-o", str(path)]) == 1
         assert one_line(capsys) == f"pathline: {path}: not written (No space left on device); nothing is left of it"
-        assert (os.listdir(tmp_path), path.read_bytes()) == (["out.npy"], b"old")
+        assert (names(tmp_path), path.read_bytes()) == (["out.npy"], b"old")
 
     def test_an_error_on_the_second_page_leaves_nothing_behind(
         self, service: FakeService, tmp_path: Path, capsys: Capture
@@ -128,7 +142,7 @@ class TestSample:
             assert main(["sample", "moons", "-n", "4", "--batch", "2", "-o", str(tmp_path / f"o.{extension}")]) == 1
             assert one_line(capsys) == "pathline: too slow [504, request r-1]"
             service.replies = []
-        assert os.listdir(tmp_path) == []
+        assert names(tmp_path) == []
 
 
 @pytest.mark.usefixtures("live")

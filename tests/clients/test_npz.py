@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pathline import Client, SampleResult
 from pathline._npz import decode
-from pathline._request import sample_request
+from pathline._request import SampleRequest, sample_request
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LAST_SEED = 2**63 - 1
 
 
-def answer(service: FakeService, **options: Any) -> tuple[bytes, pathline._npz.SampleRequest]:
+def answer(service: FakeService, **options: Any) -> tuple[bytes, SampleRequest]:
     request = sample_request("moons", 5, LAST_SEED, options)
     return service.answer("POST", "/v1/sample", {}, request.body)[2], request
 
@@ -63,6 +63,17 @@ def test_failures_saved_states_and_quantiles(service: FakeService) -> None:
     np.testing.assert_array_equal(result.saved_t, [0.0, 0.5])
     assert np.isnan(result.trace.quantiles["q50"]).all()
     assert "max_nfe (1 of 5 failed)" in str(result)
+
+
+def test_an_empty_trace_and_other_memory_layouts(service: FakeService) -> None:
+    def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+        arrays["samples"] = np.asfortranarray(np.arange(30.0).reshape(5, 2, 3))
+        arrays.update({f"trace_{name}": np.zeros(0) for name in ("sample", "t", "h", "error", "accepted")})
+
+    service.change = change
+    result = decoded(service)
+    np.testing.assert_array_equal(result.samples, np.arange(30.0).reshape(5, 2, 3))
+    assert (len(result.trace), result.trace.sample.dtype, result.trace.accepted.dtype) == (0, np.int64, np.bool_)
 
 
 def test_status_may_be_small_integers(service: FakeService) -> None:

@@ -10,6 +10,7 @@ import pathline
 import pytest
 from pathline import AsyncClient, Client, RetryPolicy
 from pathline._retry import Attempts
+from pathline.errors import BY_SLUG
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -95,6 +96,6 @@ def test_a_wait_beyond_the_budget_is_not_begun(service: FakeService, client: Cli
 )
 def test_what_waiting_does_not_help_is_not_retried(service: FakeService, client: Client, slug: str) -> None:
     service.replies = [service.problem(503 if slug == "model-unavailable" else 500, slug)] * 2
-    with pytest.raises(pathline.errors.BY_SLUG[slug]):
+    with pytest.raises(BY_SLUG[slug]):
         client.sample("moons")
     assert len(service.seen) == 1

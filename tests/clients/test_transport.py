@@ -72,9 +72,12 @@ def test_the_connection_breaks_before_an_answer() -> None:
 
 
 def test_the_answer_is_cut_off_half_way() -> None:
-    with answering(HEAD + b"PK") as url, Client(url, retry=TWICE) as client:
-        with pytest.raises(pathline.IncompleteAnswer, match="cut off half-way") as caught:
-            client.sample("moons")
+    with (
+        answering(HEAD + b"PK") as url,
+        Client(url, retry=TWICE) as client,
+        pytest.raises(pathline.IncompleteAnswer, match="cut off half-way") as caught,
+    ):
+        client.sample("moons")
     assert caught.value.attempts == 2
     assert isinstance(caught.value, pathline.ProtocolError)
 
@@ -89,13 +92,19 @@ def test_the_async_client_sees_the_same() -> None:
 
 
 def test_silence_ends_in_a_timeout_that_is_not_repeated() -> None:
-    with answering(None) as url, Client(url, timeout=0.05, retry=TWICE) as client:
-        with pytest.raises(pathline.RequestTimeout, match="did not answer in time") as caught:
-            client.sample("moons", timeout_s=0.05)
+    with (
+        answering(None) as url,
+        Client(url, timeout=0.05, retry=TWICE) as client,
+        pytest.raises(pathline.RequestTimeout, match="did not answer in time") as caught,
+    ):
+        client.sample("moons", timeout_s=0.05)
     assert caught.value.attempts == 1
 
 
 def test_something_that_is_not_http() -> None:
-    with answering(b"SSH-2.0-OpenSSH\r\n") as url, Client(url, retry=TWICE) as client:
-        with pytest.raises(pathline.ConnectionLost):
-            client.models()
+    with (
+        answering(b"SSH-2.0-OpenSSH\r\n") as url,
+        Client(url, retry=TWICE) as client,
+        pytest.raises(pathline.ConnectionLost),
+    ):
+        client.models()

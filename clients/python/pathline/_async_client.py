@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
 import httpx
 
@@ -68,7 +68,7 @@ class AsyncClient:
         steps: int | None = None,
         rtol: float | None = None,
         atol: float | None = None,
-        seed: int | None = None,
+        seed: SupportsIndex | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleResult:
         """Draw samples; arguments, result and errors as in `Client.sample`."""
@@ -85,7 +85,7 @@ class AsyncClient:
         steps: int | None = None,
         rtol: float | None = None,
         atol: float | None = None,
-        seed: int | None = None,
+        seed: SupportsIndex | None = None,
         **options: Unpack[SampleOptions],
     ) -> AsyncIterator[SampleResult]:
         """Draw samples page by page (``async for``); arguments and errors as in `Client.iter_samples`."""
@@ -117,7 +117,7 @@ class AsyncClient:
         solvers: Sequence[Spec],
         num_samples: int = 256,
         *,
-        seed: int | None = None,
+        seed: SupportsIndex | None = None,
         steps: int = 20,
         **options: Unpack[SampleOptions],
     ) -> Comparison:

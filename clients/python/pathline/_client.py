@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
 import httpx
 
@@ -66,7 +66,7 @@ class Client:
         steps: int | None = None,
         rtol: float | None = None,
         atol: float | None = None,
-        seed: int | None = None,
+        seed: SupportsIndex | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleResult:
         """Draw samples.
@@ -99,7 +99,7 @@ class Client:
         steps: int | None = None,
         rtol: float | None = None,
         atol: float | None = None,
-        seed: int | None = None,
+        seed: SupportsIndex | None = None,
         **options: Unpack[SampleOptions],
     ) -> Iterator[SampleResult]:
         """Draw `total` samples of one seed, page by page, holding one page in memory.
@@ -149,7 +149,7 @@ class Client:
         solvers: Sequence[Spec],
         num_samples: int = 256,
         *,
-        seed: int | None = None,
+        seed: SupportsIndex | None = None,
         steps: int = 20,
         **options: Unpack[SampleOptions],
     ) -> Comparison:

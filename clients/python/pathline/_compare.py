@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -103,7 +103,7 @@ def compare(
     model: str,
     specs: Sequence[Spec],
     num_samples: int,
-    seed: int | None,
+    seed: SupportsIndex | None,
     steps: int,
     options: Mapping[str, Any],
 ) -> Flow[Comparison]:
@@ -124,7 +124,7 @@ def compare(
         results.append((yield from core.sample(sample_request(model, num_samples, chosen, given))))
     mean, greatest = _distances(results)
     return Comparison(
-        model, chosen, num_samples, tuple(_row(result) for result in results), mean, greatest, tuple(results)
+        model, results[0].seed, num_samples, tuple(_row(result) for result in results), mean, greatest, tuple(results)
     )
 
 

@@ -8,7 +8,7 @@ import operator
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, SupportsIndex, TypedDict
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class SampleOptions(TypedDict, total=False):
     x0: Any
     t_span: tuple[float, float]
     trace: Literal["none", "summary", "full"]
-    save_at: Sequence[float] | None
+    save_at: Sequence[float] | np.ndarray | None
     decode: bool
     timeout_s: float | None
     on_timeout: Literal["error", "partial"]
@@ -95,7 +95,9 @@ def draw_seed() -> int:
     return secrets.randbelow(SEED_LIMIT)
 
 
-def sample_request(model: str, num_samples: int | None, seed: int | None, options: Mapping[str, Any]) -> SampleRequest:
+def sample_request(
+    model: str, num_samples: int | None, seed: SupportsIndex | None, options: Mapping[str, Any]
+) -> SampleRequest:
     """Build a request; only what was given is sent, so an older service is not bothered with newer fields.
 
     Raises:
@@ -130,7 +132,9 @@ class Pages:
         ValueError: A value cannot be paged, or as `sample_request`.
     """
 
-    def __init__(self, model: str, total: int, batch: int, seed: int | None, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: str, total: int, batch: int, seed: SupportsIndex | None, options: Mapping[str, Any]
+    ) -> None:
         self._total, self._batch = _integer("total", total), _integer("batch", batch)
         if self._total < 1 or self._batch < 1:
             raise ValueError(f"total={total} and batch={batch}: both must be at least 1")

@@ -1,0 +1,157 @@
+"""The SDK against the real service: in the same process over ASGI, and as a server of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pathline
+import pytest
+import torch
+from pathline import AsyncClient, Client, RetryPolicy
+from pathline.cli import main
+
+from models.analytic import Gaussian, GaussianConfig
+from models.checkpoint import save
+from models.decoder import Decoder
+from models.noise import noise
+from service.app import create_app
+from service.settings import Settings
+
+SEED = 2**63 - 1
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkpoints")
+    save(root, "gaussian", Gaussian(GaussianConfig()), Decoder.identity((2,)), dataset={}, training={}, seed=0)
+    return root
+
+
+@pytest.fixture(scope="module")
+def served(repository: Path) -> Iterator[str]:
+    """Run `python -m service` as a user would and return its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {"PATHLINE_PORT": str(port), "PATHLINE_MODELS_DIR": str(repository), "PATHLINE_DEVICE": "cpu"}
+    environment = {**os.environ, **settings, "PATHLINE_THREADS": "1", "NO_PROXY": "127.0.0.1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        patient = RetryPolicy(max_attempts=300, max_total_s=60, base_s=0.2, cap_s=0.2)
+        with Client(url, retry=patient) as client:
+            client.models()
+        yield url
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def client(served: str) -> Iterator[Client]:
+    with Client(served) as client:
+        yield client
+
+
+@asynccontextmanager
+async def in_process(repository: Path) -> AsyncIterator[AsyncClient]:
+    app = create_app(Settings(models_dir=repository, device="cpu", threads=1))
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), AsyncClient("http://service", transport=transport) as client:
+        yield client
+
+
+def exact(count: int, first: int = 0) -> np.ndarray:
+    start = noise(SEED, first, count, (2,), torch.float64)
+    return Gaussian(GaussianConfig()).exact(start).numpy()
+
+
+def test_in_process_over_asgi(repository: Path) -> None:
+    async def run() -> tuple[pathline.SampleResult, list[pathline.ModelInfo]]:
+        async with in_process(repository) as client:
+            return await client.sample("gaussian", 64, rtol=1e-8, atol=1e-8, seed=SEED), await client.models()
+
+    result, models = asyncio.run(run())
+    np.testing.assert_allclose(result.samples, exact(64), atol=1e-6)
+    assert result.seed == SEED
+    assert result.ok
+    assert [info.name for info in models] == ["gaussian"]
+
+
+def test_samples_are_those_of_the_seed(client: Client) -> None:
+    result = client.sample("gaussian", 64, rtol=1e-8, atol=1e-8, seed=SEED, trace="full", save_at=[0.5])
+    np.testing.assert_allclose(result.samples, exact(64), atol=1e-6)
+    assert (result.seed, result.model, result.version) == (SEED, "gaussian", 1)
+    assert result.nfe == result.nfe_per_sample.max()
+    np.testing.assert_array_equal(result.t, np.ones(64))
+    assert result.status_per_sample.tolist() == ["success"] * 64
+    assert set(result.trace.sample.tolist()) == set(range(64))
+    assert result.saved is not None
+    assert result.saved.shape == (64, 1, 2)
+    np.testing.assert_array_equal(result.saved_t, [0.5])
+    assert result.latency.total_s is not None
+    assert result.latency.total_s > 0
+
+
+def test_pages_are_one_call_bit_for_bit(client: Client) -> None:
+    whole = client.sample("gaussian", 100, solver="rk4", steps=20, seed=SEED)
+    pages = list(client.iter_samples("gaussian", 100, 33, solver="rk4", steps=20, seed=SEED))
+    assert whole.deterministic
+    np.testing.assert_array_equal(np.concatenate([page.samples for page in pages]), whole.samples)
+
+
+def test_descriptions(client: Client) -> None:
+    info = client.model("gaussian")
+    assert (info.version, info.event_shape, info.data_shape) == (1, (2,), (2,))
+    solvers = {solver.name: solver for solver in client.solvers()}
+    assert solvers["dopri5"].adaptive
+    assert not solvers["rk4"].adaptive
+    assert solvers["rk4"].order == 4
+    assert solvers["rk4"].cost
+
+
+def test_comparing(client: Client) -> None:
+    table = client.compare("gaussian", ["euler", "rk4", "dopri5@1e-8"], 64, seed=SEED)
+    assert [row.nfe for row in table.rows[:2]] == [20, 80]
+    assert table.distances[0, 2] > table.distances[1, 2] > 0
+    assert "rk4-20" in str(table)
+
+
+def test_errors_are_typed(client: Client) -> None:
+    with pytest.raises(pathline.UnknownModel, match="gaussian"):
+        client.sample("circles")
+    with pytest.raises(pathline.UnknownVersion):
+        client.sample("gaussian", version=99)
+    with pytest.raises(pathline.InvalidRequest) as caught:
+        client.sample("gaussian", solver="rk4", steps=5, rtol=1e-3)
+    assert caught.value.errors[0]["field"]
+    assert re.fullmatch(r"[0-9a-f]{32}", caught.value.request_id)
+
+
+def test_the_command_line(served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "out.npy"
+    command = ["sample", "gaussian", "-n", "50", "--batch", "20", "--rtol", "1e-8", "--atol", "1e-8"]
+    assert main([*command, "--seed", str(SEED), "--first-index", "5", "-o", str(path), "--url", served]) == 0
+    np.testing.assert_allclose(np.load(path), exact(50, first=5), atol=1e-6)
+    for other in ("models", "solvers"):
+        assert main([other, "--url", served]) == 0
+    assert "gaussian" in capsys.readouterr().out
