@@ -165,7 +165,7 @@ def find(name: str) -> Solver:
     Raises:
         SolverError: naming those there are.
     """
-    if name not in _SOLVERS:
+    if not isinstance(name, str) or name not in _SOLVERS:
         raise SolverError("solver", f"unknown solver {name!r}; use one of {', '.join(_SOLVERS)}")
     return _SOLVERS[name]
 

@@ -49,15 +49,13 @@ def gaussian(x: Tensor, t: Tensor, m: float = 2.0, s: float = 0.5) -> Tensor:
     return m + (t * s**2 - (1 - t)) / ((1 - t) ** 2 + t**2 * s**2) * (x - t * m)
 
 
-def swing(x: Tensor, t: Tensor) -> Tensor:
-    """y_i' = w_i cos(w_i t + 1) y_i with w from 2 to 3; smooth, not autonomous, of no special symmetry."""
-    w = torch.linspace(2, 3, x.shape[1], dtype=x.dtype)
-    return w * torch.cos(w * t[:, None] + 1) * x
+def fall(x: Tensor, t: Tensor) -> Tensor:
+    """y_i' = -w_i (1 + t) y_i^2, w from 1 to 1.5: smooth, neither linear nor autonomous, of no special symmetry."""
+    return -torch.linspace(1, 1.5, x.shape[1], dtype=x.dtype) * (1 + t[:, None]) * x**2
 
 
-def swing_exact(x0: Tensor, start: float, end: float) -> Tensor:
-    w = torch.linspace(2, 3, x0.shape[1], dtype=x0.dtype)
-    return x0 * torch.exp(torch.sin(w * end + 1) - torch.sin(w * start + 1))
+def fall_exact(x0: Tensor, t: float) -> Tensor:
+    return x0 / (1 + x0 * torch.linspace(1, 1.5, x0.shape[1], dtype=x0.dtype) * (t + t * t / 2))
 
 
 @dataclass

@@ -1,0 +1,136 @@
+"""The one list of solvers, the orders that it states, and methods that are added to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from solvers import SolverError, Status, catalogue, integrate, resolve
+from solvers.grids import times
+from solvers.tableaus import Tableau
+from tests.solvers.support import Watched, decay, fall, fall_exact, gaussian, ones, slope
+
+ENTRIES = list(catalogue.solvers().values())
+
+
+def test_the_standard_names() -> None:
+    names = "euler midpoint heun2 ralston2 bosh3 rk4 rk4_38 dopri5 tsit5 ab2 ab3 ab4"
+    assert list(catalogue.solvers()) == names.split()
+    kinds = {name: entry.kind for name, entry in catalogue.solvers().items()}
+    assert [name for name, kind in kinds.items() if kind == "adaptive"] == ["bosh3", "dopri5", "tsit5"]
+    assert [name for name, kind in kinds.items() if kind == "multistep"] == ["ab2", "ab3", "ab4"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_entries_describe_themselves(entry: catalogue.Solver) -> None:
+    shown = json.loads(json.dumps(entry.describe()))
+    assert shown["name"] == entry.name
+    assert shown["order"] == entry.order
+    assert shown["reference"]
+    assert shown["stability_limit"] > 0
+    assert (shown["embedded_order"] is not None) == entry.adaptive
+    assert set(shown["parameters"]) >= {"steps", "grid"}
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("euler", 2), ("heun2", 2), ("bosh3", 2.5127), ("rk4_38", 2.7853), ("dopri5", 3.3066), ("tsit5", 3.5068)],
+)
+def test_stability_limits(name: str, limit: float) -> None:
+    """As published; and a step beside the limit shrinks or grows as it says."""
+    entry = catalogue.find(name)
+    assert entry.stability_limit == pytest.approx(limit, abs=2e-4)
+
+    def size(z: float) -> float:
+        return abs(integrate(lambda x, t: -z * x, ones(), solver=name, steps=1).x.item())
+
+    assert size(entry.stability_limit * 0.999) < 1 < size(entry.stability_limit * 1.001)
+
+
+@pytest.mark.parametrize("width", [1, 100, 1000])
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_observed_orders(entry: catalogue.Solver, width: int, uneven: bool) -> None:
+    """Regression of log error on log steps, for every method with fixed steps, on even and uneven grids."""
+    counts = [64, 128, 256] if entry.kind == "multistep" else [24, 48, 96]
+    start = "rk" if entry.kind == "multistep" else None
+    x0 = torch.linspace(0.6, 1.2, 5).double()[:, None].expand(5, width)
+    exact = fall_exact(x0, 1.0)
+    errors = []
+    for steps in counts:
+        grid = {"name": "shift", "value": 3.0} if uneven else "uniform"
+        found = integrate(fall, x0, solver=entry.name, steps=steps, start=start, grid=grid).x
+        errors.append((found - exact).square().mean().sqrt().item())
+    assert entry.order - 0.25 < slope(counts, errors) < entry.order + 0.7
+
+
+HEUN_EULER = Tableau(
+    "heun_euler",
+    a=((), (1.0,)),
+    b=(0.5, 0.5),
+    order=2,
+    b_hat=(1.0, 0.0),
+    embedded_order=1,
+    reference="Hairer I, II.4",
+)
+
+
+@pytest.fixture
+def heun_euler() -> Iterator[catalogue.Solver]:
+    yield catalogue.register(HEUN_EULER)
+    catalogue.unregister("heun_euler")
+
+
+def test_a_registered_tableau_is_a_solver_with_fixed_steps(heun_euler: catalogue.Solver) -> None:
+    assert (heun_euler.kind, heun_euler.order, heun_euler.describe()["fsal"]) == ("adaptive", 2, False)
+    watched = Watched(decay)
+    solution = integrate(watched, ones(), solver="heun_euler", steps=10)
+    assert solution.x.item() == integrate(decay, ones(), solver="heun2", steps=10).x.item()
+    assert watched.calls == solution.nfe[0] == 20
+    with pytest.raises(ValueError, match="registered already"):
+        catalogue.register(HEUN_EULER)
+
+
+@pytest.mark.parametrize("first_step", [None, 0.2])
+def test_a_registered_pair_runs_under_error_control(heun_euler: catalogue.Solver, first_step: float | None) -> None:
+    watched = Watched(gaussian)
+    solution = integrate(watched, ones(), solver="heun_euler", rtol=1e-4, atol=1e-4, first_step=first_step)
+    assert solution.status == (Status.SUCCESS,)
+    assert abs(solution.x.item() - 2.5) < 2e-3
+    accepted, attempts = int(solution.trace.accepted.sum()), len(solution.trace)
+    # Without FSAL: v at the start, the trial step, one call an attempt, and v again after each step but the last.
+    expected = 1 + (first_step is None) + attempts + accepted - 1
+    assert watched.calls == solution.nfe[0] == expected
+    assert attempts > 10
+    with pytest.raises(SolverError, match="heun_euler has no dense output; give it steps"):
+        integrate(gaussian, ones(), solver="heun_euler", save_at=[0.5])
+
+
+@pytest.mark.parametrize("max_nfe", range(1, 40))
+def test_max_nfe_holds_without_fsal(heun_euler: catalogue.Solver, max_nfe: int) -> None:
+    watched = Watched(gaussian)
+    solution = integrate(watched, ones(), solver="heun_euler", rtol=1e-7, atol=1e-7, max_nfe=max_nfe)
+    assert watched.calls == solution.nfe[0] <= max_nfe
+    assert solution.status == (Status.MAX_NFE,)
+
+
+def test_it_is_gone_afterwards() -> None:
+    with pytest.raises(SolverError, match="unknown solver 'heun_euler'"):
+        resolve(solver="heun_euler", steps=3)
+    with pytest.raises(KeyError):
+        catalogue.unregister("heun_euler")
+
+
+def test_cost_formulas_hold() -> None:
+    for name, entry in catalogue.solvers().items():
+        steps = 12
+        per_step = int(resolve(solver=name, steps=steps).nfe_bound / steps)
+        fixed = f"{per_step} N" if per_step > 1 else "N"
+        assert entry.cost.endswith((f"fixed: {fixed}", fixed, "(start: rk)"))
+        if entry.kind == "multistep":
+            extra = resolve(solver=name, steps=steps, start="rk").nfe_bound - steps
+            assert entry.cost == f"N (start: ramp), N + {extra} (start: rk)"
+    assert len(times("uniform", 12, (0.0, 1.0))) == 13
