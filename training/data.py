@@ -128,7 +128,8 @@ def _mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
 
     train, test, source = mnist.load(data_dir)
     chosen = draws.generator(seed, Purpose.DATA).permutation(len(train))[: config.samples]
-    unseen = draws.generator(seed, Purpose.FRESH).permutation(len(test))[: 2 * _FRESH]
+    fresh = min(_FRESH, len(test) // 2)
+    unseen = draws.generator(seed, Purpose.FRESH).permutation(len(test))[: 2 * fresh]
     if config.components > min(len(chosen), train.shape[1]):
         raise DataError(f"{len(chosen)} digits are too few for data.components = {config.components}")
     pixels = train[chosen].astype(np.float64) / 255
@@ -140,9 +141,9 @@ def _mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
     held_out = (held_out / scale).astype(np.float32)
     return DataSet(
         train=(latent / scale).astype(np.float32),
-        reference=held_out[:_FRESH],
-        second_reference=held_out[_FRESH:],
-        reference_text=f"{_FRESH} digits of MNIST's test set, in the same components",
+        reference=held_out[:fresh],
+        second_reference=held_out[fresh:],
+        reference_text=f"{fresh} digits of MNIST's test set, in the same components",
         decoder=Decoder.pca(
             mean=torch.from_numpy(np.asarray(pca.mean_, dtype=np.float32)),
             components=torch.from_numpy(np.asarray(pca.components_, dtype=np.float32)),

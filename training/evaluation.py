@@ -31,9 +31,10 @@ def swd(a: ArrayLike, b: ArrayLike, projections: int = 200, seed: int = 0) -> fl
     Raises:
         ValueError: a sample is empty, shapes do not fit, or a number is not finite.
     """
-    x, y = (np.asarray(s, dtype=np.float64).reshape(len(np.asarray(s)), -1) for s in (a, b))
-    if not len(x) or not len(y) or x.shape[1] != y.shape[1]:
-        raise ValueError(f"samples of shapes {np.shape(a)} and {np.shape(b)}; needed: (n, *event) and (m, *event)")
+    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if x.shape[1:] != y.shape[1:] or not x.size or not y.size:
+        raise ValueError(f"samples have shapes {x.shape} and {y.shape}; needed are (n, *event) and (m, *event)")
+    x, y = x.reshape(len(x), -1), y.reshape(len(y), -1)
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise ValueError("a sample holds a number that is not finite; leave such rows out and count them")
     directions = np.random.default_rng(seed).standard_normal((x.shape[1], projections))

@@ -1,0 +1,81 @@
+from pathlib import Path
+
+import pytest
+
+from training.config import CONFIGS, DATASETS, load_recipe
+from training.errors import UsageError
+
+GOOD = 'name = "m"\nepochs = 3\n[data]\nname = "moons"\n'
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_recipe_ships_for_every_data_set(name: str):
+    recipe = load_recipe(CONFIGS / f"{name}.toml")
+    assert (recipe.name, recipe.data.name) == (name, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "hidden", "blocks"), [("moons", 300, 256, 4), ("circles", 300, 256, 4), ("mnist", 500, 512, 6)]
+)
+def test_paper_recipes(name: str, epochs: int, hidden: int, blocks: int):
+    recipe = load_recipe(CONFIGS / f"{name}.toml")
+    assert (recipe.epochs, recipe.network.hidden, recipe.network.blocks) == (epochs, hidden, blocks)
+    assert (recipe.learning_rate, recipe.batch_size, recipe.ema) == (1e-3, 256, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (GOOD.replace("3", "0"), ["recipe.toml", "epochs is 0", "greater than or equal to 1"]),
+        (GOOD.replace("3", "-4"), ["epochs is -4"]),
+        (GOOD.replace("3", '"many"'), ["epochs is 'many'", "integer"]),
+        ("epoch = 3\n" + GOOD, ["epoch is unknown", "epochs", "learning_rate"]),
+        ("learning_rate = nan\n" + GOOD, ["learning_rate is nan"]),
+        ("learning_rate = inf\n" + GOOD, ["learning_rate is inf"]),
+        ("ema = 1.0\n" + GOOD, ["ema is 1.0", "less than 1"]),
+        (GOOD.replace("moons", "suns"), ["data.name is 'suns'", "moons, circles, digits, mnist"]),
+        (GOOD + "noises = 1\n", ["data.noises is unknown", "samples, noise"]),
+        (GOOD + "noise = -1.0\n", ["data.noise is -1.0"]),
+        (GOOD + "[network]\nwidth = 3\n", ["network.width is unknown", "hidden, blocks, time_width"]),
+        (GOOD + "[network]\ntime_width = 5\n", ["network.time_width is 5", "multiple of 2"]),
+        ('name = "m"\nepochs = 3\n', ["data is missing"]),
+        ('name = "m"\nepochs = 3\ndata = 3\n', ["data is 3"]),
+        ('name = "m"\nepochs = 3\n[data]\nsamples = 3\n', ["data.name is None"]),
+        (GOOD.replace('"m"', '"../m"'), ["name is '../m'"]),
+        ("epochs = ", ["is not TOML"]),
+    ],
+)
+def test_bad_recipes_are_explained_in_one_line(tmp_path: Path, text: str, parts: list[str]):
+    with pytest.raises(UsageError) as caught:
+        load_recipe(write(tmp_path, text))
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"nothing\.toml cannot be read: No such file"):
+        load_recipe(tmp_path / "nothing.toml")
+
+
+def test_options_go_before_the_file_and_are_named_in_errors(tmp_path: Path):
+    path = write(tmp_path, GOOD)
+    assert load_recipe(path, {"epochs": 9, "ema": 0.5}).epochs == 9
+    with pytest.raises(UsageError, match=r"^--epochs is 0; it must be greater than or equal to 1$"):
+        load_recipe(path, {"epochs": 0})
+
+
+def test_hash_follows_the_recipe_but_not_the_name(tmp_path: Path):
+    path = write(tmp_path, GOOD)
+    recipe = load_recipe(path)
+    assert recipe.hash == load_recipe(path).hash
+    assert recipe.hash == recipe.model_copy(update={"name": "other"}).hash
+    assert len({recipe.hash, *(load_recipe(path, {key: 1 / 2}).hash for key in ("ema", "learning_rate"))}) == 3
+    assert recipe.hash != load_recipe(path, {"seed": 1}).hash

@@ -1,0 +1,53 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.checkpoint import load
+from training import defaults
+from training.defaults import make_defaults
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The shipped recipes cut to one epoch."""
+    for name in defaults.TRAINED:
+        text = (defaults.CONFIGS / f"{name}.toml").read_text()
+        lines = ["epochs = 1" if line.startswith("epochs") else line for line in text.splitlines()]
+        (tmp_path / f"{name}.toml").write_text("\n".join(lines))
+    monkeypatch.setattr(defaults, "CONFIGS", tmp_path)
+
+
+@pytest.mark.usefixtures("quick")
+def test_makes_all_then_nothing_then_only_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    models, runs = tmp_path / "models", tmp_path / "runs"
+    make_defaults(models, runs, "cpu")
+    assert sorted(path.name for path in models.iterdir()) == ["digits", "gaussian", "mixture", "moons"]
+    shapes = {name: load(models / name / "1").card.data_shape for name in ("moons", "digits", "gaussian", "mixture")}
+    assert shapes == {"moons": (2,), "digits": (8, 8), "gaussian": (2,), "mixture": (2,)}
+    assert load(models / "gaussian" / "1").dtype == torch.float64
+
+    capsys.readouterr()
+    make_defaults(models, runs, "cpu")
+    assert "nothing to do" in capsys.readouterr().out
+
+    (models / "mixture" / "1" / "card.json").unlink()  # no version without a card
+    make_defaults(models, runs, "cpu")
+    out = capsys.readouterr().out
+    assert "lacks mixture;" in out
+    assert [path.name for path in (models / "moons").iterdir()] == ["1"]
+
+
+def test_a_full_repository_is_seen_without_importing_torch(tmp_path: Path):
+    for name in (*defaults.ANALYTIC, *defaults.TRAINED):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "card.json").touch()
+    script = (
+        "import sys; from training.__main__ import main\n"
+        "assert main(['defaults', '--models-dir', sys.argv[1]]) == 0\n"
+        "assert not {'torch', 'sklearn', 'scipy'} & sys.modules.keys()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

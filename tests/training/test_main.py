@@ -1,0 +1,124 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.__main__ import main
+
+TINY = 'name = "tiny"\nepochs = 2\n[data]\nname = "moons"\nsamples = 40\n[network]\nhidden = 8\nblocks = 1\n'
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> list[str]:
+    return ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> list[str]:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return ["fit", "moons", "--config", str(tmp_path / "tiny.toml")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "COMMAND"),
+        (["fit"], "dataset"),
+        (["fit", "suns"], "'suns' (choose from"),
+        (["fit", "moons", "--epochs", "0"], "--epochs is 0; it must be greater than or equal to 1"),
+        (["fit", "moons", "--epochs", "-3"], "--epochs is -3"),
+        (["fit", "moons", "--epochs", "x"], "invalid int value: 'x'"),
+        (["fit", "moons", "--seed", "-1"], "--seed is -1"),
+        (["fit", "moons", "--seed", str(2**63)], f"--seed is {2**63}"),
+        (["fit", "moons", "--ema", "1"], "--ema is 1.0; it must be less than 1"),
+        (["fit", "moons", "--ema", "nan"], "--ema is nan"),
+        (["fit", "moons", "--device", "tpu"], "'tpu'"),
+        (["fit", "moons", "--save-every", "-1"], "--save-every is -1.0"),
+        (["fit", "moons", "--config", "/nothing.toml"], "/nothing.toml cannot be read"),
+        (["fit", "moons", "--speed", "1"], "--speed"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("training: ")
+    assert part in err
+    assert err.count("\n") == 1
+
+
+def test_recipe_for_other_data_is_wrong_usage(tiny: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main(["fit", "circles", *tiny[2:]]) == 2
+    assert "data.name is 'moons'; the command says circles" in capsys.readouterr().err
+
+
+def test_failures_are_one_line_and_exit_1(
+    tmp_path: Path, tiny: list[str], places: list[str], capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "file").touch()
+    blocked = [*places[2:], "--models-dir", str(tmp_path / "file")]
+    assert main([*tiny, *blocked]) == 1
+    assert main(["fit", "mnist", "--data-dir", str(tmp_path), *places]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert "file" in first
+    assert f"data folder {tmp_path} has no MNIST" in second
+
+
+def test_options_reach_the_recipe_and_the_data_folder_comes_from_the_environment(
+    tmp_path: Path, tiny: list[str], places: list[str], monkeypatch: pytest.MonkeyPatch, mnist_dir: Path
+):
+    from models.checkpoint import load
+
+    assert main([*tiny, *places, "--epochs", "1", "--seed", "3", "--ema", "0.5"]) == 0
+    recipe = load(tmp_path / "models" / "tiny" / "1").card.training["recipe"]
+    assert isinstance(recipe, dict)
+    assert (recipe["epochs"], recipe["seed"], recipe["ema"]) == (1, 3, 0.5)
+
+    config = tmp_path / "mnist.toml"
+    text = TINY.replace("moons", "mnist").replace("samples = 40", "samples = 100\ncomponents = 4")
+    config.write_text(text.replace("tiny", "small-mnist"))
+    monkeypatch.setenv("PATHLINE_DATA_DIR", str(mnist_dir))
+    assert main(["fit", "mnist", "--config", str(config), *places]) == 0
+    card = load(tmp_path / "models" / "small-mnist" / "1").card
+    assert card.data_shape == (28, 28)
+    assert card.decoder.kind == "pca"
+
+
+def test_a_missing_package_is_named(tiny: list[str], places: list[str], monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert main([*tiny, *places]) == 1
+    assert "sklearn.datasets is not installed; pip install" in capsys.readouterr().err
+
+
+def test_a_diverging_run_keeps_the_last_good_state(tmp_path: Path, tiny: list[str], places: list[str]):
+    (tmp_path / "tiny.toml").write_text("learning_rate = 1.0\n" + TINY)
+    script = (
+        "import sys, torch, training.trainer as t\n"
+        "real, calls = t.flow_matching_loss, []\n"
+        "def spoilt(*a):\n"
+        "    calls.append(1)\n"
+        "    return real(*a) * (float('nan') if len(calls) > 1 else 1)\n"
+        "t.flow_matching_loss = spoilt\n"
+        "from training.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *tiny, *places, "--save-every", "0"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "the loss is not finite at step 2 (epoch 2); learning_rate is 1, try 0.1; the last good state" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(list((tmp_path / "runs").glob("tiny-*/state.safetensors"))) == 1
+    assert not (tmp_path / "models" / "tiny").exists()
+
+
+def test_help_needs_no_torch():
+    script = (
+        "import sys; from training.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "finally: assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "fit" in done.stdout
+    assert "defaults" in done.stdout

@@ -1,0 +1,123 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from training.config import Recipe
+from training.data import prepare
+from training.errors import Diverged, StateError
+from training.fit import new_network
+from training.state import Header
+from training.trainer import Hooks, Trainer
+
+State = tuple[dict[str, torch.Tensor], Header]
+
+
+def trainer(recipe: Recipe) -> Trainer:
+    data = prepare(recipe)
+    return Trainer(recipe, new_network(recipe, data), data.train, torch.device("cpu"))
+
+
+def hooks(stopping: Callable[[], bool] = lambda: False, save: Callable[[Trainer], None] = lambda t: None) -> Hooks:
+    return Hooks(step=lambda loss: None, save=save, stopping=stopping, save_every=1e9)
+
+
+def assert_same(a: Trainer, b: Trainer) -> None:
+    (left, first), (right, second) = a.state("d"), b.state("d")
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(left[name], right[name]), name
+    assert first.model_copy(update={"seconds": 0}) == second.model_copy(update={"seconds": 0})
+
+
+def test_seed_decides_the_run(recipe: Recipe):
+    runs = [trainer(recipe), trainer(recipe), trainer(recipe.model_copy(update={"seed": 1}))]
+    for run in runs:
+        assert run.run(hooks())
+        assert run.step == 16
+    assert_same(runs[0], runs[1])
+    assert runs[0].last_loss != runs[2].last_loss
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_stopping_at_any_step_and_going_on_changes_no_bit(recipe: Recipe, ema: float):
+    recipe = recipe.model_copy(update={"ema": ema})
+    whole = trainer(recipe)
+    whole.run(hooks())
+    for step in (1, 3, 4, 7, 15, 16):
+        first = trainer(recipe)
+        states: list[State] = []
+        complete = first.run(hooks(lambda t=first, s=step: t.step == s, lambda t, s=states: s.append(t.state("d"))))
+        assert complete is (step == 16)
+        second = trainer(recipe)
+        second.restore(*states[-1], "d")
+        assert second.step == step
+        assert second.run(hooks())
+        assert_same(whole, second)
+
+
+def test_every_sample_is_seen_once_an_epoch(recipe: Recipe, monkeypatch: pytest.MonkeyPatch):
+    run = trainer(recipe)
+    seen: list[int] = []
+    step = run._train_step
+    monkeypatch.setattr(run, "_train_step", lambda rows: (seen.extend(rows.tolist()), step(rows)))
+    run.run(hooks())
+    assert [sorted(seen[begin : begin + 60]) for begin in range(0, 240, 60)] == [list(range(60))] * 4
+
+
+def test_average_is_the_moving_average_of_the_weights(recipe: Recipe):
+    run = trainer(recipe)
+    name, parameter = next(iter(run.network.named_parameters()))
+    average = parameter.detach().clone()
+
+    def follow(loss: float | None) -> None:
+        average.lerp_(parameter.detach(), 1 - recipe.ema)
+
+    run.run(Hooks(follow, lambda t: None, lambda: False, 1e9))
+    assert torch.allclose(dict(run.published().named_parameters())[name], average, atol=1e-6)
+    assert not torch.equal(average, parameter)
+
+
+def test_without_ema_the_last_weights_are_published(recipe: Recipe):
+    run = trainer(recipe.model_copy(update={"ema": 0.0}))
+    run.run(hooks())
+    for published, trained in zip(run.published().parameters(), run.network.parameters(), strict=True):
+        assert torch.equal(published, trained)
+        assert not published.requires_grad
+
+
+def test_training_lowers_the_loss(recipe: Recipe):
+    run = trainer(recipe.model_copy(update={"epochs": 150, "learning_rate": 1e-2}))
+    losses: list[float | None] = []
+    run.run(Hooks(losses.append, lambda t: None, lambda: False, 1e9))
+    first, last = losses[4], losses[-1]
+    assert first is not None
+    assert last is not None
+    assert last < 0.8 * first
+
+
+@pytest.mark.parametrize("where", ["data", "weights"])
+def test_a_lost_number_stops_the_run_and_is_never_saved(recipe: Recipe, where: str):
+    run = trainer(recipe)
+    saves: list[Any] = []
+
+    def spoil() -> bool:
+        if run.step == 5:
+            (run.data if where == "data" else next(run.network.parameters()).data).fill_(float("nan"))
+        return run.step == 6  # asks for a save in the middle of an epoch
+
+    with pytest.raises(Diverged, match=r"not finite at step 6 \(epoch 2\); learning_rate is 0.001, try 0.0001"):
+        run.run(hooks(spoil, saves.append))
+    assert not saves
+
+
+def test_a_state_of_other_data_or_another_network_is_refused(recipe: Recipe):
+    run = trainer(recipe)
+    run.run(hooks(lambda: True))
+    tensors, header = run.state("these data")
+    with pytest.raises(StateError, match="other data"):
+        trainer(recipe).restore(tensors, header, "those data")
+    del tensors[sorted(tensors)[0]]
+    with pytest.raises(StateError, match="does not fit"):
+        trainer(recipe).restore(tensors, header, "these data")
