@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
 import httpx
 
+from pathline._answer import Answer
 from pathline._compare import Comparison, Spec, compare
 from pathline._core import AGENT, Call, Flow, configured, resume
 from pathline._info import ModelInfo, SolverInfo
@@ -137,7 +138,7 @@ class AsyncClient:
         await self.aclose()
 
     async def _run(self, flow: Flow[T]) -> T:
-        outcome: httpx.Response | PathlineError | None = None
+        outcome: Answer | PathlineError | None = None
         try:
             while True:
                 step = resume(flow, outcome)
@@ -148,7 +149,7 @@ class AsyncClient:
         except StopIteration as stop:
             return stop.value
 
-    async def _send(self, call: Call) -> httpx.Response:
+    async def _send(self, call: Call) -> Answer:
         request = self._http.build_request(
             call.method, call.path, headers=call.headers, content=call.content, timeout=call.timeout
         )
@@ -156,7 +157,6 @@ class AsyncClient:
             response = await self._http.send(request, stream=True)
         try:
             with reading(self.base_url):
-                await response.aread()
+                return Answer.of(response, b"".join([part async for part in response.aiter_bytes()]))
         finally:
             await response.aclose()
-        return response

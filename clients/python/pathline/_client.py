@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
 import httpx
 
+from pathline._answer import Answer
 from pathline._compare import Comparison, Spec, compare
 from pathline._core import AGENT, Call, Flow, configured, resume
 from pathline._info import ModelInfo, SolverInfo
@@ -183,7 +184,7 @@ class Client:
         self.close()
 
     def _run(self, flow: Flow[T]) -> T:
-        outcome: httpx.Response | PathlineError | None = None
+        outcome: Answer | PathlineError | None = None
         try:
             while True:
                 step = resume(flow, outcome)
@@ -194,7 +195,7 @@ class Client:
         except StopIteration as stop:
             return stop.value
 
-    def _send(self, call: Call) -> httpx.Response:
+    def _send(self, call: Call) -> Answer:
         request = self._http.build_request(
             call.method, call.path, headers=call.headers, content=call.content, timeout=call.timeout
         )
@@ -202,7 +203,6 @@ class Client:
             response = self._http.send(request, stream=True)
         try:
             with reading(self.base_url):
-                response.read()
+                return Answer.of(response, b"".join(response.iter_bytes()))
         finally:
             response.close()
-        return response

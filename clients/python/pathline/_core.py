@@ -1,11 +1,12 @@
 """What both clients share: each operation is a generator that knows nothing of threads, loops or sockets.
 
-It yields a `Call` to be sent (and gets the `httpx.Response`, or the error, back) or a `Wait`, and returns the result. A
+It yields a `Call` to be sent (and gets the `Answer`, or the error, back) or a `Wait`, and returns the result. A
 client only drives it: blocking or with await.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Callable, Generator
@@ -17,7 +18,8 @@ from urllib.parse import quote
 import httpx
 
 from pathline import _info, _npz
-from pathline._problems import media_type, problem
+from pathline._answer import Answer
+from pathline._problems import problem
 from pathline._request import SampleRequest
 from pathline._result import SampleResult
 from pathline._retry import Attempts, RetryPolicy
@@ -48,7 +50,7 @@ class Wait:
     seconds: float
 
 
-Flow = Generator["Call | Wait", "httpx.Response | None", T]
+Flow = Generator["Call | Wait", "Answer | None", T]
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,9 @@ class Core:
         allowed = SERVICE_TIMEOUT_S if request.timeout_s is None else float(request.timeout_s)
         call = self._call("POST", "/v1/sample", headers, request.body, allowed)
 
-        def parse(response: httpx.Response) -> SampleResult:
-            _expect(response, _npz.MEDIA_TYPE)
-            return _npz.decode(response.content, request)
+        def parse(answer: Answer) -> SampleResult:
+            _expect(answer, _npz.MEDIA_TYPE)
+            return _npz.decode(answer.content, request)
 
         return self._exchange(call, parse)
 
@@ -92,10 +94,10 @@ class Core:
         return self._get("/v1/solvers", _info.solvers_of)
 
     def _get(self, path: str, read: Callable[[Any], T]) -> Flow[T]:
-        def parse(response: httpx.Response) -> T:
-            _expect(response, "application/json")
+        def parse(answer: Answer) -> T:
+            _expect(answer, "application/json")
             try:
-                document = response.json()
+                document = json.loads(answer.content)
             except ValueError as error:
                 raise ProtocolError(f"the answer of {self.url}{path} is not valid JSON ({error})") from error
             return read(document)
@@ -108,14 +110,14 @@ class Core:
         timeout = httpx.Timeout(self.timeout, read=self.timeout + allowed)
         return Call(method, path, {**headers, "X-Request-ID": uuid.uuid4().hex}, content, timeout)
 
-    def _exchange(self, call: Call, parse: Callable[[httpx.Response], T]) -> Flow[T]:
+    def _exchange(self, call: Call, parse: Callable[[Answer], T]) -> Flow[T]:
         """Send a call until it is answered or given up."""
         attempts = Attempts(self.retry)
         while True:
             try:
-                response = yield call
-                assert response is not None  # noqa: S101 - what a driver gives for a Call
-                return parse(response)
+                answer = yield call
+                assert answer is not None  # noqa: S101 - what a driver gives for a Call
+                return parse(answer)
             except PathlineError as error:
                 wait = attempts.wait_after(error)
                 if wait is None:
@@ -123,18 +125,18 @@ class Core:
             yield Wait(wait)
 
 
-def _expect(response: httpx.Response, media: str) -> None:
-    if response.is_error:
-        raise problem(response)
-    if response.is_success and media_type(response) == media:
+def _expect(answer: Answer, media: str) -> None:
+    if answer.status >= 400:
+        raise problem(answer)
+    if answer.is_success and answer.media_type == media:
         return
-    found = f"status {response.status_code}" if not response.is_success else media_type(response) or "no stated type"
-    moved = response.headers.get("location")
+    found = f"status {answer.status}" if not answer.is_success else answer.media_type or "no stated type"
+    moved = answer.headers.get("location")
     hint = f"it points to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
-    raise ProtocolError(f"{response.request.url} answered with {found} instead of {media}; {hint}")
+    raise ProtocolError(f"{answer.url} answered with {found} instead of {media}; {hint}")
 
 
-def resume(flow: Flow[T], outcome: httpx.Response | PathlineError | None) -> Call | Wait:
+def resume(flow: Flow[T], outcome: Answer | PathlineError | None) -> Call | Wait:
     """Tell a flow how its last step went and return the next one; StopIteration carries its result."""
     return flow.throw(outcome) if isinstance(outcome, PathlineError) else flow.send(outcome)
 

@@ -14,54 +14,50 @@ from typing import Any
 import httpx
 
 from pathline import errors
+from pathline._answer import Answer
 
 _SHOWN = 200  # characters of an unexpected body that a message repeats
 
 
-def problem(response: httpx.Response) -> errors.APIError:
+def problem(answer: Answer) -> errors.APIError:
     """Return the error that an answer of status 4xx or 5xx stands for.
 
     The problem type decides; the status does where the answer is no problem document (a proxy's, for example).
     """
-    document = _document(response)
+    document = _document(answer)
     slug = re.split(r"[/:#]", str(document.get("type", "")))[-1]
-    by_status = errors.BY_STATUS.get(response.status_code)
-    fallback = errors.ServerError if response.status_code >= 500 else errors.APIError
+    by_status = errors.BY_STATUS.get(answer.status)
+    fallback = errors.ServerError if answer.status >= 500 else errors.APIError
     kind = errors.BY_SLUG.get(slug) or by_status or fallback
     listed = document.get("errors")
     return kind(
-        response.status_code,
-        str(document.get("detail") or "") or _undocumented(response),
-        title=str(document.get("title") or response.reason_phrase),
+        answer.status,
+        str(document.get("detail") or "") or _undocumented(answer),
+        title=str(document.get("title") or answer.reason),
         type=str(document.get("type") or ""),
-        request_id=str(document.get("request_id") or response.headers.get("x-request-id", "")),
+        request_id=str(document.get("request_id") or answer.headers.get("x-request-id", "")),
         errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),
-        retry_after_s=_retry_after(document.get("retry_after_s"), response.headers.get("retry-after")),
+        retry_after_s=_retry_after(document.get("retry_after_s"), answer.headers.get("retry-after")),
     )
 
 
-def _document(response: httpx.Response) -> dict[str, Any]:
-    if not media_type(response).endswith("json"):
+def _document(answer: Answer) -> dict[str, Any]:
+    if not answer.media_type.endswith("json"):
         return {}
     try:
-        document = json.loads(response.content)
+        document = json.loads(answer.content)
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
 
 
-def _undocumented(response: httpx.Response) -> str:
-    body = " ".join(response.content[: 4 * _SHOWN].decode("utf-8", "replace").split())[:_SHOWN]
-    said = f": {body}" if body and media_type(response) != "text/html" else ""
+def _undocumented(answer: Answer) -> str:
+    body = " ".join(answer.content[: 4 * _SHOWN].decode("utf-8", "replace").split())[:_SHOWN]
+    said = f": {body}" if body and answer.media_type != "text/html" else ""
     return (
-        f"{response.request.url} answered {response.status_code} {response.reason_phrase}{said}"
+        f"{answer.url} answered {answer.status} {answer.reason}{said}"
         " (not in Pathline's words; check that the URL is that of a Pathline service)"
     )
-
-
-def media_type(response: httpx.Response) -> str:
-    """Return the media type of an answer in lower case, without parameters."""
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _retry_after(member: Any, header: str | None) -> float | None:
