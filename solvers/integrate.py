@@ -92,13 +92,15 @@ def integrate(
     lanes.admit([Admission(solve, x0, save_at=points)])
     results = _Results(x0, solve, points)
     results.take(lanes.collect(), lanes)
-    with tqdm(total=1.0, disable=not progress, bar_format="{l_bar}{bar}| t = {postfix} [{elapsed}<{remaining}]") as bar:
+    with tqdm(
+        total=1.0, disable=not progress, bar_format="{l_bar}{bar}| {n:.3f} of the span [{elapsed}<{remaining}]"
+    ) as bar:
         while len(lanes):
             x, t = lanes.query()
             results.take(lanes.absorb(checked(velocity(x, t), x)), lanes)
             if progress:
                 bar.n = lanes.progress()
-                bar.set_postfix_str(f"{bar.n:.3f}")
+                bar.update(0)
     return results.solution()
 
 

@@ -105,8 +105,11 @@ def _first_step(part: Part) -> None:
     d2 = _norms(part, row_sums((change / part.scale(part.x.double().abs())) ** 2), every) / h0
     with np.errstate(invalid="ignore"):
         h = control.first_step(h0, f[F.D1], d2, f[F.Q], np.abs(f[F.T_END] - f[F.T]))
-    h = np.where(np.isfinite(h), h, control.SMALLEST_FACTOR * h0)
-    part.wipe(np.flatnonzero(~np.isfinite(d2)))
+    broken = ~np.isfinite(d2)
+    if broken.any():
+        h[broken] = control.SMALLEST_FACTOR * h0[broken]
+        part.wipe(np.flatnonzero(broken))
+        part.i[I.STATUS, broken & (part.groups >= 0)] = _NON_FINITE  # a group goes on without it, as in an attempt
     _begin(part, np.copysign(h, f[F.T_END] - f[F.T]), every)
 
 
