@@ -1,0 +1,59 @@
+# One image for both programs: `training` fills the model repository, `service` serves it. docs/deploy.md says how.
+FROM python:3.11-slim-bookworm AS base
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONUNBUFFERED=1
+
+FROM base AS build
+# Where torch may come from besides the package index. The default has CPU builds. Empty: the package index alone, whose
+# torch for Linux is a CUDA build with gigabytes of libraries. Where this address cannot be reached, pip says so and
+# goes on with the package index.
+ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+# Wheels only: nothing is compiled, so this stage needs no compiler either.
+ENV PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore \
+    PIP_ONLY_BINARY=:all:
+WORKDIR /build
+# The environment gets no pip of its own; the base image's pip installs into it.
+RUN python -m venv --without-pip /opt/venv
+# torch in a layer of its own, because it is the largest and changes least. Only torch may come from the extra index.
+COPY constraints.txt ./
+RUN pip --python /opt/venv/bin/python install --no-deps \
+      ${TORCH_INDEX_URL:+--retries 2 --extra-index-url "$TORCH_INDEX_URL"} \
+      "torch==$(sed -n 's/^torch==//p' constraints.txt)"
+# The dependencies without the code, so that a change of code installs nothing again.
+COPY pyproject.toml ./
+RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+print(*project["dependencies"], *project["optional-dependencies"]["training"], sep="\n")' >requirements.txt \
+ && pip --python /opt/venv/bin/python install -c constraints.txt -r requirements.txt
+COPY solvers /opt/pathline/solvers
+COPY models /opt/pathline/models
+COPY training /opt/pathline/training
+COPY service /opt/pathline/service
+# Bytecode is made here, because the running containers cannot write any.
+RUN python -m compileall -q --invalidation-mode unchecked-hash /opt/pathline
+
+FROM base
+RUN pip uninstall --yes --root-user-action ignore pip setuptools wheel
+# The folders belong to the user, and Docker gives a new volume the owner of the folder that it is mounted on.
+RUN useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/pathline --shell /usr/sbin/nologin pathline \
+ && install -d -o pathline -g pathline /var/lib/pathline/checkpoints /var/lib/pathline/runs
+COPY --from=build /opt/venv /opt/venv
+COPY --from=build /opt/pathline /opt/pathline
+# In a container, 127.0.0.1 would be reached by nobody. The last two are what libraries keep for themselves: the home
+# folder is read-only.
+ENV PYTHONPATH=/opt/pathline \
+    PYTHONSAFEPATH=1 \
+    PATHLINE_HOST=0.0.0.0 \
+    PATHLINE_PORT=8000 \
+    SCIKIT_LEARN_DATA=/var/lib/pathline/runs/scikit-learn \
+    MPLCONFIGDIR=/tmp/matplotlib
+# The programs' default folders, checkpoints/ and runs/, are relative to this one.
+WORKDIR /var/lib/pathline
+USER 10001:10001
+EXPOSE 8000
+# http.client, because urllib would ask a proxy from the environment for 127.0.0.1.
+HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["python", "-c", "import http.client, os, sys; connection = http.client.HTTPConnection('127.0.0.1', int(os.environ['PATHLINE_PORT']), timeout=4); connection.request('GET', '/readyz'); sys.exit(connection.getresponse().status != 200)"]
+ENTRYPOINT ["python", "-m"]
+CMD ["service"]
