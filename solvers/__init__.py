@@ -3,7 +3,20 @@
 from solvers import catalogue
 from solvers.errors import SolverError, Status
 from solvers.integrate import Solution, integrate
+from solvers.likelihood import LogDensity, log_density
 from solvers.plan import Adaptive, Plan, resolve
 from solvers.trace import Trace
 
-__all__ = ["Adaptive", "Plan", "Solution", "SolverError", "Status", "Trace", "catalogue", "integrate", "resolve"]
+__all__ = [
+    "Adaptive",
+    "LogDensity",
+    "Plan",
+    "Solution",
+    "SolverError",
+    "Status",
+    "Trace",
+    "catalogue",
+    "integrate",
+    "log_density",
+    "resolve",
+]

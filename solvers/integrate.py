@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from solvers.errors import SolverError, Status, status_of
+from solvers.fields import I
 from solvers.grids import GridSpec
 from solvers.lanes import Admission, Finished, Lanes
 from solvers.plan import Adaptive, Plan, resolve
@@ -19,6 +20,7 @@ from solvers.saving import check_save_at
 from solvers.trace import Trace
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
+IndexedVelocity = Callable[[Tensor, Tensor, NDArray[np.int64]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,34 @@ def integrate(
         controller=controller, first_step=first_step, max_nfe=max_nfe, t_span=t_span, dtype=x0.dtype,
     )  # fmt: skip
     points = check_save_at(solve, save_at)
-    slots = max(solve.rows.slots, 2)
-    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots)
-    lanes.admit([Admission(solve, x0, save_at=points)])
-    results = _Results(x0, solve, points)
+    return integrate_indexed(lambda x, t, _: velocity(x, t), x0, solve, points, progress)
+
+
+def integrate_indexed(
+    velocity: IndexedVelocity,
+    x0: Tensor,
+    solve: Plan | Adaptive,
+    save_at: NDArray[np.float64] | None = None,
+    progress: bool = False,
+) -> Solution:
+    """Like `integrate`, for a compiled request and a velocity that is also told which samples it is asked for.
+
+    Args:
+        velocity: states (rows, *event), times (rows,), sample indices (rows,) -> (rows, *event).
+        x0: (samples, *event) starting states.
+        solve: what `solvers.plan.resolve` returned.
+        save_at: what `solvers.saving.check_save_at` returned.
+        progress: show a progress bar.
+    """
+    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, max(solve.rows.slots, 2))
+    lanes.admit([Admission(solve, x0, save_at=save_at)])
+    results = _Results(x0, solve, save_at)
     results.take(lanes.collect(), lanes)
-    with tqdm(
-        total=1.0, disable=not progress, bar_format="{l_bar}{bar}| {n:.3f} of the span [{elapsed}<{remaining}]"
-    ) as bar:
+    bar_format = "{l_bar}{bar}| {n:.3f} of the span [{elapsed}<{remaining}]"
+    with tqdm(total=1.0, disable=not progress, bar_format=bar_format) as bar:
         while len(lanes):
             x, t = lanes.query()
-            results.take(lanes.absorb(checked(velocity(x, t), x)), lanes)
+            results.take(lanes.absorb(checked(velocity(x, t, lanes.i[I.INDEX]), x)), lanes)
             if progress:
                 bar.n = lanes.progress()
                 bar.update(0)

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,11 @@ ADAPTIVE = ("bosh3", "dopri5", "tsit5")
 
 def ones(rows: int = 1, width: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.ones(rows, width, dtype=dtype)
+
+
+def cases(*settings: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Keyword arguments of `integrate`, for a loop."""
+    return settings
 
 
 def decay(x: Tensor, t: Tensor) -> Tensor:

@@ -8,53 +8,54 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.arithmetic import all_finite, all_of_group, combine, finite_rows, group_norms, pick, put, row_sums
+from solvers.arithmetic import all_finite, all_of_group, combine, finite_lanes, group_norms, pick, put, lane_sums
 from tests.solvers.support import same_bits
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("n", "s", "d"), [(1, 1, 1), (1, 7, 3), (33, 4, 1), (257, 7, 65), (5, 3, 784)])
-def test_combine_is_the_sum_and_each_row_stands_alone(dtype: torch.dtype, n: int, s: int, d: int) -> None:
+def test_combine_is_the_sum_and_each_lane_stands_alone(dtype: torch.dtype, n: int, s: int, d: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    k = torch.randn(n, 7, d, generator=generator, dtype=dtype)
-    weights = np.random.default_rng(0).standard_normal((n, 2, s))
+    k = torch.randn(d, 7, n, generator=generator, dtype=dtype)
+    weights = np.random.default_rng(0).standard_normal((2, s, n))
     found = combine(weights, k)
-    expected = torch.einsum("nms,nsd->nmd", torch.from_numpy(weights), k[:, :s].double())
+    expected = torch.einsum("msn,dsn->mdn", torch.from_numpy(weights), k[:, :s].double())
     assert torch.allclose(found.double(), expected, atol=1e-5 if dtype == torch.float32 else 1e-13)
-    for row in {0, n // 2, n - 1}:
-        assert same_bits(combine(weights[row : row + 1].copy(), k[row : row + 1]), found[row : row + 1])
+    for lane in {0, n // 2, n - 1}:
+        one = slice(lane, lane + 1)
+        assert same_bits(combine(weights[..., one].copy(), k[..., one].clone()), found[..., one].contiguous())
 
 
 @pytest.mark.parametrize("slots", [4, 5, 7])
 def test_zero_weights_change_no_bit(slots: int) -> None:
     generator = torch.Generator().manual_seed(1)
-    k = torch.randn(50, 7, 9, generator=generator)
-    weights = np.zeros((50, 1, slots))
-    weights[:, 0, :3] = np.random.default_rng(1).standard_normal((50, 3))
-    x = torch.randn(50, 9, generator=generator)
-    assert same_bits(x + combine(weights, k)[:, 0], x + combine(weights[..., :3].copy(), k)[:, 0])
+    k = torch.randn(9, 7, 50, generator=generator)
+    weights = np.zeros((slots, 50))
+    weights[:3] = np.random.default_rng(1).standard_normal((3, 50))
+    x = torch.randn(9, 50, generator=generator)
+    assert same_bits(x + combine(weights, k), x + combine(weights[:3].copy(), k))
 
 
 @given(st.integers(1, 70), st.integers(1, 40))
-def test_row_sums_depend_on_the_row_alone(n: int, d: int) -> None:
-    values = torch.randn(n, d, generator=torch.Generator().manual_seed(d), dtype=torch.float64)
-    found = row_sums(values.clone())
-    assert np.allclose(found, values.sum(dim=1).numpy(), atol=1e-12)
-    assert row_sums(values[-1:].clone())[0] == found[-1]
+def test_lane_sums_depend_on_the_lane_alone(n: int, d: int) -> None:
+    values = torch.randn(d, n, generator=torch.Generator().manual_seed(d), dtype=torch.float64)
+    found = lane_sums(values.clone())
+    assert np.allclose(found, values.sum(dim=0).numpy(), atol=1e-12)
+    assert lane_sums(values[:, -1:].clone())[0] == found[-1]
 
 
 def test_finite() -> None:
     values = torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [1.0, -float("inf")], [3e38, 3e38]])
-    assert finite_rows(values).tolist() == [True, False, False, True]
+    assert finite_lanes(values.t()).tolist() == [True, False, False, True]
     assert not all_finite(values)
     assert all_finite(values[3:])
     assert all_finite(values[:0])
 
 
 def test_pick_and_put() -> None:
-    values, index = torch.arange(8.0).reshape(4, 2), np.array([1, 3])
-    assert pick(values, index).tolist() == [[2, 3], [6, 7]]
-    assert put(values, index, torch.zeros(2, 2)).tolist() == [[0, 1], [0, 0], [4, 5], [0, 0]]
+    values, index = torch.arange(8.0).reshape(2, 4), np.array([1, 3])
+    assert pick(values, index).tolist() == [[1, 3], [5, 7]]
+    assert put(values, index, torch.zeros(2, 2)).tolist() == [[0, 0, 2, 0], [4, 0, 6, 0]]
 
 
 def test_group_norms() -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers import resolve
+from solvers import Plan, resolve
 from solvers.bank import Bank, Space
 from solvers.lanes import Admission, Lanes
 from tests.solvers.support import decay, ones, run
@@ -37,6 +37,7 @@ def test_equal_plans_share_one_place() -> None:
     assert bank.hold(plan) == (first, time)
     assert bank.hold(other)[0] == first
     assert bank.hold(other)[1] != time
+    assert isinstance(plan, Plan)
     assert np.array_equal(bank.times[time : time + 6], plan.times)
     for solve in (plan, plan, other, other):
         bank.release(solve)
@@ -62,4 +63,4 @@ def test_many_different_plans_do_not_make_the_bank_grow() -> None:
     assert not lanes.bank._grids
     assert not lanes._tickets
     assert len(lanes.log._free) == len(lanes.log._counts)
-    assert (len(lanes.x), len(lanes.k)) == (0, 0)
+    assert (lanes.x.shape, lanes.k.shape) == ((1, 0), (1, 7, 0))

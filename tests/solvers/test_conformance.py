@@ -15,7 +15,18 @@ from torch import Tensor
 
 from solvers import Status, catalogue, integrate, resolve
 from solvers.lanes import Admission, Lanes
-from tests.solvers.support import ONE_STEP, Watched, decay, gaussian, logistic, logistic_exact, ones, oscillator, run
+from tests.solvers.support import (
+    ONE_STEP,
+    Watched,
+    cases,
+    decay,
+    gaussian,
+    logistic,
+    logistic_exact,
+    ones,
+    oscillator,
+    run,
+)
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "cases.json").read_text())
 DECAY, DEGREE, GROWTH, LIMIT, COUNTS = CASES["fixed"]
@@ -171,7 +182,7 @@ def test_a_lane_that_turns_nan_leaves_the_others_alone(bad: int, settings: dict[
 
 def test_a_sample_is_the_same_in_any_company() -> None:
     x0 = torch.linspace(-2, 2, 1000)[:, None]
-    for settings in ({"solver": "rk4", "steps": 9}, {"solver": "ab3", "steps": 9}, {"rtol": 1e-4, "atol": 1e-4}):
+    for settings in cases({"solver": "rk4", "steps": 9}, {"solver": "ab3", "steps": 9}, {"rtol": 1e-4, "atol": 1e-4}):
         every = integrate(gaussian, x0, **settings)
         for count in (1, 10, 100):
             some = integrate(gaussian, x0[:count], **settings)
@@ -185,7 +196,7 @@ def test_a_sample_is_the_same_in_any_company() -> None:
 
 
 def test_no_lanes_is_an_empty_answer_without_a_call() -> None:
-    for settings in ({}, {"solver": "euler", "steps": 3}, {"save_at": [0.5]}):
+    for settings in cases({}, {"solver": "euler", "steps": 3}, {"save_at": [0.5]}):
         watched = Watched(decay)
         solution = integrate(watched, torch.empty(0, 3), **settings)
         assert watched.calls == 0

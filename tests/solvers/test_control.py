@@ -14,8 +14,8 @@ from tests.solvers.support import decay, ones
 
 def _factor(error: float, name: str = "i", q: int = 4, before: float = 1.0, after_rejection: bool = False) -> float:
     controller = CONTROLLERS[name](q)
-    columns = [np.array([value]) for value in (error, controller.alpha, controller.beta, before)]
-    return float(factor(*columns, np.array([after_rejection]))[0])
+    scaled, alpha, beta, earlier = (np.array([value]) for value in (error, controller.alpha, controller.beta, before))
+    return float(factor(scaled, alpha, beta, earlier, np.array([after_rejection]))[0])
 
 
 @pytest.mark.parametrize(

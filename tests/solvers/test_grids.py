@@ -34,7 +34,7 @@ def test_grids_have_exact_ends_and_move_strictly(grid: Any, span: tuple[float, f
     assert len(points) == steps + 1
     assert (points[0], points[-1]) == span
     assert (np.diff(points) * np.sign(span[1] - span[0]) > 0).all()
-    assert np.array_equal(times(grid, steps, span[::-1]), points[::-1])
+    assert np.array_equal(times(grid, steps, (span[1], span[0])), points[::-1])
 
 
 def test_formulas_at_the_middle() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from solvers import SolverError, Status, integrate
-from tests.solvers.support import ADAPTIVE, MULTISTEP, ONE_STEP, Watched, decay, gaussian, ones, oscillator
+from tests.solvers.support import ADAPTIVE, MULTISTEP, ONE_STEP, Watched, cases, decay, gaussian, ones, oscillator
 
 SETTINGS: list[dict[str, Any]] = [
     *({"solver": name, "steps": 7} for name in (*ONE_STEP, *MULTISTEP)),
@@ -141,7 +141,7 @@ def test_non_finite_fields_end_at_once_or_after_six_tries(value: float) -> None:
 
 def test_non_finite_starts() -> None:
     x0 = torch.tensor([[1.0], [math.nan], [math.inf], [2.0]])
-    for settings in ({}, {"solver": "heun2", "steps": 3}, {"error_control": "batch"}):
+    for settings in cases({}, {"solver": "heun2", "steps": 3}, {"error_control": "batch"}):
         status = integrate(decay, x0, **settings).status
         assert status == (Status.SUCCESS, Status.NON_FINITE, Status.NON_FINITE, Status.SUCCESS)
 
@@ -240,7 +240,7 @@ def test_a_torch_module_without_gradients() -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 2, 2), (1, 3, 8, 8)])
 def test_any_event_shape(shape: tuple[int, ...]) -> None:
-    for settings in ({}, {"solver": "ab3", "steps": 60, "start": "rk"}):
+    for settings in cases({}, {"solver": "ab3", "steps": 60, "start": "rk"}):
         solution = integrate(lambda x, t: -x, torch.ones(shape), **settings)
         assert solution.x.shape == shape
         assert torch.allclose(solution.x, torch.full(shape, math.exp(-1)), atol=1e-4)
@@ -262,7 +262,7 @@ def test_inputs_are_left_alone() -> None:
         t.fill_(math.nan)
         return v
 
-    for settings in ({}, {"solver": "euler", "steps": 5}, {"solver": "rk4", "steps": 5}):
+    for settings in cases({}, {"solver": "euler", "steps": 5}, {"solver": "rk4", "steps": 5}):
         assert torch.equal(integrate(careless, x0, **settings).x, integrate(decay, x0, **settings).x)
     assert torch.equal(x0, ones(3))
     aliased = integrate(lambda x, t: x, x0, solver="rk4", steps=5)

@@ -196,7 +196,9 @@ def test_a_healthy_lane_in_a_bad_lanes_former_row(healthy: dict[str, Any]) -> No
     bad = Admission(resolve(solver="rk4", steps=1), torch.full((1, 2), math.nan))
     other = Admission(resolve(solver="rk4", steps=50), torch.ones(1, 2), owner=1)
     lanes.admit([bad, other])
+    finished = None
     for _ in range(4):
+        assert finished is None
         x, t = lanes.query()
         finished = lanes.absorb(gaussian(x, t))
     assert finished is not None

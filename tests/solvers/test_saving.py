@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from solvers import SolverError, Status, integrate
-from tests.solvers.support import ADAPTIVE, Watched, decay, fall, fall_exact, gaussian, ones, slope
+from tests.solvers.support import ADAPTIVE, Watched, cases, decay, fall, fall_exact, gaussian, ones, slope
 
 TIMES = [0.0, 0.1, 1 / 3, 0.5, 0.77, 1.0]
 
@@ -82,7 +82,7 @@ def test_a_failed_sample_has_nan_where_it_did_not_get() -> None:
     def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return torch.where((x > 1.5) & (t[:, None] > 0.5), float("nan"), torch.zeros_like(x))
 
-    for settings in ({"solver": "euler", "steps": 10}, {"first_step": 0.1, "controller": "i"}):
+    for settings in cases({"solver": "euler", "steps": 10}, {"first_step": 0.1, "controller": "i"}):
         solution = integrate(velocity, torch.tensor([[1.0], [2.0]]), save_at=[0.0, 0.1, 1.0], **settings)
         assert solution.status == (Status.SUCCESS, Status.NON_FINITE)
         assert solution.saved is not None
@@ -115,7 +115,7 @@ def test_event_shapes_are_kept() -> None:
     ],
 )
 def test_bad_save_times(save_at: object, words: str) -> None:
-    for settings in ({}, {"solver": "rk4", "steps": 10}):
+    for settings in cases({}, {"solver": "rk4", "steps": 10}):
         with pytest.raises(SolverError, match=words) as caught:
             integrate(decay, ones(), save_at=save_at, **settings)  # type: ignore[arg-type]
         assert caught.value.field == "save_at"

@@ -16,7 +16,7 @@ def test_the_log_keeps_histories_longer_than_a_block_apart() -> None:
     places = log.open(3)
     for k in range(2 * COLUMNS + 5):
         some = places if k < 40 else places[1:]
-        log.record(some, *(np.full(len(some), float(k)) + column + 100 * some for column in range(5)))
+        log.record(some, *((k + column + 100 * some).astype(np.float64) for column in range(5)))
     counts, values = log.close(places)
     assert counts.tolist() == [40, 2 * COLUMNS + 5, 2 * COLUMNS + 5]
     ends = np.cumsum(counts)
