@@ -13,42 +13,47 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
+def tensor_like(values: NDArray[np.float64], like: Tensor) -> Tensor:
+    """Numbers of the host as a tensor of another one's dtype and device."""
+    narrow = values.astype(np.float32) if like.dtype == torch.float32 else values
+    return torch.from_numpy(narrow).to(like.device, like.dtype)
+
+
 def combine(weights: NDArray[np.float64], k: Tensor) -> Tensor:
     """Weighted sums of stored velocities.
 
     Args:
-        weights: (n, m, s) float64, m sets of weights for each lane over the first s slots.
-        k: (n, S, D) with S >= s.
+        weights: (..., s, n) float64: weights of the first s slots for each of n lanes.
+        k: (D, S, n) with S >= s.
 
     Returns:
-        (n, m, D) sum over s of weights * k, in k's dtype, summed in the order of the slots.
+        (..., D, n) sum over s of weights * k, in k's dtype, summed in the order of the slots.
     """
-    used = weights.shape[-1]
-    w = torch.from_numpy(weights).to(k.device, k.dtype)
-    products = w[..., None] * k[:, None, :used]
-    total = products[:, :, 0]
+    used = weights.shape[-2]
+    products = tensor_like(weights, k).unsqueeze(-3) * k[:, :used]
+    total = products[..., 0, :]
     if used > 1:
-        total = total + products[:, :, 1]
+        total = total + products[..., 1, :]
     for slot in range(2, used):
-        total += products[:, :, slot]
+        total += products[..., slot, :]
     return total
 
 
-def row_sums(values: Tensor) -> NDArray[np.float64]:
-    """Sum each row by halving.
+def lane_sums(values: Tensor) -> NDArray[np.float64]:
+    """Sum over the coordinates of each lane, by halving.
 
     Args:
-        values: (n, D) float64; overwritten.
+        values: (D, n) float64; overwritten.
 
     Returns:
         (n,) on the host.
     """
-    width = values.shape[1]
+    width = values.shape[0]
     while width > 1:
         half = (width + 1) // 2
-        values[:, : width - half] += values[:, half:width]
+        values[: width - half] += values[half:width]
         width = half
-    return values[:, 0].cpu().numpy() if values.shape[1] else np.zeros(len(values))
+    return values[0].cpu().numpy() if width else np.zeros(values.shape[1])
 
 
 def all_finite(values: Tensor) -> bool:
@@ -56,23 +61,23 @@ def all_finite(values: Tensor) -> bool:
     return float((values * 0).sum()) == 0.0
 
 
-def finite_rows(values: Tensor) -> NDArray[np.bool_]:
-    """(n,) whether all of a row of (n, D) is finite."""
-    return torch.isfinite(values).all(dim=1).cpu().numpy()
+def finite_lanes(values: Tensor) -> NDArray[np.bool_]:
+    """(n,) whether all coordinates of a lane of (D, n) are finite."""
+    return torch.isfinite(values).all(dim=0).cpu().numpy()
 
 
 def pick(values: Tensor, index: NDArray[np.int64]) -> Tensor:
-    """Rows of a tensor by sorted index; the tensor itself where that is all of them."""
-    if len(index) == len(values):
+    """Lanes of a tensor (..., n) by sorted index; the tensor itself where that is all of them."""
+    if len(index) == values.shape[-1]:
         return values
-    return values.index_select(0, torch.from_numpy(index).to(values.device))
+    return values.index_select(-1, torch.from_numpy(index).to(values.device))
 
 
-def put(values: Tensor, index: NDArray[np.int64], rows: Tensor) -> Tensor:
-    """The tensor with those rows replaced; `rows` itself where that is all of them."""
-    if len(index) == len(values):
-        return rows
-    return values.index_copy_(0, torch.from_numpy(index).to(values.device), rows)
+def put(values: Tensor, index: NDArray[np.int64], lanes: Tensor) -> Tensor:
+    """The tensor (..., n) with those lanes replaced; `lanes` itself where that is all of them."""
+    if len(index) == values.shape[-1]:
+        return lanes
+    return values.index_copy_(-1, torch.from_numpy(index).to(values.device), lanes)
 
 
 def group_norms(sums: NDArray[np.float64], width: int, groups: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -13,16 +13,15 @@ class F:
     H = 1  # the step, signed; 0 until the automatic first step is chosen
     T_NEXT = 2  # where the step ends, exactly
     T_END = 3
-    LOW = 4  # the span, sorted
-    HIGH = 5
-    RTOL = 6
-    ATOL = 7
-    Q = 8  # order of the error estimate
-    ALPHA = 9  # controller
-    BETA = 10
-    BEFORE = 11  # error of the last accepted step
-    D1 = 12  # norm of the first velocity, between the two calls of the automatic first step
-    ROWS = 13
+    SPAN = 4  # length of the whole integration
+    RTOL = 5
+    ATOL = 6
+    Q = 7  # order of the error estimate
+    ALPHA = 8  # controller
+    BETA = 9
+    BEFORE = 10  # error of the last accepted step
+    D1 = 11  # norm of the first velocity, between the two calls of the automatic first step
+    ROWS = 12
 
 
 class I:  # noqa: E742  (the pair F, I reads as float and integer)

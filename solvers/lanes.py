@@ -1,8 +1,9 @@
 """Lanes: many independent trajectories, one vectorised tick for all of them.
 
 One tick is `query` (where is the network asked?), the caller's single network call, and `absorb`. Data (x, K) lie in
-tensors on the device, one row a lane; times, step sizes and counters lie in NumPy arrays on the host, one column a
-lane. Nothing loops over lanes or requests: a tick costs a constant number of small operations.
+tensors on the device; times, step sizes and counters lie in NumPy arrays on the host. Everywhere the last axis counts
+the lanes, so that small operations run along it at full width. Nothing loops over lanes or requests: a tick costs a
+constant number of small operations.
 
 Each lane's arithmetic is elementwise (see `arithmetic`), so it cannot see its neighbours, not even in the last bit.
 """
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.arithmetic import combine, pick
+from solvers.arithmetic import combine, pick, tensor_like
 from solvers.bank import Bank
 from solvers.errors import CODES, RUNNING, Status
 from solvers.fields import F, I
@@ -93,7 +94,7 @@ class Lanes:
     Args:
         event_shape: shape of one state.
         dtype: of the state.
-        device: where x and K lie.
+        device: where x (D, n) and K (D, slots, n) lie.
         slots: S, how many velocities are kept; unused ones never change a bit of the result.
     """
 
@@ -115,8 +116,8 @@ class Lanes:
         self.saving = 0  # admissions with save times
         self._tickets: dict[int, _Ticket] = {}
         self._next_ticket = 0
-        self.x = torch.empty((0, self.width), dtype=self.dtype, device=self.device)
-        self.k = torch.empty((0, self.slots, self.width), dtype=self.dtype, device=self.device)
+        self.x = torch.empty((self.width, 0), dtype=self.dtype, device=self.device)
+        self.k = torch.empty((self.width, self.slots, 0), dtype=self.dtype, device=self.device)
         self.f = np.zeros((F.ROWS, 0))
         self.i = np.zeros((I.ROWS, 0), dtype=np.int64)
 
@@ -133,10 +134,9 @@ class Lanes:
         self.f = np.concatenate([self.f, *(f for f, _ in columns)], axis=1)
         self.i = np.concatenate([self.i, *(i for _, i in columns)], axis=1)
         # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
-        starts = [a.x0.reshape(len(a.x0), self.width).to(self.device, self.dtype) + 0.0 for a in admissions]
-        self.x = torch.cat([self.x, *starts])
-        fresh = self.k.new_zeros((len(self.x) - len(self.k), self.slots, self.width))
-        self.k = torch.cat([self.k, fresh])
+        starts = [a.x0.reshape(len(a.x0), self.width).to(self.device, self.dtype).t() + 0.0 for a in admissions]
+        fresh = self.k.new_zeros((self.width, self.slots, sum(start.shape[1] for start in starts)))
+        self.x, self.k = torch.cat([self.x, *starts], dim=1), torch.cat([self.k, fresh], dim=2)
 
     def _columns(self, admission: Admission) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         solve, n = admission.solve, len(admission.x0)
@@ -146,7 +146,7 @@ class Lanes:
         f, i = np.zeros((F.ROWS, n)), np.zeros((I.ROWS, n), dtype=np.int64)
         start, end = solve.t_span
         f[F.T], f[F.T_END] = start, end
-        f[F.LOW], f[F.HIGH] = min(start, end), max(start, end)
+        f[F.SPAN] = abs(end - start)
         i[I.ROW], i[I.TICKET], i[I.OWNER] = first_row, ticket, admission.owner
         i[I.INDEX] = admission.first_index + np.arange(n)
         i[I.GROUP], i[I.LOG], i[I.STATUS] = -1, -1, RUNNING
@@ -179,16 +179,16 @@ class Lanes:
             x (n, *event) and t (n,), both in the state's dtype; t is never outside a lane's span.
         """
         bank, f, row = self.bank, self.f, self.i[I.ROW]
-        h, c = f[F.H], bank.c[row]
+        h, c = f[F.H], bank.c.take(row)
+        # Nodes lie in [0, 1], and t + c h with c < 1 cannot round past the step's end.
         t = np.where(c == 1.0, f[F.T_NEXT], f[F.T] + c * h)
-        t = np.minimum(np.maximum(t, f[F.LOW]), f[F.HIGH])
-        used = int(bank.used[row].max())
+        used = int(bank.used.take(row).max())
+        x = self.x
         if used:
-            x = self.x + combine((bank.weights[row, 0, :used] * h[:, None])[:, None], self.k)[:, 0]
-        else:
-            x = self.x.clone()  # the caller may do with it what it likes
-        times = torch.from_numpy(t).to(self.device, self.dtype)
-        return x.reshape(-1, *self.event_shape), times
+            x = x + combine(bank.weights[0, :used].take(row, axis=1) * h, self.k)
+        # A fresh tensor in any case: the caller may do with it what it likes.
+        rows = x.t().clone(memory_format=torch.contiguous_format) if x is self.x else x.t().contiguous()
+        return rows.view(-1, *self.event_shape), tensor_like(t, x)
 
     def absorb(self, v: Tensor) -> Finished | None:
         """Take in the velocities for the last `query` and finish the steps that end with them.
@@ -199,14 +199,15 @@ class Lanes:
         Returns:
             The lanes that ended; None where there are none.
         """
-        n, row = len(self), self.i[I.ROW].copy()
-        places = torch.from_numpy(np.arange(n) * self.slots + self.bank.slot[row]).to(self.device)
-        self.k.view(n * self.slots, self.width).index_copy_(0, places, v.reshape(n, self.width))
+        n, row, bank = len(self), self.i[I.ROW].copy(), self.bank
+        places = torch.from_numpy(bank.slot.take(row) * n + np.arange(n)).to(self.device)
+        self.k.view(self.width, self.slots * n).index_copy_(1, places, v.reshape(n, self.width).t())
         self.i[I.NFE] += 1
-        kinds = self.bank.kind[row]
-        self.i[I.ROW] = self.bank.next[row]
-        if kinds.any():
-            end_rows(self, row, kinds)
+        self.i[I.ROW] = bank.next.take(row)
+        kinds = bank.kind.take(row)
+        if not kinds.any():
+            return None
+        end_rows(self, row, kinds)
         return self.collect()
 
     def stop(self, owner: int, status: Status) -> None:
@@ -224,7 +225,7 @@ class Lanes:
         logged = i[I.LOG] >= 0
         if logged.any():
             counts[logged], steps = self.log.close(i[I.LOG, logged])
-        x = pick(self.x, gone).reshape(-1, *self.event_shape)
+        x = pick(self.x, gone).t().reshape(-1, *self.event_shape)
         grid_steps = np.where(logged, 0, i[I.STEP] - i[I.FIRST] - 1)
         self.x, self.k = pick(self.x, stay), pick(self.k, stay)
         self.f, self.i = self.f[:, stay], self.i[:, stay]
@@ -251,5 +252,5 @@ class Lanes:
         """The share of its span that the slowest lane has behind it, 1 where none runs."""
         if not len(self):
             return 1.0
-        left = np.abs(self.f[F.T_END] - self.f[F.T]) / (self.f[F.HIGH] - self.f[F.LOW])
+        left = np.abs(self.f[F.T_END] - self.f[F.T]) / self.f[F.SPAN]
         return float(1.0 - left.max())

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.arithmetic import pick, put
+from solvers.arithmetic import pick, put, tensor_like
 from solvers.fields import F, I
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class Part:
         index: (m,) sorted lane numbers.
         row: (m,) the bank row that each has just completed.
         f, i: (F.ROWS, m) and (I.ROWS, m), see `fields`.
-        x: (m, D) states, as they were at the start of the step until `move` is called.
-        k: (m, S, D) velocities.
+        x: (D, m) states at the start of the step.
+        k: (D, S, m) velocities.
     """
 
     def __init__(self, lanes: Lanes, row: NDArray[np.int64], index: NDArray[np.int64] | None) -> None:
@@ -46,30 +46,27 @@ class Part:
             self.lanes.i[:, self.index] = self.i
 
     def move(self, some: NDArray[np.int64], x: Tensor) -> None:
-        """Put lanes `some` of this part into new states x (len(some), D)."""
+        """Put lanes `some` of this part into new states; x is (D, m), of the whole part."""
         if len(some) == len(self.index):
             self.lanes.x = x if self.all else put(self.lanes.x, self.index, x)
         elif len(some):
-            self.lanes.x = put(self.lanes.x, self.index[some], pick(x, some) if len(x) != len(some) else x)
+            self.lanes.x = put(self.lanes.x, self.index[some], pick(x, some))
 
     def wipe(self, some: NDArray[np.int64]) -> None:
         """Overwrite velocities after the first with zeros: a stale infinity times a zero weight would be NaN."""
         if len(some):
-            self.lanes.k[torch.from_numpy(self.index[some]).to(self.k.device), 1:] = 0.0
+            self.lanes.k[:, 1:, torch.from_numpy(self.index[some]).to(self.k.device)] = 0.0
 
     def restart_from_last(self, some: NDArray[np.int64]) -> None:
         """The last velocity of the step becomes the first of the next (FSAL)."""
-        slots = self.lanes.slots
-        last = torch.from_numpy(some * slots + self.bank.slot[self.row[some]]).to(self.k.device)
-        first = torch.from_numpy(self.index[some] * slots).to(self.k.device)
-        width = self.lanes.width
-        self.lanes.k.view(-1, width).index_copy_(0, first, self.k.reshape(-1, width).index_select(0, last))
+        device, (width, slots, count) = self.k.device, self.k.shape
+        last = torch.from_numpy(self.bank.slot[self.row[some]] * count + some).to(device)
+        velocity = self.k.reshape(width, slots * count).index_select(1, last)
+        self.lanes.k[:, 0].index_copy_(1, torch.from_numpy(self.index[some]).to(device), velocity)
 
     def scale(self, size: Tensor) -> Tensor:
-        """The error scale atol + rtol |x| (paper eq. dopri-err; Hairer I, II.4 eq. 4.10), (m, D) float64."""
-        rtol = torch.from_numpy(self.f[F.RTOL]).to(size.device)[:, None]
-        atol = torch.from_numpy(self.f[F.ATOL]).to(size.device)[:, None]
-        return atol + rtol * size
+        """The error scale atol + rtol |x| (paper eq. dopri-err; Hairer I, II.4 eq. 4.10), (D, m) float64."""
+        return tensor_like(self.f[F.ATOL], size) + tensor_like(self.f[F.RTOL], size) * size
 
     @property
     def groups(self) -> NDArray[np.int64]:

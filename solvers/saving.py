@@ -37,7 +37,7 @@ def save_passed(part: Part, some: NDArray[np.int64], after: Tensor, *, dense: bo
     Args:
         part: lanes at the end of a step, still at its start.
         some: which of them completed it.
-        after: (m, D) the states at its end, for all lanes of the part.
+        after: (D, m) the states at its end, for all lanes of the part.
         dense: interpolate between the ends; otherwise save times are grid points.
     """
     f, i, times = part.f, part.i, part.bank.times
@@ -57,14 +57,14 @@ def save_passed(part: Part, some: NDArray[np.int64], after: Tensor, *, dense: bo
 def _state_at(part: Part, lane: NDArray[np.int64], t: NDArray[np.float64], after: Tensor, dense: bool) -> Tensor:
     begin, h = part.f[F.T, lane], part.f[F.H, lane]
     before, after, k = (pick(values, lane) for values in (part.x, after, part.k))
-    at_begin, at_end = (torch.from_numpy(t == end).to(after.device)[:, None] for end in (begin, part.f[F.T_NEXT, lane]))
+    at_begin, at_end = (torch.from_numpy(t == end).to(after.device) for end in (begin, part.f[F.T_NEXT, lane]))
     if not dense:
-        return torch.where(at_begin, before, after)
+        return torch.where(at_begin, before, after).t()
     curve = part.bank.curves[part.bank.dense[part.row[lane]]]
     powers = ((t - begin) / h)[:, None, None] ** np.arange(1, DEGREE + 1)
-    weights = (curve * powers).sum(axis=2) * h[:, None]
-    inside = before + combine(weights[:, None], k)[:, 0]
-    return torch.where(at_end, after, torch.where(at_begin, before, inside))
+    weights = (curve * powers).sum(axis=2).T * h
+    inside = before + combine(weights, k)
+    return torch.where(at_end, after, torch.where(at_begin, before, inside)).t()
 
 
 def check_save_at(solve: Plan | Adaptive, save_at: Sequence[float] | None) -> NDArray[np.float64] | None:

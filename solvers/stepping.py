@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers import control
-from solvers.arithmetic import all_finite, all_of_group, combine, finite_rows, group_norms, pick, row_sums
+from solvers.arithmetic import all_finite, all_of_group, combine, finite_lanes, group_norms, lane_sums, pick
 from solvers.errors import CODES, RUNNING, Status
 from solvers.fields import F, I
 from solvers.part import Part
@@ -53,14 +53,14 @@ def _end_fixed(part: Part) -> None:
     """x moves on by h sum b K; the grid gives the next step."""
     f, i, bank = part.f, part.i, part.bank
     used = int(bank.advance_used[part.row].max())
-    after = part.x + combine((bank.weights[part.row, 1, :used] * f[F.H][:, None])[:, None], part.k)[:, 0]
-    good = None if all_finite(after) else finite_rows(after)
+    after = part.x + combine(bank.weights[1, :used].take(part.row, axis=1) * f[F.H], part.k)
+    good = None if all_finite(after) else finite_lanes(after)
     if good is not None:  # a lane that failed stays where it was
         i[I.STATUS, ~good] = _NON_FINITE
-        after = torch.where(torch.from_numpy(good).to(after.device)[:, None], after, part.x)
+        after = torch.where(torch.from_numpy(good).to(after.device), after, part.x)
     if part.lanes.saving:
-        save_passed(part, np.arange(len(after)) if good is None else np.flatnonzero(good), after, dense=False)
-    part.move(part.index if part.all else np.arange(len(after)), after)
+        save_passed(part, np.arange(len(part.index)) if good is None else np.flatnonzero(good), after, dense=False)
+    part.move(part.index, after)
     i[I.STEP] += 1 if good is None else good
     step, last = i[I.STEP], i[I.LAST]
     t = f[F.T_NEXT].copy() if good is None else np.where(good, f[F.T_NEXT], f[F.T])
@@ -77,7 +77,7 @@ def _first_slope(part: Part) -> None:
     """v(x0, t0) is known: guess a trial step, or begin with the step that was given."""
     f, i = part.f, part.i
     x, v = part.x.double(), part.k[:, 0].double()
-    good = finite_rows(x) & finite_rows(v)
+    good = finite_lanes(x) & finite_lanes(v)
     i[I.STATUS, ~good] = _NON_FINITE
     given = good & (f[F.H] != 0)
     i[I.ROW, given] += 1  # past the trial step
@@ -86,7 +86,7 @@ def _first_slope(part: Part) -> None:
     if not automatic.any():
         return
     scale = part.scale(x.abs())
-    d0, d1 = (_norms(part, row_sums((values / scale) ** 2), automatic) for values in (x, v))
+    d0, d1 = (_norms(part, lane_sums((values / scale) ** 2), automatic) for values in (x, v))
     span = np.abs(f[F.T_END] - f[F.T])
     with np.errstate(invalid="ignore"):
         h0 = control.first_guess(d0, d1, span)
@@ -102,7 +102,7 @@ def _first_step(part: Part) -> None:
     change = (part.k[:, 1] - part.k[:, 0]).double()
     h0 = np.abs(f[F.H])
     every = np.ones(len(h0), dtype=bool)
-    d2 = _norms(part, row_sums((change / part.scale(part.x.double().abs())) ** 2), every) / h0
+    d2 = _norms(part, lane_sums((change / part.scale(part.x.double().abs())) ** 2), every) / h0
     with np.errstate(invalid="ignore"):
         h = control.first_step(h0, f[F.D1], d2, f[F.Q], np.abs(f[F.T_END] - f[F.T]))
     broken = ~np.isfinite(d2)
@@ -118,14 +118,14 @@ def _end_adaptive(part: Part) -> None:
     f, i, bank = part.f, part.i, part.bank
     h, t = f[F.H].copy(), f[F.T].copy()
     used = int(bank.slot[part.row].max()) + 1
-    weights = bank.weights[part.row, 1:, :used]
-    weights[:, :3] *= h[:, None, None]  # all but the bend, which is a difference of velocities
-    advance, error_vector, drift, bend = combine(weights, part.k).unbind(1)
+    weights = bank.weights[1:, :used].take(part.row, axis=2)
+    weights[:3] *= h  # all but the bend, which is a difference of velocities
+    advance, error_vector, drift, bend = combine(weights, part.k).unbind(0)
     after = part.x + advance
     wide = after.double()
     scale = part.scale(torch.maximum(part.x.double().abs(), wide.abs()))
     # 0 * after is 0 unless the new state is not finite: then the error must not be finite either.
-    sums = row_sums((error_vector.double() / scale) ** 2 + 0.0 * wide)
+    sums = lane_sums((error_vector.double() / scale) ** 2 + 0.0 * wide)
     error = _norms(part, sums, np.ones(len(h), dtype=bool))
     finite = np.isfinite(error)
     error[~finite] = np.inf
@@ -180,7 +180,7 @@ def _begin(part: Part, h: NDArray[np.float64], some: Flags) -> None:
     f[F.T_NEXT] = np.where(some, np.where(cut, end, t + h), f[F.T_NEXT])
     i[I.CUT] = np.where(some, cut, i[I.CUT])
     running = some & (i[I.STATUS] == RUNNING)
-    smallest = 10 * _EPS * np.maximum(np.abs(t), f[F.HIGH] - f[F.LOW])
+    smallest = 10 * _EPS * np.maximum(np.abs(t), f[F.SPAN])
     lost = running & ~cut & (np.abs(h) < smallest)
     # A method without FSAL asks once more after an accepted step.
     again = part.bank.kind[np.maximum(i[I.ROW], 1) - 1] == END_ADAPTIVE
@@ -198,20 +198,20 @@ def _norms(part: Part, sums: NDArray[np.float64], some: Flags) -> NDArray[np.flo
 
 def _stiffness(h: NDArray[np.float64], bend: Tensor, drift: Tensor) -> NDArray[np.float64]:
     with np.errstate(divide="ignore", invalid="ignore"):
-        rho = np.sqrt(row_sums(bend**2) / row_sums(drift**2))
+        rho = np.sqrt(lane_sums(bend**2) / lane_sums(drift**2))
     return np.where(np.isfinite(rho), np.abs(h) * rho, np.nan)
 
 
 def _constant_field(part: Part) -> Flags:
     """Whether all stage velocities of the attempt are bit-identical."""
     k = part.k
-    same = (k[:, 1] == k[:, 0]).all(dim=1).cpu().numpy().copy()
+    same = (k[:, 1] == k[:, 0]).all(dim=0).cpu().numpy().copy()
     chosen = np.flatnonzero(same)
     if len(chosen):
         some = pick(k, chosen)
         last = torch.from_numpy(part.bank.slot[part.row[chosen]]).to(k.device)
-        unused = torch.arange(k.shape[1], device=k.device) > last[:, None]
-        same[chosen] = ((some == some[:, :1]).all(dim=2) | unused).all(dim=1).cpu().numpy()
+        unused = torch.arange(k.shape[1], device=k.device)[:, None] > last
+        same[chosen] = ((some == some[:, :1]).all(dim=0) | unused).all(dim=0).cpu().numpy()
     return all_of_group(same, part.groups)
 
 

@@ -60,6 +60,10 @@ class Tableau:
         n = len(self.b)
         if [len(row) for row in self.a] != list(range(n)):
             raise ValueError(f"{self.name}: a must be a strictly lower triangle with rows of 0 to {n - 1} numbers")
+        if self.c.min() < 0 or self.c.max() > 1:
+            raise ValueError(
+                f"{self.name}: nodes must lie in [0, 1], or the field is asked outside the step; got {self.c}"
+            )
         self._check_order("b", self.b, self.order)
         if (self.b_hat is None) != (self.embedded_order is None):
             raise ValueError(f"{self.name}: b_hat and embedded_order go together")

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.arithmetic import all_finite, all_of_group, combine, finite_lanes, group_norms, pick, put, lane_sums
+from solvers.arithmetic import all_finite, all_of_group, combine, finite_lanes, group_norms, lane_sums, pick, put
 from tests.solvers.support import same_bits
 
 
