@@ -48,7 +48,7 @@ def test_equal_plans_share_one_place() -> None:
 def test_many_different_plans_do_not_make_the_bank_grow() -> None:
     lanes = Lanes((1,), torch.float64)
     sizes = set()
-    for turn in range(200):
+    for turn in range(60):
         solves = [
             resolve(solver="ab4", steps=3 + turn % 40, start="rk", grid={"name": "shift", "value": 1 + turn / 7}),
             resolve(solver="euler", grid=[0.0, (turn + 1) / 300, 1.0]),

@@ -311,8 +311,8 @@ def test_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_oscillator_over_many_turns() -> None:
     solution = integrate(
-        oscillator, torch.tensor([[1.0, 0.0]]).double(), t_span=(0.0, 20 * math.pi), rtol=1e-9, atol=1e-9
+        oscillator, torch.tensor([[1.0, 0.0]]).double(), t_span=(0.0, 12 * math.pi), rtol=1e-9, atol=1e-9
     )
     assert solution.x[0].tolist() == pytest.approx([1.0, 0.0], abs=1e-5)
-    assert solution.t[0] == 20 * math.pi
+    assert solution.t[0] == 12 * math.pi
     assert len(solution.trace) > 64

@@ -20,7 +20,7 @@ def normal(x: Tensor, m: float, s: float) -> Tensor:
     return -0.5 * ((x - m) / s).square().flatten(1).sum(1) - width * (math.log(s) + 0.5 * math.log(2 * math.pi))
 
 
-@pytest.mark.parametrize("dim", [1, 2, 5, 16])
+@pytest.mark.parametrize("dim", [1, 2, 16])
 @pytest.mark.parametrize("solver", ["dopri5", "tsit5"])
 def test_the_gaussian_field_matches_the_closed_form(dim: int, solver: str) -> None:
     x = 2 + 0.5 * torch.randn(20, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
