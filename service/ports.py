@@ -54,6 +54,10 @@ class Engine(Protocol):
         """Take no more jobs; those that are here run on."""
         ...
 
+    def give_up(self) -> None:
+        """End the jobs that are here; whoever waits for them gets `Draining`."""
+        ...
+
     def stop(self) -> None:
         """Give up all jobs and end."""
         ...

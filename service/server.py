@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import logging
+import math
 import signal
 import socket
 import time
@@ -117,11 +118,12 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if self._drained_by is not None and not self.should_exit:
-            late = time.monotonic() > self._drained_by
-            if late:
-                self.config.timeout_graceful_shutdown = 1
+            if time.monotonic() > self._drained_by:
+                self._drained_by = math.inf
+                self._service.engine.give_up()
+                self.config.timeout_graceful_shutdown = 1  # an answer that nobody reads is not waited for
             # When the engine is empty, uvicorn still waits for answers that are on their way.
-            self.should_exit = late or self._service.engine.active_jobs == 0
+            self.should_exit = self._service.engine.active_jobs == 0
         return await super().on_tick(counter)
 
 

@@ -24,7 +24,7 @@ from solvers.bank import Bank
 from solvers.errors import CODES, RUNNING, Status
 from solvers.fields import F, I
 from solvers.plan import Adaptive, Plan
-from solvers.rows import ADAPTIVE_START
+from solvers.rows import ADAPTIVE_START, MID
 from solvers.saving import Saved
 from solvers.stepping import end_rows
 from solvers.trace import StepLog
@@ -114,6 +114,7 @@ class Lanes:
         self.log = StepLog()
         self.saved: list[Saved] = []
         self.saving = 0  # admissions with save times
+        self._common_row: int | None = None
         self._tickets: dict[int, _Ticket] = {}
         self._next_ticket = 0
         self.x = torch.empty((self.width, 0), dtype=self.dtype, device=self.device)
@@ -135,6 +136,7 @@ class Lanes:
         self.i = np.concatenate([self.i, *(i for _, i in columns)], axis=1)
         # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
         starts = [a.x0.reshape(len(a.x0), self.width).to(self.device, self.dtype).t() + 0.0 for a in admissions]
+        self._find_common_row()
         fresh = self.k.new_zeros((self.width, self.slots, sum(start.shape[1] for start in starts)))
         self.x, self.k = torch.cat([self.x, *starts], dim=1), torch.cat([self.k, fresh], dim=2)
 
@@ -178,17 +180,25 @@ class Lanes:
         Returns:
             x (n, *event) and t (n,), both in the state's dtype; t is never outside a lane's span.
         """
-        bank, f, row = self.bank, self.f, self.i[I.ROW]
-        h, c = f[F.H], bank.c.take(row)
+        bank, f, row = self.bank, self.f, self._common_row
+        h = f[F.H]
         # Nodes lie in [0, 1], and t + c h with c < 1 cannot round past the step's end.
-        t = np.where(c == 1.0, f[F.T_NEXT], f[F.T] + c * h)
-        used = int(bank.used.take(row).max())
-        x = self.x
-        if used:
-            x = x + combine(bank.weights[0, :used].take(row, axis=1) * h, self.k)
+        if row is None:
+            rows = self.i[I.ROW]
+            c = bank.c.take(rows)
+            t = np.where(c == 1.0, f[F.T_NEXT], f[F.T] + c * h)
+            used = int(bank.used.take(rows).max())
+            weights = bank.weights[0, :used].take(rows, axis=1)
+        else:
+            c, used = bank.c[row], bank.used[row]
+            t = f[F.T] if c == 0.0 else f[F.T_NEXT] if c == 1.0 else f[F.T] + c * h
+            weights = bank.weights[0, :used, row, None]
         # A fresh tensor in any case: the caller may do with it what it likes.
-        rows = x.t().clone(memory_format=torch.contiguous_format) if x is self.x else x.t().contiguous()
-        return rows.view(-1, *self.event_shape), tensor_like(t, x)
+        if used:
+            x = (self.x + combine(weights * h, self.k)).t().contiguous()
+        else:
+            x = self.x.t().clone(memory_format=torch.contiguous_format)
+        return x.view(-1, *self.event_shape), tensor_like(np.array(t), x)
 
     def absorb(self, v: Tensor) -> Finished | None:
         """Take in the velocities for the last `query` and finish the steps that end with them.
@@ -199,16 +209,29 @@ class Lanes:
         Returns:
             The lanes that ended; None where there are none.
         """
-        n, row, bank = len(self), self.i[I.ROW].copy(), self.bank
-        places = torch.from_numpy(bank.slot.take(row) * n + np.arange(n)).to(self.device)
-        self.k.view(self.width, self.slots * n).index_copy_(1, places, v.reshape(n, self.width).t())
+        n, bank, row = len(self), self.bank, self._common_row
         self.i[I.NFE] += 1
-        self.i[I.ROW] = bank.next.take(row)
-        kinds = bank.kind.take(row)
-        if not kinds.any():
-            return None
-        end_rows(self, row, kinds)
+        v = v.reshape(n, self.width).t()
+        if row is not None:
+            self.k[:, bank.slot[row]].copy_(v)
+            self.i[I.ROW] = self._common_row = int(bank.next[row])
+            if bank.kind[row] == MID:
+                return None
+            rows = np.full(n, row)
+        else:
+            rows = self.i[I.ROW].copy()
+            places = torch.from_numpy(bank.slot.take(rows) * n + np.arange(n)).to(self.device)
+            self.k.view(self.width, self.slots * n).index_copy_(1, places, v)
+            self.i[I.ROW] = bank.next.take(rows)
+            if not bank.kind.take(rows).any():
+                return None
+        end_rows(self, rows, row)
         return self.collect()
+
+    def _find_common_row(self) -> None:
+        """Lanes in step share one row, and then nothing needs to be gathered; the arithmetic is the same."""
+        rows = self.i[I.ROW]
+        self._common_row = int(rows[0]) if len(self) and (rows == rows[0]).all() else None
 
     def stop(self, owner: int, status: Status) -> None:
         """End all lanes of an owner; `collect` gives them back."""
@@ -218,6 +241,7 @@ class Lanes:
         """Take the ended lanes out and close the gaps."""
         ended = self.i[I.STATUS] != RUNNING
         if not ended.any():
+            self._find_common_row()
             return None
         gone, stay = np.flatnonzero(ended), np.flatnonzero(~ended)
         f, i = self.f[:, gone], self.i[:, gone]
@@ -229,6 +253,7 @@ class Lanes:
         grid_steps = np.where(logged, 0, i[I.STEP] - i[I.FIRST] - 1)
         self.x, self.k = pick(self.x, stay), pick(self.k, stay)
         self.f, self.i = self.f[:, stay], self.i[:, stay]
+        self._find_common_row()
         self._return_tickets(i[I.TICKET])
         return Finished(i[I.OWNER], i[I.INDEX], x, f[F.T], i[I.NFE], i[I.STATUS], counts, steps, grid_steps)
 

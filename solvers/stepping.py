@@ -29,18 +29,18 @@ _SUCCESS, _MAX_NFE = CODES[Status.SUCCESS], CODES[Status.MAX_NFE]
 _NON_FINITE, _UNDERFLOW = CODES[Status.NON_FINITE], CODES[Status.STEP_UNDERFLOW]
 
 
-def end_rows(lanes: Lanes, row: NDArray[np.int64], kinds: NDArray[np.int64]) -> None:
+def end_rows(lanes: Lanes, row: NDArray[np.int64], common: int | None) -> None:
     """Finish what ends in this tick.
 
     Args:
         lanes: the lanes, with the velocities of this tick stored and `I.ROW` moved on.
         row: (n,) the rows of this tick.
-        kinds: (n,) their kinds.
+        common: the row of all lanes, if they share one.
     """
-    first = int(kinds[0])
-    if (kinds == first).all():
-        _FINISH[first](Part(lanes, row, None))
+    if common is not None:
+        _FINISH[int(lanes.bank.kind[common])](Part(lanes, row, None))
         return
+    kinds = lanes.bank.kind.take(row)
     for kind, finish in _FINISH.items():
         index = np.flatnonzero(kinds == kind)
         if len(index):

@@ -96,7 +96,7 @@ class Engine:
         self.device = choose_device(settings.device)
         self._threads, self._max_queue = settings.threads or default_threads(), settings.max_queue
         self._observer = observer
-        self._commands: deque[Callable[[], None]] = deque()
+        self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
         self._models: dict[Key, _Model] = {}
         self._where: dict[Future[JobResult], tuple[_Model, int]] = {}
@@ -136,6 +136,11 @@ class Engine:
     def drain(self) -> None:
         """Take no more jobs; those that are here run on."""
         self._draining = True
+
+    def give_up(self) -> None:
+        """Take no more jobs and end those that are here: whoever waits for them gets `Draining`."""
+        self._draining = True
+        self._send(lambda: [self._abandon(future, Draining()) for future in list(self._where)])
 
     def stop(self) -> None:
         """Give up all jobs and end the thread."""
@@ -189,7 +194,7 @@ class Engine:
         """Give up a job; its lanes are gone before the next tick."""
         self._send(lambda: self._abandon(future))
 
-    def _send(self, command: Callable[[], None]) -> None:
+    def _send(self, command: Callable[[], object]) -> None:
         self._commands.append(command)
         self._wake.set()
 

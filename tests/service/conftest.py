@@ -55,6 +55,9 @@ class FakeEngine:
     def drain(self) -> None:
         self.draining = True
 
+    def give_up(self) -> None:
+        self.drain()
+
     def load(self, name: str, version: int, checkpoint: Checkpoint) -> "FakeEngine":
         self.loaded[name, version] = checkpoint
         return self

@@ -184,6 +184,16 @@ def test_a_draining_engine_finishes_what_it_has(engine: Engine) -> None:
     assert set(running.result(10).status) == {"success"}
 
 
+def test_giving_up_tells_everybody(engine: Engine, field: Field) -> None:
+    field.hook = slow(0.01)
+    futures = [engine.submit(job(num, solver="euler", steps=1000)) for num in (1, 100_000)]
+    engine.give_up()
+    for future in futures:
+        with pytest.raises(Draining):
+            future.result(5)
+    assert eventually(lambda: engine.active_jobs == engine.active_lanes == 0)
+
+
 def test_rows_that_make_the_network_raise_fail_their_job_alone(engine: Engine, field: Field) -> None:
     def hook(x: Tensor, t: Tensor) -> None:
         if (x[:, 0] > 500).any():
