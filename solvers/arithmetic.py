@@ -7,12 +7,14 @@ by the lane's own length: the result cannot depend on how many lanes there are, 
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-
+_Array = TypeVar("_Array", Tensor, NDArray[Any])
 _HOST = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -33,15 +35,19 @@ def combine(weights: NDArray[np.float64], k: Tensor) -> Tensor:
         (..., D, n) sum over s of weights * k, in k's dtype, summed in the order of the slots.
     """
     used = weights.shape[-2]
-    if k.device.type == "cpu" and k.dtype in _HOST:  # the same operations at half the cost of a call
-        products = weights.astype(_HOST[k.dtype])[..., None, :, :] * k.numpy()[:, :used]
-    else:
-        products = tensor_like(weights, k).unsqueeze(-3) * k[:, :used]
+    if k.device.type != "cpu" or k.dtype not in _HOST:
+        return _in_order(tensor_like(weights, k).unsqueeze(-3) * k[:, :used])
+    # On the host NumPy does the same operations at half the cost of a call.
+    with np.errstate(invalid="ignore", over="ignore"):
+        return torch.from_numpy(_in_order(weights.astype(_HOST[k.dtype])[..., None, :, :] * k.numpy()[:, :used]))
+
+
+def _in_order(products: _Array) -> _Array:
+    """Sum over the last axis but one. Never by a reduction of the library: its order would depend on n."""
     total = products[..., 0, :]
-    for slot in range(1, used):
-        # Never a reduction of the library: its order of summation depends on n.
+    for slot in range(1, products.shape[-2]):
         total = total + products[..., slot, :]
-    return torch.from_numpy(total) if isinstance(total, np.ndarray) else total
+    return total
 
 
 def lane_sums(values: Tensor) -> NDArray[np.float64]:
