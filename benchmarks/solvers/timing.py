@@ -1,0 +1,47 @@
+"""Clocks and counters: time inside and outside a velocity, its calls and rows."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from benchmarks.solvers.problems import Field
+
+clock = time.thread_time
+"""CPU time of this thread: other work on the machine does not count, and one thread does everything here."""
+
+
+class Counted:
+    """A velocity that counts its calls and rows and clocks itself."""
+
+    def __init__(self, field: Field) -> None:
+        self.field = field
+        self.calls = self.rows = 0
+        self.inside = 0.0
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        begin = clock()
+        v = self.field(x, t)
+        self.inside += clock() - begin
+        self.calls += 1
+        self.rows += len(x)
+        return v
+
+
+def interleaved(tasks: Sequence[Callable[[], object]], repetitions: int) -> list[list[float]]:
+    """Seconds of each task, the tasks taking turns so that all see the same machine."""
+    seconds: list[list[float]] = [[] for _ in tasks]
+    for _ in range(repetitions):
+        for task, times in zip(tasks, seconds, strict=True):
+            begin = clock()
+            task()
+            times.append(clock() - begin)
+    return seconds
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value."""
+    return statistics.median(values)
