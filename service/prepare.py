@@ -1,7 +1,7 @@
 """From a parsed request to a job for the engine: everything that can be refused is refused here, before any work.
 
 The limits come first, as a number of steps or samples must be known to be bearable before anything of that size is
-made. What a solver can and cannot do is checked by `solvers.plan.resolve` alone.
+made. What a solver can and cannot do is checked by `solvers.resolve` alone.
 """
 
 import math
@@ -19,7 +19,8 @@ from service.served import Served
 from service.settings import Settings
 from service.sizes import check_answer_size
 from solvers.errors import SolverError
-from solvers.plan import Adaptive, Plan, resolve
+from solvers.plan import Adaptive, Plan
+from solvers.resolve import resolve
 
 
 def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: Encoder) -> Job:

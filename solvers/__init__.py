@@ -4,7 +4,8 @@ from solvers import catalogue
 from solvers.errors import SolverError, Status
 from solvers.integrate import Solution, integrate
 from solvers.likelihood import LogDensity, log_density
-from solvers.plan import Adaptive, Plan, resolve
+from solvers.plan import Adaptive, Plan
+from solvers.resolve import resolve
 from solvers.trace import Trace
 
 __all__ = [

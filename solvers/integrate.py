@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from solvers.errors import SolverError, Status, status_of
+from solvers.errors import CODES, SolverError, Status, status_of
 from solvers.fields import I
 from solvers.grids import GridSpec
-from solvers.lanes import Admission, Finished, Lanes
-from solvers.plan import Adaptive, Plan, resolve
+from solvers.lanes import Lanes
+from solvers.plan import Adaptive, Plan
+from solvers.records import Admission, Finished
+from solvers.resolve import resolve
 from solvers.saving import check_save_at
 from solvers.trace import Trace
 
@@ -72,7 +74,7 @@ def integrate(
             still run. Both arguments and the answer have x0's dtype and device.
         x0: (samples, *event) starting states, floating point. No samples at all is a valid request.
         solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_nfe: see
-            `solvers.plan.resolve`.
+            `solvers.resolve`.
         save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid
             points; under error control dopri5 and tsit5 use their own dense output (order 4), bosh3 cubic Hermite
             interpolation, none of them at a further call.
@@ -104,7 +106,7 @@ def integrate_indexed(
     Args:
         velocity: states (rows, *event), times (rows,), sample indices (rows,) -> (rows, *event).
         x0: (samples, *event) starting states.
-        solve: what `solvers.plan.resolve` returned.
+        solve: what `solvers.resolve` returned.
         save_at: what `solvers.saving.check_save_at` returned.
         progress: show a progress bar.
     """
@@ -167,7 +169,9 @@ class _Results:
 
     def trace(self) -> Trace:
         if isinstance(self.solve, Plan):
-            return Trace.of_grid(self.solve.times, np.arange(len(self.t)), self.grid_steps)
+            return Trace.of_grid(
+                self.solve.times, np.arange(len(self.t)), self.grid_steps, self.code == CODES[Status.NON_FINITE]
+            )
         if not self.samples:
             return Trace.empty()
         sample = np.concatenate(self.samples)

@@ -24,58 +24,13 @@ from solvers.bank import Bank
 from solvers.errors import CODES, RUNNING, Status
 from solvers.fields import F, I
 from solvers.plan import Adaptive, Plan
+from solvers.records import Admission, Finished, Saved
 from solvers.rows import ADAPTIVE_START, MID
-from solvers.saving import Saved
 from solvers.stepping import end_rows
 from solvers.trace import StepLog
 
 SLOTS = 7
 """How many velocities a lane keeps: enough for every method of the catalogue."""
-
-
-@dataclass(frozen=True)
-class Admission:
-    """Trajectories to start together.
-
-    Attributes:
-        solve: what they follow.
-        x0: (n, *event) starting states; copied.
-        owner: whose they are; any integer, given back when they end.
-        first_index: the first one's index within its owner's samples; the others count up from it.
-        save_at: (M,) float64 times to save the state at, in the direction of the span, or None.
-    """
-
-    solve: Plan | Adaptive
-    x0: Tensor
-    owner: int = 0
-    first_index: int = 0
-    save_at: NDArray[np.float64] | None = None
-
-
-@dataclass(frozen=True)
-class Finished:
-    """Lanes that ended, in lane order.
-
-    Attributes:
-        owner, index: (n,) whose, and which sample.
-        x: (n, *event) the state reached: the last finite one for a lane that failed.
-        t: (n,) float64 the time reached.
-        nfe: (n,) calls.
-        status: (n,) codes, see `errors.status_of`.
-        attempts: (n,) how many steps of each lane stand in `steps` (0 for plans, whose trace is their grid).
-        steps: (sum, 5) t, h, error, accepted, stiffness of those, lane by lane.
-        grid_steps: (n,) steps that a plan's lane completed; 0 under error control.
-    """
-
-    owner: NDArray[np.int64]
-    index: NDArray[np.int64]
-    x: Tensor
-    t: NDArray[np.float64]
-    nfe: NDArray[np.int64]
-    status: NDArray[np.int64]
-    attempts: NDArray[np.int64]
-    steps: NDArray[np.float64]
-    grid_steps: NDArray[np.int64]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from solvers.errors import SolverError, Status
 from solvers.integrate import Velocity, checked, integrate_indexed
-from solvers.plan import resolve
+from solvers.resolve import resolve
 from solvers.trace import Trace
 
 EXACT_UP_TO = 16
@@ -79,7 +79,7 @@ def log_density(
         velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone. It must be
             differentiable by `torch.func` (no in-place changes of its input).
         x: (samples, *event) data, floating point; float64 gives log p to more digits.
-        solver, steps, rtol, atol, controller, error_control, max_nfe: see `solvers.plan.resolve`.
+        solver, steps, rtol, atol, controller, error_control, max_nfe: see `solvers.resolve`.
         t_span: (time of the data, time of the noise).
         divergence: `exact`, `hutchinson`, or `auto`: exact up to 16 dimensions.
         probes: random vectors a sample for `hutchinson`, at least 1.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,20 +14,11 @@ from solvers.arithmetic import combine, pick
 from solvers.errors import SolverError
 from solvers.fields import F, I
 from solvers.plan import Adaptive, Plan
+from solvers.records import Saved
 from solvers.rows import DEGREE
 
 if TYPE_CHECKING:
     from solvers.part import Part
-
-
-@dataclass(frozen=True)
-class Saved:
-    """States at save times: owner (n,), index (n,), place in the owner's save_at (n,), x (n, D)."""
-
-    owner: NDArray[np.int64]
-    index: NDArray[np.int64]
-    place: NDArray[np.int64]
-    x: Tensor
 
 
 def save_passed(part: Part, some: NDArray[np.int64], after: Tensor, *, dense: bool) -> None:

@@ -47,18 +47,29 @@ class Trace:
         return cls.build(np.zeros(0, dtype=np.int64), np.zeros((0, 5)))
 
     @classmethod
-    def of_grid(cls, times: NDArray[np.float64], samples: NDArray[np.int64], steps: NDArray[np.int64]) -> Trace:
+    def of_grid(
+        cls,
+        times: NDArray[np.float64],
+        samples: NDArray[np.int64],
+        steps: NDArray[np.int64],
+        broken: NDArray[np.bool_] | None = None,
+    ) -> Trace:
         """The trace of fixed steps, which the grid knows beforehand.
 
         Args:
             times: (N + 1,) the grid.
             samples: (n,) sample indices.
-            steps: (n,) how many steps each sample took.
+            steps: (n,) how many steps each sample completed.
+            broken: (n,) whether the step after those was tried and gave a state that is not finite.
         """
-        step = np.concatenate([np.arange(count) for count in steps]) if len(steps) else np.zeros(0, dtype=np.int64)
+        attempts = steps if broken is None else steps + broken
+        step = np.concatenate([np.arange(count) for count in attempts]) if len(steps) else np.zeros(0, dtype=np.int64)
         values = np.full((len(step), 5), np.nan)
         values[:, 0], values[:, 1], values[:, 3] = times[step], np.diff(times)[step], 1.0
-        return cls.build(np.repeat(samples, steps), values)
+        if broken is not None:
+            last = np.cumsum(attempts)[broken] - 1
+            values[last, 2], values[last, 3] = np.inf, 0.0
+        return cls.build(np.repeat(samples, attempts), values)
 
 
 class StepLog:

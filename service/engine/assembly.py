@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from service.engine.job import Job, JobResult
 from solvers.errors import CODES, STATUSES, Status
-from solvers.lanes import Finished
 from solvers.plan import Plan
-from solvers.saving import Saved
+from solvers.records import Finished, Saved
 from solvers.trace import Trace
 
 _NAMES = np.array(["", *(status.value for status in STATUSES)])
@@ -83,7 +82,9 @@ class Assembly:
         if isinstance(self.job.solve, Plan):
             if self.job.trace != "full":
                 return Trace.empty()
-            return Trace.of_grid(self.job.solve.times, np.arange(len(self.t)), self._grid_steps)
+            return Trace.of_grid(
+                self.job.solve.times, np.arange(len(self.t)), self._grid_steps, self.code == CODES[Status.NON_FINITE]
+            )
         if not self._samples:
             return Trace.empty()
         sample = np.concatenate(self._samples)

@@ -15,19 +15,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Protocol
 
 import numpy as np
 import torch
 
 from models.checkpoint import Checkpoint
 from service.engine.assembly import Assembly
+from service.engine.contracts import EngineSettings, Observer
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded
 from service.engine.runner import Arena, choose_device
 from service.engine.scheduler import Entry, Scheduler
 from solvers.errors import Status
-from solvers.lanes import Finished
 from solvers.plan import Plan
+from solvers.records import Finished
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded"]
 
@@ -35,37 +35,6 @@ Key = tuple[str, int]
 _log = logging.getLogger("pathline")
 _GUESSED_NFE = 80.0
 """Calls of an adaptive sample before any has been seen."""
-
-
-class EngineSettings(Protocol):
-    """What the engine reads of the settings."""
-
-    @property
-    def device(self) -> str:
-        """`auto`, `cpu`, `cuda` or `cuda:N`."""
-        ...
-
-    @property
-    def threads(self) -> int:
-        """CPU threads of the networks; 0 for `default_threads`."""
-        ...
-
-    @property
-    def max_queue(self) -> int:
-        """The most jobs that wait or run."""
-        ...
-
-
-class Observer(Protocol):
-    """Who is told what each network call carried."""
-
-    def batch(self, model: str, rows: int, requests: int, solvers: int) -> None:
-        """One network call."""
-        ...
-
-    def cancelled(self, nfe: int) -> None:
-        """Calls spent on samples that nobody will get."""
-        ...
 
 
 def default_threads() -> int:
@@ -179,7 +148,8 @@ class Engine:
             raise EngineFailed("the engine has stopped; restart the service")
         model = self._models[job.model, job.version]
         ahead = model.scheduler.backlog() * model.arena.seconds_a_row if len(self._where) else 0.0
-        late = job.deadline is not None and time.monotonic() + ahead > job.deadline
+        # Without anything ahead a job that is too slow runs to its deadline: coming back later would not help.
+        late = ahead > 0 and job.deadline is not None and time.monotonic() + ahead > job.deadline
         if len(self._where) >= self._max_queue or late:
             raise Overloaded(max(0.1, ahead))
         future: Future[JobResult] = Future()

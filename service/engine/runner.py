@@ -16,8 +16,8 @@ from models.velocity import RowStable
 from service.engine.job import Job
 from solvers.errors import Status
 from solvers.fields import I
-from solvers.lanes import Admission, Finished, Lanes
-from solvers.saving import Saved
+from solvers.lanes import Lanes
+from solvers.records import Admission, Finished, Saved
 
 TICK_S = 0.05
 """A network call of a full arena takes about this long at most."""
@@ -110,7 +110,10 @@ class Arena:
                 self.seconds_a_row += 0.05 * (took / len(x) - self.seconds_a_row)
             for owner in failed:
                 self.lanes.stop(owner, Status.CANCELLED)
-            return self.lanes.absorb(v), failed
+            finished = self.lanes.absorb(v)
+            if failed and finished is None:
+                finished = self.lanes.collect()
+            return finished, failed
 
     def _by_halves(
         self, x: Tensor, t: Tensor, lanes: NDArray[np.int64], failed: dict[int, str], error: Exception

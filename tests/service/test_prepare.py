@@ -10,7 +10,7 @@ from service.schemas import SampleRequest
 from service.served import Served
 from service.settings import Settings
 from service.shelf import Models
-from solvers.plan import resolve
+from solvers.resolve import resolve
 
 JSON = ENCODERS["application/json"]
 

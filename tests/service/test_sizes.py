@@ -10,7 +10,7 @@ from service.served import Served
 from service.settings import Settings
 from service.shelf import Models
 from service.sizes import attempts, predict_bytes
-from solvers.plan import resolve
+from solvers.resolve import resolve
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from service.traces import BINS, view
-from solvers.plan import resolve
+from solvers.resolve import resolve
 from solvers.trace import Trace
 
 ADAPTIVE = resolve(solver="dopri5")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from solvers import Plan, resolve
 from solvers.bank import Bank, Space
-from solvers.lanes import Admission, Lanes
+from solvers.lanes import Lanes
+from solvers.records import Admission
 from tests.solvers.support import decay, ones, run
 
 

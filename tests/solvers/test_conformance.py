@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from solvers import Status, catalogue, integrate, resolve
-from solvers.lanes import Admission, Lanes
+from solvers.lanes import Lanes
+from solvers.records import Admission
 from tests.solvers.support import (
     ONE_STEP,
     Watched,

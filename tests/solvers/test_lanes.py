@@ -17,7 +17,8 @@ from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.velocity import RowStable
 from solvers import Status, resolve
 from solvers.errors import CODES
-from solvers.lanes import Admission, Lanes
+from solvers.lanes import Lanes
+from solvers.records import Admission
 from tests.solvers.support import Ended, Watched, gaussian, ones, run, same_bits
 
 FIXED = st.builds(

@@ -15,7 +15,7 @@ from models.decoder import Decoder
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.engine.engine import Engine
 from service.engine.job import Job
-from solvers.plan import resolve
+from solvers.resolve import resolve
 
 
 @dataclass(frozen=True)

@@ -227,6 +227,20 @@ def test_a_diverging_request_changes_no_other(engine: Engine) -> None:
     assert same(good.result(10), expected)
 
 
+def test_a_broken_fixed_step_stands_in_the_trace(engine: Engine) -> None:
+    x0 = torch.tensor([[float("inf"), 0.0], [0.0, 0.0]])
+    result = engine.submit(job(2, solver="rk4", steps=2, x0=x0, trace="full")).result(10)
+    assert list(result.status) == ["non_finite", "success"]
+    assert result.trace.sample.tolist() == [0, 1, 1]
+    assert result.trace.accepted.tolist() == [False, True, True]
+    assert np.isinf(result.trace.error[0])
+
+
+def test_a_deadline_too_short_on_an_idle_engine_is_not_overload(engine: Engine) -> None:
+    with pytest.raises(DeadlineExceeded):
+        engine.submit(job(deadline=time.monotonic() - 1)).result(10)
+
+
 def test_max_nfe_too_small_to_begin_costs_no_call(engine: Engine, observed: Observed) -> None:
     result = engine.submit(job(2, solver="dopri5", max_nfe=3)).result(10)
     assert list(result.status) == ["max_nfe", "max_nfe"]

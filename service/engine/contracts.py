@@ -1,0 +1,34 @@
+"""What the engine needs of those outside: its settings, and somebody to tell what it does."""
+
+from typing import Protocol
+
+
+class EngineSettings(Protocol):
+    """What the engine reads of the settings."""
+
+    @property
+    def device(self) -> str:
+        """`auto`, `cpu`, `cuda` or `cuda:N`."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of the networks; 0 for `default_threads`."""
+        ...
+
+    @property
+    def max_queue(self) -> int:
+        """The most jobs that wait or run."""
+        ...
+
+
+class Observer(Protocol):
+    """Who is told what each network call carried."""
+
+    def batch(self, model: str, rows: int, requests: int, solvers: int) -> None:
+        """One network call."""
+        ...
+
+    def cancelled(self, nfe: int) -> None:
+        """Calls spent on samples that nobody will get."""
+        ...
