@@ -12,7 +12,8 @@ from torch import Tensor
 from benchmarks.solvers.overhead import network
 from benchmarks.solvers.timing import clock, median
 from solvers import resolve
-from solvers.lanes import Admission, Lanes
+from solvers.records import Admission
+from solvers.lanes import Lanes
 
 MIX: tuple[dict[str, Any], ...] = (
     {"solver": "euler", "steps": 240},
