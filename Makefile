@@ -13,8 +13,8 @@ help: ## list the targets
 # torch by its exact pin: an open range would bring gigabytes of CUDA with it.
 $(VENV)/.serve: $(MANIFESTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pathline needs Python >= 3.11; run make PYTHON=/path/to/python3.11")'
-	@echo "setup: creating $(VENV) and installing (a few minutes the first time)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setup: installing into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	@$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt) -e '.[training]' -e clients/python
 	@touch $@
 
