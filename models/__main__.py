@@ -8,7 +8,7 @@ from pathlib import Path
 
 from models.card import read_card
 from models.checkpoint import CheckpointError, load
-from models.repository import Repository, RepositoryError
+from models.repository import Repository, RepositoryError, UnknownModel
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +41,8 @@ def _list(repository: Repository) -> int:
     """Print one line a version; a card that cannot be read is said so in its line."""
     rows = [("MODEL", "VERSION", "ARCHITECTURE", "DTYPE", "EVENT", "DATA", "DATASET")]
     status = 0
-    for name, version, path in _versions(repository):
+    found, closed = _versions(repository)
+    for name, version, path in found:
         try:
             card = read_card(path)
         except CheckpointError as error:
@@ -56,13 +57,16 @@ def _list(repository: Repository) -> int:
         print(" ".join([*cells, row[6]]).rstrip())
     if len(rows) == 1:
         print(f"{repository.root}: no models")
-    return status
+    for line in (*closed, *_passed_over(repository)):
+        print(line)
+    return 1 if closed else status
 
 
 def _check(repository: Repository) -> int:
-    """Load every version as the service would; print one line for each, and for each pickle."""
+    """Load every version as the service would; print one line for each, and for each thing that is not served."""
+    found, closed = _versions(repository)
     status = 0
-    for name, version, path in _versions(repository):
+    for name, version, path in found:
         try:
             checkpoint = load(path)
         except CheckpointError as error:
@@ -70,18 +74,36 @@ def _check(repository: Repository) -> int:
             print(f"bad  {name} {version}: {error}")
         else:
             print(f"ok   {name} {version}: {checkpoint.digest}")
+    faults = [*closed, *_passed_over(repository)]
     for path in repository.pickles():
-        status = 1
-        print(f"bad  {path}: pickles can run code and are never read; save as safetensors instead")
-    return status
+        faults.append(f"{_printable(path)}: pickles can run code and are never read; save as safetensors instead")
+    for line in faults:
+        print(f"bad  {line}")
+    if not found and not faults:
+        print(f"{repository.root}: the repository is empty: no models")
+    return 1 if faults else status
 
 
-def _versions(repository: Repository) -> list[tuple[str, int, Path]]:
-    return [
-        (name, version, repository.resolve(name, version))
-        for name in repository.names()
-        for version in repository.versions(name)
-    ]
+def _versions(repository: Repository) -> tuple[list[tuple[str, int, Path]], list[str]]:
+    """Every version of every model, and a line for each model whose folder cannot be read."""
+    found, closed = [], []
+    for name in repository.names():
+        try:
+            found += [(name, version, repository.root / name / str(version)) for version in repository.versions(name)]
+        except RepositoryError as error:
+            closed.append(str(error))
+        except UnknownModel:  # removed since the names were read
+            continue
+    return found, closed
+
+
+def _passed_over(repository: Repository) -> list[str]:
+    return [f"{_printable(path)}: {reason}" for path, reason in repository.passed_over()]
+
+
+def _printable(path: Path) -> str:
+    """A path on one line: a name may hold line ends and bytes that are no text."""
+    return str(path) if str(path).isprintable() else repr(str(path))
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -5,11 +5,17 @@ leads to must lie inside the root once symbolic links are followed.
 """
 
 import re
+import stat
 from pathlib import Path
 
 from models.card import MODEL_NAME, is_pickle
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
+
+_BAD_NAME = "passed over: not a name of a model; use up to 64 of A-Z, a-z, 0-9, '.', '_', '-', not a sign first"
+_NO_VERSION = "passed over: has no version; put the model into a folder 1 below it"
+_BAD_VERSION = "passed over: not a version; use a whole number from 1, up to 18 digits, no leading zero"
+_OUTSIDE = "passed over: leads out of the repository; copy the folder here instead"
 
 
 class RepositoryError(Exception):
@@ -58,19 +64,19 @@ class Repository:
         self.root = Path(root)
 
     def names(self) -> list[str]:
-        """The models with at least one version, sorted.
+        """The models with at least one version, and those whose folder cannot be read, sorted.
 
         Raises:
             RepositoryError: the root is missing or cannot be read.
         """
-        return [path.name for path in self._entries() if self._model(path) and self._versions(path)]
+        return [path.name for path in self._entries() if self._model(path) and self._counts(path)]
 
     def versions(self, name: str) -> list[int]:
         """The versions of a model, ascending.
 
         Raises:
             UnknownModel: there is no such model.
-            RepositoryError: the root is missing or cannot be read.
+            RepositoryError: the root is missing, or the root or the model's folder cannot be read.
         """
         folder = self.root / name
         versions = self._versions(folder) if re.fullmatch(MODEL_NAME, name) and self._model(folder) else []
@@ -84,7 +90,7 @@ class Repository:
         Raises:
             UnknownModel: there is no such model.
             UnknownVersion: the model has no such version.
-            RepositoryError: the root is missing or cannot be read.
+            RepositoryError: the root is missing, or the root or the model's folder cannot be read.
         """
         versions = self.versions(name)
         if version is None:
@@ -92,6 +98,28 @@ class Repository:
         elif version not in versions:
             raise UnknownVersion(name, version, versions)
         return self.root / name / str(version)
+
+    def passed_over(self) -> list[tuple[Path, str]]:
+        """Folders that are no model or no version of one, each with the reason.
+
+        Not named: what begins with a dot, such as a model being written, and what cannot be read.
+
+        Raises:
+            RepositoryError: the root is missing or cannot be read.
+        """
+        found = []
+        for path in self._entries():
+            if path.name.startswith(".") or path.name == "lost+found" or not _is_folder(path):
+                continue
+            if not re.fullmatch(MODEL_NAME, path.name):
+                found.append((path, _BAD_NAME))
+            elif not self._inside(path):
+                found.append((path, _OUTSIDE))
+            elif self._counts(path):
+                found += self._odd_versions(path)
+            else:
+                found += [(path, _NO_VERSION), *self._odd_versions(path)]
+        return found
 
     def pickles(self) -> list[Path]:
         """Files that look like pickles, which are never read: beside models, versions, or in them."""
@@ -117,13 +145,40 @@ class Repository:
     def _versions(self, folder: Path) -> list[int]:
         try:
             paths = list(folder.iterdir())
-        except OSError:  # not a folder, gone meanwhile or closed to us: a model without versions is none
+        except (FileNotFoundError, NotADirectoryError):  # gone meanwhile: a model without versions is none
             return []
+        except OSError as error:
+            raise RepositoryError(f"{folder}: cannot be read: {error.strerror or error}") from None
         return sorted(int(path.name) for path in paths if _VERSION.fullmatch(path.name) and self._inside(path))
+
+    def _counts(self, folder: Path) -> bool:
+        """Whether a folder has a version, or cannot be read: then it may have some, and must not go unnoticed."""
+        try:
+            return bool(self._versions(folder))
+        except RepositoryError:
+            return True
+
+    def _odd_versions(self, folder: Path) -> list[tuple[Path, str]]:
+        try:
+            paths = sorted(path for path in folder.iterdir() if path.name[:1] != "." and _is_folder(path))
+        except OSError:  # said by `versions`
+            return []
+        odd = [(path, _BAD_VERSION) for path in paths if not _VERSION.fullmatch(path.name)]
+        return odd + [(path, _OUTSIDE) for path in paths if _VERSION.fullmatch(path.name) and not self._inside(path)]
 
     def _inside(self, path: Path) -> bool:
         """Whether a path is a folder that lies inside the root, symbolic links followed."""
         try:
-            return path.is_dir() and path.resolve().is_relative_to(self.root.resolve())
-        except (OSError, RuntimeError):  # a loop of links
+            return _is_folder(path) and path.resolve().is_relative_to(self.root.resolve())
+        except (OSError, RuntimeError, ValueError):  # a loop of links
             return False
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a path is a folder; also if it may not be looked at, so that it is not taken for absent."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False

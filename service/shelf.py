@@ -13,6 +13,8 @@ from service.ports import Engine
 from service.served import Served
 from service.settings import StartError
 
+_UNKNOWN = 0  # in place of a version where a model's folder cannot be read; versions begin at 1
+
 _log = logging.getLogger("pathline")
 
 
@@ -44,7 +46,9 @@ class Models:
         for name in names:
             self._load_highest(name)
         if not self._served:
-            faults = [f"{name}/{v}: {why}" for name, found in self._broken.items() for v, why in found.items()]
+            faults = [
+                f"{name}/{v}: {why}" if v else why for name, found in self._broken.items() for v, why in found.items()
+            ]
             raise StartError(f"no model of {self._repository.root} can be loaded: {'; '.join(faults)}")
 
     def names(self) -> list[str]:
@@ -56,7 +60,7 @@ class Models:
         return [version for versions in self._served.values() for version in versions.values()]
 
     def broken(self) -> dict[str, dict[int, str]]:
-        """Return name -> version -> why it cannot be loaded."""
+        """Return name -> version -> why it cannot be loaded; version 0 is a model whose folder cannot be read."""
         return self._broken
 
     def get(self, name: str, version: int | None = None) -> Served:
@@ -111,7 +115,7 @@ class Models:
             "serving": max(served) if served else None,
             "versions": self._versions(name),
             "served": [served[version].describe() for version in sorted(served, reverse=True)],
-            "unavailable": [{"version": v, "reason": broken[v]} for v in sorted(broken, reverse=True)],
+            "unavailable": [{"version": v or None, "reason": broken[v]} for v in sorted(broken, reverse=True)],
         }
 
     def _versions(self, name: str) -> Sequence[int]:
@@ -124,7 +128,10 @@ class Models:
         """Load versions from the highest down until one works, so that a bad upload does not take a model away."""
         try:
             versions = sorted(self._repository.versions(name), reverse=True)
-        except (LookupError, RepositoryError) as error:
+        except RepositoryError as error:
+            self._refuse(name, _UNKNOWN, str(error))
+            return
+        except LookupError as error:
             _log.error("model %s is not served: %s", name, error)
             return
         for version in versions:
@@ -160,7 +167,8 @@ class Models:
         faults = self._broken.get(name, {})
         if version is None or version in faults:
             at = max(faults) if version is None else version
-            return ProblemError(Kind.BROKEN_MODEL, f"model {name!r} version {at} cannot be served: {faults[at]}")
+            which = f"model {name!r}" + (f" version {at}" if at else "")
+            return ProblemError(Kind.BROKEN_MODEL, f"{which} cannot be served: {faults[at]}")
         there = list(self._versions(name))
         return ProblemError(
             Kind.UNKNOWN_VERSION,

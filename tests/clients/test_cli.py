@@ -158,6 +158,15 @@ class TestOthers:
         assert main([command, "--json"]) == 0
         assert "name" in json.loads(capsys.readouterr().out)[0]
 
+    def test_options_of_all_commands_may_stand_before_the_command(
+        self, live: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        monkeypatch.delenv("PATHLINE_URL")
+        assert main(["--url", live, "--json", "models"]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["name"] == "moons"
+        assert main(["--url", "http://127.0.0.1:9", "models", "--url", live]) == 0
+        assert capsys.readouterr().out.startswith("model ")
+
     def test_compare(self, capsys: Capture) -> None:
         command = ["compare", "moons", "-n", "4", "--solvers", "euler,dopri5@1e-8", "--steps", "9", "--seed", "2"]
         assert main(command) == 0
@@ -196,6 +205,7 @@ class TestOthers:
             ("bench moons --concurrency 1000", "from 1 to 100"),
             ("bench moons --duration nan", "seconds above 0, at most 600"),
             ("compare moons --solvers rk4-", "is not understood"),
+            ("--url http://127.0.0.1:99999 models", "has the port 99999; use one from 1 to 65535"),
             ("models --url localhost:8000", "is not an http or https URL"),
         ],
     )

@@ -54,8 +54,12 @@ def test_seeds_are_drawn_anew_before_sending(service: FakeService, client: Clien
         ({"num_samples": 2.5}, TypeError, "num_samples=2.5"),
         ({"step": 3}, TypeError, "unknown option 'step'; did you mean 'steps'"),
         ({"colour": 3}, TypeError, "unknown option 'colour'; allowed: solver, "),
-        ({"rtol": float("nan")}, ValueError, "not finite"),
-        ({"x0": [[float("inf")]]}, ValueError, "not finite"),
+        ({"rtol": float("nan")}, pathline.InvalidValue, "^rtol=nan is not finite"),
+        ({"x0": [[float("inf")]]}, pathline.InvalidValue, r"^x0\[0\]\[0\]=inf is not finite"),
+        ({"x0": np.array([[0.0, np.nan]])}, ValueError, r"^x0\[0\]\[1\]=nan is not finite"),
+        ({"x0": np.ones((1, 2), complex)}, TypeError, r"^x0\[0\]\[0\] is a complex, which cannot be sent"),
+        ({"x0": np.array([[object()]])}, TypeError, r"^x0\[0\]\[0\] is a object, which cannot be sent"),
+        ({"grid": {"name": "power", "rho": {1}}}, TypeError, r"^grid\['rho'\] is a set, which cannot be sent"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_at_once(
@@ -195,3 +199,17 @@ def test_a_prefix_and_own_headers_are_kept(service: FakeService) -> None:
 def test_a_timeout_out_of_range_is_refused(timeout: float) -> None:
     with pytest.raises(ValueError, match="is not allowed; use seconds above 0"):
         Client("http://there", timeout=timeout)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_url_that_cannot_work_is_refused_at_construction(kind: Any) -> None:
+    with pytest.raises(TypeError, match="base_url=3 is not allowed; use a string like"):
+        kind(3)
+    with pytest.raises(pathline.InvalidURL, match="has the port 99999; use one from 1 to 65535"):
+        kind("http://127.0.0.1:99999")
+
+
+def test_the_error_for_a_value_names_its_field(client: Client) -> None:
+    with pytest.raises(pathline.InvalidValue) as caught:
+        client.sample("moons", save_at=[0.5, float("nan")])
+    assert caught.value.field == "save_at"

@@ -1,3 +1,4 @@
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,20 @@ def folder(tmp_path: Path, network: ResidualMLP) -> Path:
         training={"epochs": 300, "loss": 0.25},
         seed=7,
     )
+
+
+@pytest.fixture
+def close(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Make a folder unreadable; its mode would not stop the tests' user where that is root."""
+
+    def closed(folder: Path) -> None:
+        iterdir = Path.iterdir
+
+        def refuse(self: Path) -> Iterator[Path]:
+            if self == folder:
+                raise PermissionError(13, "Permission denied")
+            return iterdir(self)
+
+        monkeypatch.setattr(Path, "iterdir", refuse)
+
+    return closed

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,35 @@ def test_the_environment_names_the_repository(
     monkeypatch.setenv("PATHLINE_MODELS_DIR", str(folder.parent.parent))
     assert main(["list"]) == 0
     assert "moons" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["check", "list"])
+def test_a_model_that_cannot_be_read_is_reported(
+    folder: Path, close: Callable[[Path], None], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    root = folder.parent.parent
+    (root / "gaussian" / "1").mkdir(parents=True)
+    close(root / "gaussian")
+    assert main([command, "--models-dir", str(root)]) == 1
+    out = capsys.readouterr().out
+    assert f"{root / 'gaussian'}: cannot be read: Permission denied\n" in out
+    assert "moons" in out
+
+
+@pytest.mark.parametrize(("command", "status"), [("check", 1), ("list", 0)])
+def test_what_is_passed_over_has_a_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, status: int
+) -> None:
+    root = folder.parent.parent
+    (root / "my\nmodel" / "1").mkdir(parents=True)
+    (root / "\u00fcn\u00ef" / "1").mkdir(parents=True)
+    (root / "rings" / "01").mkdir(parents=True)
+    assert main([command, "--models-dir", str(root)]) == status
+    lines = [line.removeprefix("bad  ") for line in capsys.readouterr().out.splitlines() if "passed over" in line]
+    expected = [repr(str(root / "my\nmodel")), root / "rings", root / "rings" / "01", root / "\u00fcn\u00ef"]
+    assert [line.split(": passed over")[0] for line in lines] == [str(path) for path in expected]
+
+
+def test_check_says_that_a_repository_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--models-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: the repository is empty: no models\n"

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,24 @@ def test_pickles_are_found_wherever_a_model_could_be(root: Path) -> None:
     for path in paths:
         path.write_bytes(b"")
     assert Repository(root).pickles() == sorted(paths)
+
+
+def test_a_model_that_cannot_be_read_is_not_taken_for_absent(root: Path, close: Callable[[Path], None]) -> None:
+    close(root / "moons")
+    repository = Repository(root)
+    assert repository.names() == ["moons", "rings"]
+    with pytest.raises(RepositoryError, match=f"^{root}/moons: cannot be read: Permission denied$"):
+        repository.resolve("moons")
+    assert repository.resolve("rings").name == "3"
+
+
+def test_what_is_passed_over_has_a_reason(root: Path) -> None:
+    (root / "leak").symlink_to(root.parent / "secret")
+    (root / "moons" / "9").symlink_to(root.parent / "secret" / "1")
+    (root / "rings" / ("9" * 19)).mkdir()
+    found = {str(path.relative_to(root)): why for path, why in Repository(root).passed_over()}
+    odd = ("moons/-1", "moons/0", "moons/02", "moons/1.5", "moons/11x", "moons/\u0661", f"rings/{'9' * 19}")
+    assert {name for name, why in found.items() if "not a version" in why} == {*odd, "notes/draft"}
+    assert {name for name, why in found.items() if "has no version" in why} == {"empty", "notes"}
+    assert {name for name, why in found.items() if "leads out" in why} == {"leak", "moons/9"}
+    assert {name for name, why in found.items() if "not a name of a model" in why} == {"bad name"}

@@ -99,3 +99,28 @@ def test_other_names(root: Path, engine: Any, name: str) -> None:
     for ask in (models.get, models.find, models.describe):
         with pytest.raises(ProblemError, match="available: moons"):
             ask(name)
+
+
+def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
+    root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "gaussian" / "1").mkdir(parents=True)
+    iterdir = Path.iterdir
+
+    def refuse(self: Path) -> Any:
+        if self.name == "gaussian":
+            raise PermissionError(13, "Permission denied")
+        return iterdir(self)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    models = Models(root, engine)
+    models.load_all()
+    assert models.names() == ["gaussian", "moons"]
+    reason = "gaussian: cannot be read: Permission denied"
+    assert models.describe("gaussian")["unavailable"] == [{"version": None, "reason": reason}]
+    with pytest.raises(ProblemError, match=f"model 'gaussian' cannot be served: {reason}") as caught:
+        models.get("gaussian")
+    assert caught.value.kind is Kind.BROKEN_MODEL
+    shutil.rmtree(root / "moons")
+    with pytest.raises(StartError, match=r"can be loaded: .*gaussian: cannot be read"):
+        Models(root, engine).load_all()

@@ -39,6 +39,7 @@ class AsyncClient:
 
     Raises:
         InvalidURL: The URL is no http or https URL.
+        TypeError: The URL is not a string.
     """
 
     def __init__(

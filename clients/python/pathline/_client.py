@@ -37,6 +37,7 @@ class Client:
 
     Raises:
         InvalidURL: The URL is no http or https URL.
+        TypeError: The URL is not a string.
     """
 
     def __init__(
@@ -84,8 +85,8 @@ class Client:
 
         Raises:
             PathlineError: See `pathline.errors`.
-            TypeError: An option is unknown, or a count is not an integer.
-            ValueError: The seed is out of range, or a number is not finite.
+            TypeError: An option is unknown, a count is not an integer, or a value is none that JSON knows.
+            InvalidValue: The seed is out of range, or a number is not finite; also a ValueError.
         """
         given = common(solver, steps, rtol, atol, options)
         return self._run(self._core.sample(sample_request(model, num_samples, seed, given)))

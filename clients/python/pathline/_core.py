@@ -146,6 +146,7 @@ def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Co
 
     Raises:
         InvalidURL: The URL is no http or https URL.
+        TypeError: The URL is not a string.
         ValueError: The timeout is not above 0.
     """
     if not timeout > 0:
@@ -157,8 +158,11 @@ def base_url(given: str | None) -> str:
     """Return the URL to use: the given one, else PATHLINE_URL, else the default of `make serve`.
 
     Raises:
-        InvalidURL: It is no http or https URL.
+        InvalidURL: It is no http or https URL, or its port is out of range.
+        TypeError: It is not a string.
     """
+    if given is not None and not isinstance(given, str):
+        raise TypeError(f"base_url={given!r} is not allowed; use a string like {DEFAULT_URL!r}")
     text = given if given is not None else os.environ.get("PATHLINE_URL") or DEFAULT_URL
     try:
         url = httpx.URL(text.strip())
@@ -166,4 +170,6 @@ def base_url(given: str | None) -> str:
         raise InvalidURL(f"{text!r} is not a URL ({error}); use one like {DEFAULT_URL}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise InvalidURL(f"{text!r} is not an http or https URL; use one like {DEFAULT_URL}")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise InvalidURL(f"{text!r} has the port {url.port}; use one from 1 to 65535, as in {DEFAULT_URL}")
     return str(url).rstrip("/")

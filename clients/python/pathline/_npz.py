@@ -112,7 +112,15 @@ def _check_answers(meta: Any, request: SampleRequest) -> None:
 
 def _names(status: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
     """Return the status of each sample as strings; small integers are looked up in `status_names`."""
-    return status if status.dtype.kind == "U" else np.asarray(_member(meta, "status_names"), dtype=np.str_)[status]
+    if status.dtype.kind == "U":
+        return status
+    names = np.asarray(_member(meta, "status_names"), dtype=np.str_)
+    # Checked here: NumPy would count a negative code from the end, and take booleans for a mask.
+    if status.dtype.kind not in "iu" or (status.size and not 0 <= status.min() <= status.max() < len(names)):
+        raise ProtocolError(
+            f"the answer has a status that is no index of its {len(names)} status_names; is it damaged?"
+        )
+    return names[status]
 
 
 def _trace(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import operator
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex, TypedDict
 
 import numpy as np
+
+from pathline.errors import InvalidValue
 
 SEED_LIMIT = 2**63
 """Seeds are integers in [0, 2**63)."""
@@ -101,8 +104,8 @@ def sample_request(
     """Build a request; only what was given is sent, so an older service is not bothered with newer fields.
 
     Raises:
-        TypeError: An option is unknown, or a count or the seed is not an integer.
-        ValueError: A number is not finite, or the seed is out of range.
+        TypeError: An option is unknown, a count or the seed is not an integer, or a value is none that JSON knows.
+        InvalidValue: A number is not finite, or the seed is out of range.
     """
     _check_names(options)
     fields = {name: _plain(value) for name, value in options.items() if value is not None}
@@ -112,12 +115,13 @@ def sample_request(
     first = _integer("first_index", fields.get("first_index", 0))
     chosen = draw_seed() if seed is None else _integer("seed", seed)
     if not 0 <= chosen < SEED_LIMIT:
-        raise ValueError(f"seed={chosen} is not allowed; use an integer from 0 to 2**63 - 1, or None for a fresh one")
+        message = f"seed={chosen} is not allowed; use an integer from 0 to 2**63 - 1, or None for a fresh one"
+        raise InvalidValue(message, "seed")
     document = {"model": model, "num_samples": count, "seed": chosen, **fields}
     try:
         body = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError as error:
-        raise ValueError(f"a number in the request is not finite ({error}); replace NaN and infinity") from None
+    except (TypeError, ValueError) as error:
+        raise _fault(document, error) from None
     return SampleRequest(model, count, chosen, first, fields.get("timeout_s"), body)
 
 
@@ -177,6 +181,31 @@ def _integer(name: str, value: Any) -> int:
         except TypeError:
             pass
     raise TypeError(f"{name}={value!r} is not allowed; use an integer")
+
+
+def _fault(document: Mapping[str, Any], error: Exception) -> Exception:
+    """Return what to raise for a document that json refused: it says that something is wrong, but not where."""
+    for field, content in document.items():
+        for place, value in _leaves(field, content):
+            if isinstance(value, float) and not math.isfinite(value):
+                return InvalidValue(f"{place}={value} is not finite; replace NaN and infinity", field)
+            if not isinstance(value, (str, int, float, type(None))):
+                kind = type(value).__name__
+                return TypeError(
+                    f"{place} is a {kind}, which cannot be sent; use real numbers, strings, lists or dicts"
+                )
+    return error
+
+
+def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(f"{place}[{key!r}]", item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(f"{place}[{index}]", item)
+    else:
+        yield place, value
 
 
 def _plain(value: Any) -> Any:

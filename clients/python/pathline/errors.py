@@ -6,6 +6,7 @@
 
     PathlineError
      +- InvalidURL                     the base URL is not one (also a ValueError)
+     +- InvalidValue                   the value cannot be sent, and nothing was (also a ValueError)
      +- APIError                       the service answered with a problem
      |   +- InvalidRequest             422 invalid-request
      |   |   +- BadRequest             400 bad-request
@@ -56,6 +57,7 @@ __all__ = [
     "IncompleteAnswer",
     "InvalidRequest",
     "InvalidURL",
+    "InvalidValue",
     "MalformedJSON",
     "MethodNotAllowed",
     "ModelUnavailable",
@@ -93,6 +95,18 @@ class PathlineError(Exception):
 
 class InvalidURL(PathlineError, ValueError):
     """The base URL cannot be used."""
+
+
+class InvalidValue(PathlineError, ValueError):
+    """A field of a request has a value that cannot be sent; nothing was.
+
+    Attributes:
+        field: Name of the field.
+    """
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class APIError(PathlineError):

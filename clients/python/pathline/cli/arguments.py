@@ -25,10 +25,9 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    common = _Parser(add_help=False)
-    common.add_argument("--url", help=f"URL of the service (default: PATHLINE_URL, else {DEFAULT_URL})")
-    common.add_argument("--json", action="store_true", help="print JSON for machines")
-    top = _Parser(prog="pathline", description="Samples from a Pathline service.")
+    # Before the command or after it; what is left out after it must not undo what stood before.
+    common = _common(argparse.SUPPRESS)
+    top = _Parser(prog="pathline", description="Samples from a Pathline service.", parents=[_common(None)])
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     sample = commands.add_parser(
@@ -58,6 +57,13 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--concurrency", type=_within(1, 100), default=4, help="requests under way (default: 4)")
     bench.add_argument("--duration", type=_seconds, default=5.0, help="seconds, at most 600 (default: 5)")
     return top
+
+
+def _common(default: Any) -> _Parser:
+    common = _Parser(add_help=False, argument_default=default)
+    common.add_argument("--url", help=f"URL of the service (default: PATHLINE_URL, else {DEFAULT_URL})")
+    common.add_argument("--json", action="store_true", default=default, help="print JSON for machines")
+    return common
 
 
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
