@@ -7,11 +7,19 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
-from service.errors import ClientGoneError, Kind, ProblemError
+from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields
 
 Body = TypeVar("Body", bound=BaseModel)
 
-_SHOWN = 60  # characters of a refused value that an error repeats
+_SHOWN = 60  # characters of a refused value or name that an error repeats
+_RULES = {
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "tuple_type": "must be a list of numbers",
+    "too_short": "must hold at least {min_length} number(s)",
+    "too_long": "must hold at most {max_length} numbers",
+}
+"""What is allowed, by the type of pydantic's error, where its own text speaks of Python."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -53,8 +61,8 @@ def parse(model: type[Body], body: bytes) -> Body:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        items = [_describe(dict(item), list(model.model_fields)) for item in error.errors()]
-        raise ProblemError(Kind.INVALID, "; ".join(item["message"] for item in items), errors=items) from None
+        faults = _innermost([dict(item) for item in error.errors(include_url=False)])
+        raise invalid_fields([_describe(fault, list(model.model_fields)) for fault in faults]) from None
 
 
 def _check_headers(request: Request, limit: int) -> None:
@@ -87,17 +95,30 @@ def _too_large(size: str, limit: int) -> ProblemError:
     )
 
 
+def _innermost(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drop the errors of a list about its length where the list holds an error itself, which pydantic left out."""
+    around = {item["loc"][:k] for item in items for k in range(len(item["loc"]))}
+    return [item for item in items if item["loc"] not in around]
+
+
 def _describe(item: dict[str, Any], fields: list[str]) -> dict[str, str]:
     """Turn one pydantic error into the field and a message that names the value and what is allowed."""
-    field = ".".join(map(str, item["loc"]))
+    field = _short(".".join(map(str, item["loc"])))
     if item["type"] == "extra_forbidden":
         near = difflib.get_close_matches(field, fields, n=1)
         advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(fields)}"
         return {"field": field, "message": f"unknown field {field!r}; {advice}"}
     if item["type"] == "missing":
         return {"field": field, "message": f"the field {field!r} is required"}
-    rule = str(item["msg"]).removeprefix("Input ").removeprefix("Value error, ").strip()
-    return {"field": field, "message": f"{field} = {_show(item['input'])} is not allowed: it {rule}"}
+    return {"field": field, "message": f"{field} = {_show(item['input'])} is not allowed: it {_rule(item)}"}
+
+
+def _rule(item: dict[str, Any]) -> str:
+    if item["type"] == "float_type" and type(item["input"]) is int:
+        return "is too large for a double"  # any other integer is taken as a number
+    if item["type"] in _RULES:
+        return _RULES[item["type"]].format(**item.get("ctx", {}))
+    return str(item["msg"]).removeprefix("Input ").removeprefix("Value error, ").strip()
 
 
 def _show(value: Any) -> str:
@@ -108,4 +129,8 @@ def _show(value: Any) -> str:
         return "an integer of over 200 bits"
     text = {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else None
     text = text or (f'"{value}"' if isinstance(value, str) else repr(value))
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return _short(text)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -20,6 +20,9 @@ from service.context import context_of
 
 MEDIA_TYPE = "application/problem+json"
 
+_MOST_FAULTS = 20  # of one request that its answer lists
+_HEAD, _TAIL = 200, 800  # characters of a long text that stay: what was sent comes first, what is allowed last
+
 
 @dataclass(frozen=True)
 class _Kind:
@@ -57,7 +60,11 @@ class Kind(Enum):
 
 
 class ProblemError(Exception):
-    """An error answer: its kind, what happened here, the fields at fault and extra members or headers."""
+    """An error answer: its kind, what happened here, the fields at fault and extra members or headers.
+
+    Texts may repeat what a client sent, however long: they are cut here, and only the first 20 fields at fault are
+    listed, with the number of the others in ``more_errors``.
+    """
 
     def __init__(
         self,
@@ -68,12 +75,13 @@ class ProblemError(Exception):
         headers: Mapping[str, str] | None = None,
         **members: Any,
     ) -> None:
-        super().__init__(detail)
+        self.detail = _cut(detail)
+        super().__init__(self.detail)
         self.kind = kind
-        self.detail = detail
-        self.errors = list(errors)
+        self.errors = [{name: _cut(str(text)) for name, text in fault.items()} for fault in errors[:_MOST_FAULTS]]
         self.headers = dict(headers or {})
-        self.members = members
+        more = len(errors) - len(self.errors)
+        self.members = members | ({"more_errors": more} if more else {})
 
     def body(self, request_id: str) -> dict[str, Any]:
         """Return the members of the problem document."""
@@ -91,6 +99,18 @@ class ProblemError(Exception):
 def invalid(field: str, message: str, **members: Any) -> ProblemError:
     """Return a 422 about one field of the request, with extra members."""
     return ProblemError(Kind.INVALID, message, errors=[{"field": field, "message": message}], **members)
+
+
+def invalid_fields(faults: Sequence[Mapping[str, str]]) -> ProblemError:
+    """Return a 422 about several fields: one mapping for each, of its `field` and a `message` that names it."""
+    shown = "; ".join(_cut(fault["message"]) for fault in faults[:_MOST_FAULTS])
+    more = len(faults) - _MOST_FAULTS
+    return ProblemError(Kind.INVALID, f"{shown}; and {more} more" if more > 0 else shown, errors=faults)
+
+
+def _cut(text: str) -> str:
+    """Leave out the middle of a text that is too long to send back."""
+    return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]}…{text[-_TAIL:]}"
 
 
 class ClientGoneError(Exception):
@@ -111,15 +131,16 @@ def _as_problem(request: Request, error: Exception) -> ProblemError:
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RequestValidationError):
-        items = [{"field": ".".join(map(str, e["loc"][1:])), "message": e["msg"]} for e in error.errors()]
-        return ProblemError(Kind.INVALID, "; ".join(f"{i['field']}: {i['message']}" for i in items), errors=items)
+        faults = [(".".join(map(str, e["loc"][1:])), e["msg"]) for e in error.errors()]
+        return invalid_fields([{"field": field, "message": f"{field}: {message}"} for field, message in faults])
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(getattr(error, "headers", None) or {})
     path, method = request.url.path, request.method
     if status == 404:
         return ProblemError(Kind.NO_ROUTE, f"nothing is at {path}; / lists the addresses", headers=headers)
     if status == 405:
-        allowed = headers.get("Allow", headers.get("allow", ""))
+        allowed = ", ".join(sorted(headers.pop("Allow", "").split(", ")))  # the framework keeps them in a set
+        headers["Allow"] = allowed
         return ProblemError(Kind.METHOD, f"{path} does not answer {method}; it answers {allowed}", headers=headers)
     return ProblemError(
         Kind.BAD_REQUEST if status < 500 else Kind.INTERNAL, f"{method} {path} was refused", headers=headers

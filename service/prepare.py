@@ -18,6 +18,7 @@ from service.schemas import SEED_LIMIT, SampleRequest
 from service.served import Served
 from service.settings import Settings
 from service.sizes import check_answer_size
+from service.starts import to_array
 from solvers.errors import SolverError
 from solvers.plan import Adaptive, Plan
 from solvers.resolve import resolve
@@ -148,17 +149,7 @@ def _start(request: SampleRequest, model: Served) -> torch.Tensor | None:
     if request.x0 is None:
         return None
     expected = (request.num_samples, *model.event_shape)
-    try:
-        array = np.array(request.x0)
-    except ValueError:
-        raise invalid("x0", f"x0 is ragged; it must have the shape {list(expected)}") from None
-    if array.dtype.kind not in "fiu":
-        raise invalid("x0", f"x0 must hold numbers only, in the shape {list(expected)}")
-    if array.shape != expected:
-        raise invalid(
-            "x0", f"x0 has the shape {list(array.shape)}; it must be (num_samples, *event_shape) = {list(expected)}"
-        )
-    x0 = torch.from_numpy(array.astype(np.float64)).to(model.dtype)
+    x0 = torch.from_numpy(to_array(request.x0, expected)).to(model.dtype)
     if not x0.isfinite().all():
         raise invalid("x0", f"x0 holds a number that is not finite in {model.card.dtype}")
     return x0

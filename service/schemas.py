@@ -166,7 +166,10 @@ class ProblemBody(BaseModel):
     status: int
     detail: str
     request_id: str
-    errors: list[dict[str, str]] | None = Field(default=None, description="field and message of each fault")
+    errors: list[dict[str, str]] | None = Field(
+        default=None, description="field and message of each fault, the first 20"
+    )
+    more_errors: int | None = Field(default=None, description="how many faults are not listed")
 
 
 class ModelSummary(BaseModel):

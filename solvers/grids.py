@@ -84,7 +84,9 @@ def normalise(grid: GridSpec) -> tuple[str, tuple[tuple[str, float], ...]] | tup
         if len(grid) < 2:
             raise SolverError("grid", f"a grid needs at least two times, got {len(grid)}")
         return tuple(_number("grid", value) for value in grid)
-    name = grid.get("name")
+    if "name" not in grid:
+        raise SolverError("grid", f"a grid with parameters needs 'name' too, one of {', '.join(GRIDS)}")
+    name = grid["name"]
     if not isinstance(name, str) or name not in GRIDS:
         raise SolverError("grid", f"unknown grid {name!r}; use one of {', '.join(GRIDS)} or a list of times")
     known = GRIDS[name].parameters

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Request, Response
 from service.errors import Kind, ProblemError
 from service.metrics import CONTENT_TYPE
 from service.openapi import problems
+from service.routes.reading import read
 from service.state import service_of
 
 router = APIRouter()
 
 
-@router.get("/livez", responses=problems(Kind.NOT_READY))
+@read(router, "/livez", responses=problems(Kind.NOT_READY))
 async def livez(request: Request) -> Any:
     """Answer 200 while the process can work; 503 once the engine has died, so that it is started again."""
     service = service_of(request)
@@ -22,7 +23,7 @@ async def livez(request: Request) -> Any:
     return {"status": "alive"}
 
 
-@router.get("/readyz", responses=problems(Kind.NOT_READY, Kind.DRAINING))
+@read(router, "/readyz", responses=problems(Kind.NOT_READY, Kind.DRAINING))
 async def readyz(request: Request) -> Any:
     """Answer 200 while requests are welcome; 503 while models load and while the service shuts down."""
     service = service_of(request)
@@ -37,14 +38,14 @@ async def readyz(request: Request) -> Any:
     }
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@read(router, "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Return all metrics in the Prometheus text format."""
     text = await asyncio.to_thread(service_of(request).metrics.text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 
-@router.get("/")
+@read(router, "/")
 async def index() -> Any:
     """List the addresses of the service."""
     return {

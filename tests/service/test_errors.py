@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.errors import Kind, ProblemError, invalid
+from service.errors import Kind, ProblemError, invalid, invalid_fields
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +47,24 @@ def test_document() -> None:
     }
 
 
+def test_long_texts_lose_their_middle() -> None:
+    body = invalid("f" * 10**5, f"solver {'x' * 10**5} is unknown; use euler").body("r1")
+    for text in (body["detail"], body["errors"][0]["message"], body["errors"][0]["field"]):
+        assert len(text) == 1001
+        assert "…" in text
+    assert body["detail"].startswith("solver xxx")
+    assert body["detail"].endswith("is unknown; use euler")
+
+
+def test_many_faults_are_counted() -> None:
+    faults = [{"field": f"f{k}", "message": f"no f{k}"} for k in range(25)]
+    body = invalid_fields(faults).body("r1")
+    assert body["errors"] == faults[:20]
+    assert body["more_errors"] == 5
+    assert body["detail"].endswith("no f19; and 5 more")
+    assert "more_errors" not in invalid_fields(faults[:20]).body("r1")
+
+
 def test_response_headers() -> None:
     response = ProblemError(Kind.OVERLOADED, "full", headers={"Retry-After": "2"}).response("r1")
     assert response.status_code == 429
@@ -64,7 +82,8 @@ async def test_no_route(running: Any, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "allowed"), [("GET", "/v1/sample", "POST"), ("POST", "/v1/models", "GET"), ("PUT", "/", "GET")]
+    ("method", "path", "allowed"),
+    [("GET", "/v1/sample", "POST"), ("POST", "/v1/models", "GET, HEAD"), ("PUT", "/", "GET, HEAD")],
 )
 async def test_wrong_method(running: Any, method: str, path: str, allowed: str) -> None:
     answer = await running.http.request(method, path)

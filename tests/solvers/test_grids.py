@@ -72,7 +72,7 @@ def test_any_increasing_times_are_a_grid(inner: list[float]) -> None:
     ("grid", "steps", "words"),
     [
         ("cosine", 4, "unknown grid 'cosine'; use one of uniform, shift, sway, power, logit_normal or a list"),
-        ({"value": 3.0}, 4, "unknown grid None"),
+        ({"value": 3.0}, 4, "a grid with parameters needs 'name' too, one of uniform, shift"),
         ({"name": ["shift"]}, 4, "unknown grid"),
         ("shift", 4, "needs 'value', from 0.001 to 1000"),
         ({"name": "shift", "value": 0.0}, 4, "value = 0 is outside 0.001 to 1000"),

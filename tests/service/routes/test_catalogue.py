@@ -64,6 +64,13 @@ async def test_openapi_lists_solvers_and_formats(running: Any) -> None:
         assert list(operation["responses"][status]["content"]) == ["application/problem+json"]
 
 
+async def test_openapi_ids_are_unique(running: Any) -> None:
+    paths = (await running.http.get("/openapi.json")).json()["paths"]
+    ids = [operation["operationId"] for operations in paths.values() for operation in operations.values()]
+    assert len(set(ids)) == len(ids) == 8
+    assert all(list(paths[path]) == ["get"] for path in set(paths) - {"/v1/sample"})
+
+
 async def test_openapi_examples_are_answered(running: Any) -> None:
     document = (await running.http.get("/openapi.json")).json()
     schema = document["paths"]["/v1/sample"]["post"]["requestBody"]["content"]["application/json"]["schema"]

@@ -93,6 +93,21 @@ async def test_series_do_not_grow_with_random_paths(running: Any) -> None:
     assert len((await running.http.get("/metrics")).text.splitlines()) == again
 
 
+@pytest.mark.parametrize(
+    "path", ["/livez", "/readyz", "/metrics", "/", "/v1/models", "/v1/models/moons", "/v1/solvers"]
+)
+async def test_head_is_get_without_a_body(running: Any, path: str) -> None:
+    head, get = await running.http.head(path), await running.http.get(path)
+    assert head.status_code == get.status_code == 200
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert head.content == b""
+
+
+async def test_head_of_a_service_that_is_not_ready(running: Any) -> None:
+    running.service.drain()
+    assert (await running.http.head("/readyz")).status_code == 503
+
+
 async def test_index_links_lead_somewhere(running: Any) -> None:
     index = (await running.http.get("/")).json()
     for path in set(index["links"].values()) - {"/v1/sample"}:

@@ -1,0 +1,53 @@
+"""The start states of a request: from nested lists of JSON to an array of the right shape."""
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import invalid
+
+
+def to_array(x0: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return nested lists of numbers as an array.
+
+    Args:
+        x0: what the client sent.
+        shape: the shape it must have, (num_samples, *event_shape).
+
+    Raises:
+        ProblemError: 422 for another shape, for what is no number (booleans are none), and for an integer that a
+            double cannot hold.
+    """
+    try:
+        array = np.array(x0)
+    except OverflowError:
+        raise _too_large(shape) from None
+    except ValueError:
+        raise invalid("x0", f"x0 is ragged; it must have the shape {list(shape)}") from None
+    if array.dtype.kind not in "fiuO":  # O: integers beyond 64 bits, or what is no number
+        raise _no_numbers(shape)
+    if array.shape != shape:
+        raise invalid(
+            "x0", f"x0 has the shape {list(array.shape)}; it must be (num_samples, *event_shape) = {list(shape)}"
+        )
+    numbers = x0
+    for _ in shape[1:]:
+        numbers = chain.from_iterable(numbers)
+    if not set(map(type, numbers)) <= {int, float}:  # numpy would take true for 1 among numbers
+        raise _no_numbers(shape)
+    try:
+        return array.astype(np.float64)
+    except OverflowError:
+        raise _too_large(shape) from None
+
+
+def _no_numbers(shape: tuple[int, ...]) -> Exception:
+    return invalid("x0", f"x0 must hold numbers only, in the shape {list(shape)}")
+
+
+def _too_large(shape: tuple[int, ...]) -> Exception:
+    return invalid(
+        "x0", f"x0 holds an integer that is too large for a double; give numbers below 1.8e308, in shape {list(shape)}"
+    )
