@@ -99,7 +99,7 @@ def test_a_problem_document_may_be_nonsense(service: FakeService, client: Client
         ("2", None, 2.0, 2.0),
         ("2", 1.25, 1.25, 1.25),
         ("-5", None, 0.0, 0.0),
-        (format_datetime(datetime.now(UTC) + timedelta(seconds=100)), None, 60.0, 100.0),
+        (format_datetime(datetime.now(UTC) + timedelta(seconds=7200)), None, 60.0, 7200.0),
         ("soon", None, None, None),
         ("nan", "inf", None, None),
     ],
