@@ -1,5 +1,6 @@
 """What a velocity field is: the protocol, and the wrapper that makes each row independent of its neighbours."""
 
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -67,7 +68,7 @@ class RowStable:
         limit = max(1, -(-max_rows // BUCKETS[-1])) * BUCKETS[-1]
         x = noise(0, 0, limit, self.event_shape, dtype).to(device)
         t = torch.linspace(0.0, 1.0, limit, dtype=dtype, device=device)
-        self._call = RowCaller(self._checked, (x, t), limit)
+        self._call = RowCaller(partial(_checked, velocity), (x, t), limit)  # no cycle: it is freed when let go
 
     @property
     def deterministic(self) -> bool:
@@ -114,11 +115,12 @@ class RowStable:
             return torch.empty_like(x)
         return self._call(x, t) if condition is None else self._call(x, t, condition)
 
-    def _checked(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        v = self.velocity(x, t) if condition is None else self.velocity(x, t, condition)
-        if v.shape != x.shape or v.dtype != x.dtype:
-            raise VelocityError(
-                f"the velocity field answered with {v.dtype} of shape {tuple(v.shape)}; "
-                f"it must answer with {x.dtype} of shape {tuple(x.shape)}, as it was asked"
-            )
-        return v
+
+def _checked(velocity: VelocityField, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+    v = velocity(x, t) if condition is None else velocity(x, t, condition)
+    if v.shape != x.shape or v.dtype != x.dtype:
+        raise VelocityError(
+            f"the velocity field answered with {v.dtype} of shape {tuple(v.shape)}; "
+            f"it must answer with {x.dtype} of shape {tuple(x.shape)}, as it was asked"
+        )
+    return v

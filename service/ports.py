@@ -63,7 +63,11 @@ class Engine(Protocol):
         ...
 
     def load(self, name: str, version: int, checkpoint: Checkpoint) -> Loaded:
-        """Make a version ready to solve for."""
+        """Make a version ready to solve for; jobs of others run on meanwhile."""
+        ...
+
+    def unload(self, name: str, version: int) -> None:
+        """Free a version's memory once the jobs submitted for it are done; returns at once."""
         ...
 
     def submit(self, job: Job) -> Future[JobResult]:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ class _Model:
         self.jobs: dict[int, tuple[Assembly, Future[JobResult]]] = {}
         self.used_s = 0.0  # network time, for fairness among models
         self.nfe: dict[str, float] = {}  # running mean by solver, for the cost of adaptive jobs
+        self.retired = False  # to be dropped once its jobs are done
 
     def cost(self, job: Job) -> float:
         if isinstance(job.solve, Plan):
@@ -67,7 +68,9 @@ class Engine:
         self._observer = observer
         self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
-        self._models: dict[Key, _Model] = {}
+        self._models: dict[Key, _Model] = {}  # replaced, never changed: other threads read it without a lock
+        self._loading = threading.Lock()
+        self._loader = ThreadPoolExecutor(1, "pathline-loader", self._step_back)
         self._where: dict[Future[JobResult], tuple[_Model, int]] = {}
         self._deadlines: dict[int, tuple[float, _Model]] = {}
         self._numbers = 0
@@ -89,12 +92,12 @@ class Engine:
     @property
     def queue_depth(self) -> int:
         """Jobs of which no sample runs yet."""
-        return sum(model.scheduler.queued for model in list(self._models.values()))
+        return sum(model.scheduler.queued for model in self._models.values())
 
     @property
     def active_lanes(self) -> int:
         """Samples that are being solved."""
-        return sum(len(model.arena.lanes) for model in list(self._models.values()))
+        return sum(len(model.arena.lanes) for model in self._models.values())
 
     def start(self) -> None:
         """Start the thread; a second call does nothing."""
@@ -114,24 +117,35 @@ class Engine:
     def stop(self) -> None:
         """Give up all jobs and end the thread."""
         self._draining = self._stopping = True
+        self._loader.shutdown(wait=False, cancel_futures=True)
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def load(self, name: str, version: int, checkpoint: Checkpoint) -> Arena:
-        """Measure a model and make it ready; waits for the engine's thread, which must measure where it will run."""
-        done: Future[Arena] = Future()
+        """Measure a model and make it ready; jobs of other models run on meanwhile.
 
-        def build() -> None:
-            try:
-                arena = Arena(checkpoint, self.device)
-                self._models[name, version] = _Model(name, arena)
-                done.set_result(arena)
-            except Exception as error:  # (the caller's to handle)
-                done.set_exception(error)
+        It is measured in a thread of its own with the engine's number of torch threads, which decides the bits, and at
+        low priority, so that running jobs hardly notice. Whatever its network raises passes through.
+        """
+        arena = self._loader.submit(Arena, checkpoint, self.device).result()
+        with self._loading:
+            self._models = {**self._models, (name, version): _Model(name, arena)}
+        return arena
 
-        self._send(build)
-        return done.result()
+    def unload(self, name: str, version: int) -> None:
+        """Free a model's memory once the jobs that were submitted for it are done; returns at once.
+
+        A model loaded under the same name and version meanwhile is another one, and stays.
+        """
+        model = self._models.get((name, version))
+
+        def retire() -> None:
+            if model is not None:
+                model.retired = True
+                self._drop_retired()
+
+        self._send(retire)
 
     def submit(self, job: Job) -> Future[JobResult]:
         """Queue a job.
@@ -140,7 +154,7 @@ class Engine:
             Draining: the engine takes no more.
             Overloaded: the queue is full, or what is ahead would make the job miss its deadline.
             EngineFailed: the thread has died.
-            KeyError: the model version was never loaded.
+            KeyError: the model version is not loaded.
         """
         if self._draining:
             raise Draining
@@ -167,6 +181,12 @@ class Engine:
     def _send(self, command: Callable[[], object]) -> None:
         self._commands.append(command)
         self._wake.set()
+
+    def _step_back(self) -> None:
+        """Begin a loader's thread."""
+        torch.set_num_threads(self._threads)
+        with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
     # What the engine's thread does.
 
@@ -197,6 +217,13 @@ class Engine:
             self._tick(model)
         else:
             time.sleep(0)
+        if model.retired:
+            self._drop_retired()
+
+    def _drop_retired(self) -> None:
+        with self._loading:
+            kept = {key: each for key, each in self._models.items() if not each.retired or len(each.scheduler)}
+            self._models = kept
 
     def _queue(self, model: _Model, assembly: Assembly, future: Future[JobResult]) -> None:
         if future not in self._where:

@@ -45,6 +45,7 @@ class FakeEngine:
     submitted: list[Future[JobResult]] = field(default_factory=list)
     cancelled: list[Future[JobResult]] = field(default_factory=list)
     loaded: dict[tuple[str, int], Checkpoint] = field(default_factory=dict)
+    unloaded: list[tuple[str, int]] = field(default_factory=list)
 
     def start(self) -> None:
         self.alive = True
@@ -61,6 +62,10 @@ class FakeEngine:
     def load(self, name: str, version: int, checkpoint: Checkpoint) -> "FakeEngine":
         self.loaded[name, version] = checkpoint
         return self
+
+    def unload(self, name: str, version: int) -> None:
+        self.unloaded.append((name, version))
+        self.loaded.pop((name, version), None)
 
     def submit(self, job: Job) -> Future[JobResult]:
         if self.refuse is not None:

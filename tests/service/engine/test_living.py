@@ -1,0 +1,104 @@
+"""Models come and go while others are served."""
+
+import gc
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.checkpoint import Checkpoint
+from service.engine.engine import Engine
+
+from .conftest import Field, job
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def resident() -> int:
+    """Bytes of memory that this process has in use."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) << 10
+
+
+class Heavy(torch.nn.Module):
+    """A field with 4 MiB of weights: a hundred of them would show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ballast = torch.nn.Parameter(torch.ones(1 << 20), requires_grad=False)
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor, condition: torch.Tensor | None = None) -> torch.Tensor:
+        return x * self.ballast[0]
+
+
+def test_jobs_of_an_unloaded_model_finish(engine: Engine, field: Field) -> None:
+    field.hook = lambda x, t: time.sleep(0.01)
+    running = engine.submit(job(3, solver="euler", steps=20))
+    waiting = engine.submit(job(3, solver="rk4", steps=5))
+    engine.unload("net", 1)
+    assert set(running.result(10).status) == set(waiting.result(10).status) == {"success"}
+    assert eventually(lambda: not engine._models)
+    with pytest.raises(KeyError):
+        engine.submit(job(3, solver="euler", steps=20))
+
+
+def test_a_model_is_freed_when_it_is_let_go(engine: Engine, net: Checkpoint) -> None:
+    gc.disable()  # reference counting alone must do
+    try:
+        arena = weakref.ref(engine.load("other", 1, net))
+        engine.submit(job(3, model="other", solver="euler", steps=2)).result(10)
+        engine.unload("other", 1)
+        assert eventually(lambda: arena() is None)
+    finally:
+        gc.enable()
+
+
+def test_the_same_version_loaded_again_survives_the_unloading_of_the_first(engine: Engine, net: Checkpoint) -> None:
+    first = engine._models["net", 1]
+    second = engine.load("net", 1, net)
+    first.retired = True
+    engine._send(engine._drop_retired)
+    assert engine.submit(job(2, solver="euler", steps=2)).result(10).x.shape == (2, 2)
+    assert engine._models["net", 1].arena is second
+
+
+def test_loading_does_not_stop_what_runs(engine: Engine, net: Checkpoint) -> None:
+    """A job goes on while another model is being measured: its network is called meanwhile."""
+    ticks: list[float] = []
+    held = Field(net.velocity)
+    engine.load("watched", 1, Checkpoint(held, net.decoder, net.card, net.path, net.digest))
+    held.hook = lambda x, t: ticks.append(time.monotonic())
+    running = engine.submit(job(1, model="watched", solver="euler", steps=100_000, max_nfe=100_000))
+    slow = Field(net.velocity)
+    slow.hook = lambda x, t: time.sleep(0.001)
+    began = time.monotonic()
+    engine.load("slow", 1, Checkpoint(slow, net.decoder, net.card, net.path, net.digest))
+    ended = time.monotonic()
+    assert sum(began < tick < ended for tick in ticks) > 10
+    engine.cancel(running)
+
+
+def test_memory_of_a_hundred_cycles_levels_off(engine: Engine, net: Checkpoint) -> None:
+    def cycle(number: int) -> None:
+        engine.load("cycled", number, Checkpoint(Heavy(), net.decoder, net.card, net.path, net.digest))
+        engine.unload("cycled", number)
+
+    for number in range(1, 21):
+        cycle(number)
+    gc.collect()
+    before = resident()
+    for number in range(21, 101):
+        cycle(number)
+    gc.collect()
+    assert eventually(lambda: len(engine._models) == 1)
+    assert resident() - before < 40 << 20
