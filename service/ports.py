@@ -1,7 +1,7 @@
 """What the HTTP side needs of an engine, so that tests can put another in its place."""
 
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -66,8 +66,8 @@ class Engine(Protocol):
         """Make a version ready to solve for; jobs of others run on meanwhile."""
         ...
 
-    def unload(self, name: str, version: int) -> None:
-        """Free a version's memory once the jobs submitted for it are done; returns at once."""
+    def unload(self, loaded: Any) -> None:
+        """Free the memory of what `load` returned once the jobs submitted for it are done; returns at once."""
         ...
 
     def submit(self, job: Job) -> Future[JobResult]:

@@ -68,7 +68,9 @@ class Engine:
         self._observer = observer
         self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
-        self._models: dict[Key, _Model] = {}  # replaced, never changed: other threads read it without a lock
+        # Replaced, never changed: other threads read them without a lock. `_arenas` has the retired ones too.
+        self._models: dict[Key, _Model] = {}
+        self._arenas: tuple[_Model, ...] = ()
         self._loading = threading.Lock()
         self._loader = ThreadPoolExecutor(1, "pathline-loader", self._step_back)
         self._where: dict[Future[JobResult], tuple[_Model, int]] = {}
@@ -92,12 +94,12 @@ class Engine:
     @property
     def queue_depth(self) -> int:
         """Jobs of which no sample runs yet."""
-        return sum(model.scheduler.queued for model in self._models.values())
+        return sum(model.scheduler.queued for model in self._arenas)
 
     @property
     def active_lanes(self) -> int:
         """Samples that are being solved."""
-        return sum(len(model.arena.lanes) for model in self._models.values())
+        return sum(len(model.arena.lanes) for model in self._arenas)
 
     def start(self) -> None:
         """Start the thread; a second call does nothing."""
@@ -130,20 +132,21 @@ class Engine:
         """
         arena = self._loader.submit(Arena, checkpoint, self.device).result()
         with self._loading:
-            self._models = {**self._models, (name, version): _Model(name, arena)}
+            model = _Model(name, arena)
+            self._models = {**self._models, (name, version): model}
+            self._arenas = (*self._arenas, model)
         return arena
 
-    def unload(self, name: str, version: int) -> None:
-        """Free a model's memory once the jobs that were submitted for it are done; returns at once.
+    def unload(self, loaded: object) -> None:
+        """Free the memory of what `load` returned once the jobs that were submitted for it are done; returns at once.
 
-        A model loaded under the same name and version meanwhile is another one, and stays.
+        What was loaded under the same name and version later stays.
         """
-        model = self._models.get((name, version))
 
         def retire() -> None:
-            if model is not None:
-                model.retired = True
-                self._drop_retired()
+            for model in self._arenas:
+                model.retired |= model.arena is loaded
+            self._drop_retired()
 
         self._send(retire)
 
@@ -206,7 +209,7 @@ class Engine:
         while self._commands:
             self._commands.popleft()()
         self._expire()
-        busy = [model for model in self._models.values() if len(model.scheduler)]
+        busy = [model for model in self._arenas if len(model.scheduler)]
         if not busy:
             self._wake.wait()
             self._wake.clear()
@@ -222,8 +225,8 @@ class Engine:
 
     def _drop_retired(self) -> None:
         with self._loading:
-            kept = {key: each for key, each in self._models.items() if not each.retired or len(each.scheduler)}
-            self._models = kept
+            self._models = {key: model for key, model in self._models.items() if not model.retired}
+            self._arenas = tuple(each for each in self._arenas if not each.retired or len(each.scheduler))
 
     def _queue(self, model: _Model, assembly: Assembly, future: Future[JobResult]) -> None:
         if future not in self._where:
@@ -231,7 +234,7 @@ class Engine:
         number, self._numbers = self._numbers, self._numbers + 1
         if not len(model.scheduler):
             # A model that was idle has saved nothing up.
-            others = [each.used_s for each in self._models.values() if len(each.scheduler)]
+            others = [each.used_s for each in self._arenas if len(each.scheduler)]
             model.used_s = max(model.used_s, min(others, default=model.used_s))
         job = assembly.job
         model.jobs[number] = (assembly, future)

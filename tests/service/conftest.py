@@ -26,6 +26,15 @@ from solvers.trace import Trace
 torch.set_num_threads(1)
 
 
+@dataclass(eq=False)
+class FakeArena:
+    """What the fake engine gives for a model."""
+
+    name: str
+    version: int
+    deterministic: bool
+
+
 @dataclass
 class FakeEngine:
     """Answers with the starting noise plus one; `edit` changes results, `fail` is raised, `hold` never answers."""
@@ -45,7 +54,7 @@ class FakeEngine:
     submitted: list[Future[JobResult]] = field(default_factory=list)
     cancelled: list[Future[JobResult]] = field(default_factory=list)
     loaded: dict[tuple[str, int], Checkpoint] = field(default_factory=dict)
-    unloaded: list[tuple[str, int]] = field(default_factory=list)
+    arenas: list["FakeArena"] = field(default_factory=list)
 
     def start(self) -> None:
         self.alive = True
@@ -59,13 +68,13 @@ class FakeEngine:
     def give_up(self) -> None:
         self.drain()
 
-    def load(self, name: str, version: int, checkpoint: Checkpoint) -> "FakeEngine":
+    def load(self, name: str, version: int, checkpoint: Checkpoint) -> "FakeArena":
         self.loaded[name, version] = checkpoint
-        return self
+        self.arenas.append(FakeArena(name, version, self.deterministic))
+        return self.arenas[-1]
 
-    def unload(self, name: str, version: int) -> None:
-        self.unloaded.append((name, version))
-        self.loaded.pop((name, version), None)
+    def unload(self, loaded: "FakeArena") -> None:
+        self.arenas.remove(loaded)
 
     def submit(self, job: Job) -> Future[JobResult]:
         if self.refuse is not None:

@@ -45,9 +45,9 @@ def test_jobs_of_an_unloaded_model_finish(engine: Engine, field: Field) -> None:
     field.hook = lambda x, t: time.sleep(0.01)
     running = engine.submit(job(3, solver="euler", steps=20))
     waiting = engine.submit(job(3, solver="rk4", steps=5))
-    engine.unload("net", 1)
+    engine.unload(engine._models["net", 1].arena)
     assert set(running.result(10).status) == set(waiting.result(10).status) == {"success"}
-    assert eventually(lambda: not engine._models)
+    assert eventually(lambda: not engine._arenas)
     with pytest.raises(KeyError):
         engine.submit(job(3, solver="euler", steps=20))
 
@@ -55,21 +55,25 @@ def test_jobs_of_an_unloaded_model_finish(engine: Engine, field: Field) -> None:
 def test_a_model_is_freed_when_it_is_let_go(engine: Engine, net: Checkpoint) -> None:
     gc.disable()  # reference counting alone must do
     try:
-        arena = weakref.ref(engine.load("other", 1, net))
+        loaded = engine.load("other", 1, net)
         engine.submit(job(3, model="other", solver="euler", steps=2)).result(10)
-        engine.unload("other", 1)
+        engine.unload(loaded)
+        arena = weakref.ref(loaded)
+        del loaded
         assert eventually(lambda: arena() is None)
     finally:
         gc.enable()
 
 
-def test_the_same_version_loaded_again_survives_the_unloading_of_the_first(engine: Engine, net: Checkpoint) -> None:
-    first = engine._models["net", 1]
+def test_the_same_version_loaded_again_outlives_the_first(engine: Engine, net: Checkpoint, field: Field) -> None:
+    first = engine._models["net", 1].arena
+    field.hook = lambda x, t: time.sleep(0.01)
+    running = engine.submit(job(3, solver="euler", steps=20))
     second = engine.load("net", 1, net)
-    first.retired = True
-    engine._send(engine._drop_retired)
+    engine.unload(first)
     assert engine.submit(job(2, solver="euler", steps=2)).result(10).x.shape == (2, 2)
-    assert engine._models["net", 1].arena is second
+    assert set(running.result(10).status) == {"success"}
+    assert eventually(lambda: [model.arena for model in engine._arenas] == [second])
 
 
 def test_loading_does_not_stop_what_runs(engine: Engine, net: Checkpoint) -> None:
@@ -90,8 +94,7 @@ def test_loading_does_not_stop_what_runs(engine: Engine, net: Checkpoint) -> Non
 
 def test_memory_of_a_hundred_cycles_levels_off(engine: Engine, net: Checkpoint) -> None:
     def cycle(number: int) -> None:
-        engine.load("cycled", number, Checkpoint(Heavy(), net.decoder, net.card, net.path, net.digest))
-        engine.unload("cycled", number)
+        engine.unload(engine.load("cycled", number, Checkpoint(Heavy(), net.decoder, net.card, net.path, net.digest)))
 
     for number in range(1, 21):
         cycle(number)
@@ -100,5 +103,5 @@ def test_memory_of_a_hundred_cycles_levels_off(engine: Engine, net: Checkpoint) 
     for number in range(21, 101):
         cycle(number)
     gc.collect()
-    assert eventually(lambda: len(engine._models) == 1)
+    assert eventually(lambda: len(engine._arenas) == 1)
     assert resident() - before < 40 << 20
