@@ -26,6 +26,7 @@ class Answer:
         trace: steps, or None.
         save_at: the m times of `saved`.
         saved: (n, m, *shape) or None.
+        limits: the lowest and highest value of the samples where the model knows them, for pictures.
         timings: seconds `queue_s`, `solve_s` and `network_s`.
         elapsed: seconds since the request came.
     """
@@ -39,6 +40,7 @@ class Answer:
     trace: TraceView | None = None
     save_at: tuple[float, ...] = ()
     saved: Array | None = None
+    limits: tuple[float, float] | None = None
     timings: dict[str, float] = field(default_factory=dict)
 
     @property

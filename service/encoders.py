@@ -1,4 +1,4 @@
-"""Answers as bytes: JSON, npz, npy. One encoder a media type; each yields pieces that can be sent as they come.
+"""Answers as bytes: JSON, npz, npy, PNG. One encoder a media type; each yields pieces that can be sent as they come.
 
 A piece holds at most about 32,000 numbers of JSON, so whoever encodes one never keeps others waiting for long.
 """
@@ -6,13 +6,14 @@ A piece holds at most about 32,000 numbers of JSON, so whoever encodes one never
 import io
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 
+from models import pictures
 from service.answers import Answer
 from service.traces import COLUMNS, Array
 
@@ -34,6 +35,9 @@ class Encoder:
         bytes_a_number: float32 and float64 -> the most bytes that one number of a sample can take.
         bytes_a_step: the most bytes of one attempted step in the trace.
         bytes_a_sample: the most bytes of what else is said of one sample (status, t and NFE; its failure).
+        check: (num_samples, shape) -> None; raises `PictureError` for samples that have no such form.
+        most_bytes: (num_samples, shape) -> the most bytes of the whole, where no number of bytes a number says it.
+        slow: whether even a small answer takes milliseconds, so that it is encoded beside the event loop.
     """
 
     media_type: str
@@ -41,6 +45,9 @@ class Encoder:
     bytes_a_number: dict[str, int]
     bytes_a_step: int
     bytes_a_sample: int
+    check: Callable[[int, Sequence[int]], None] | None = None
+    most_bytes: Callable[[int, Sequence[int]], int] | None = None
+    slow: bool = False
 
 
 def _json(answer: Answer) -> Pieces:
@@ -124,6 +131,11 @@ def _npy(answer: Answer) -> Pieces:
     yield from _slices(np.ascontiguousarray(answer.samples).reshape(-1).view(np.uint8).data)
 
 
+def _png(answer: Answer) -> Pieces:
+    """Yield a picture of the samples alone."""
+    yield from _slices(memoryview(pictures.draw(answer.samples, answer.limits)))
+
+
 def _header(array: Array) -> bytes:
     buffer = io.BytesIO()
     layout = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
@@ -145,6 +157,7 @@ ENCODERS: dict[str, Encoder] = {
         Encoder("application/json", _json, {"float32": 17, "float64": 27}, 110, 100),
         Encoder("application/x-npz", _npz, _BINARY, 40, 200),
         Encoder("application/x-npy", _npy, _BINARY, 0, 0),
+        Encoder("image/png", _png, _BINARY, 0, 0, pictures.check, pictures.most_bytes, slow=True),
     )
 }
 """The formats by media type, the default first."""

@@ -17,7 +17,7 @@ from service.errors import invalid
 from service.schemas import SEED_LIMIT, SampleRequest
 from service.served import Served
 from service.settings import Settings
-from service.sizes import check_answer_size
+from service.sizes import check_answer_size, check_form
 from service.starts import to_array
 from solvers.errors import SolverError
 from solvers.plan import Adaptive, Plan
@@ -28,10 +28,11 @@ def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: 
     """Check a request against its model and the limits, and make its job.
 
     Raises:
-        ProblemError: 422 that names the field, the value and what is allowed.
+        ProblemError: 422 that names the field, the value and what is allowed; 406 where the format cannot hold the samples.
     """
     _check_limits(request, settings)
     _check_model(request, model)
+    check_form(request, model, encoder)
     try:
         solve = _resolve(request, model)
         save_at = check_save_at(solve, request.save_at)

@@ -2,8 +2,9 @@
 
 import math
 
-from service.encoders import Encoder
-from service.errors import invalid
+from models.pictures import PictureError, TooManyError
+from service.encoders import ENCODERS, Encoder
+from service.errors import Kind, ProblemError, invalid
 from service.schemas import SampleRequest
 from service.served import Served
 from solvers.plan import Adaptive, Plan
@@ -28,9 +29,30 @@ def check_answer_size(
         raise invalid("num_samples", message, predicted_bytes=predicted, limit_bytes=limit)
 
 
+def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
+    """Refuse samples that the format cannot hold, like vectors of 64 numbers as a picture.
+
+    Raises:
+        ProblemError: 406 where the format cannot hold samples of this shape, 422 where it cannot hold so many.
+    """
+    if encoder.check is None:
+        return
+    shape = model.card.data_shape if request.decode else model.event_shape
+    try:
+        encoder.check(request.num_samples, shape)
+    except TooManyError as error:
+        raise invalid("num_samples", str(error)) from None
+    except PictureError as error:
+        others = [media for media, other in ENCODERS.items() if other.check is None]
+        detail = f"{encoder.media_type} of model {model.name!r}: {error}"
+        raise ProblemError(Kind.NOT_ACCEPTABLE, detail, offered=others) from None
+
+
 def predict_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:
     """Return the most bytes that the answer can take: states, trace, and what is reported for each sample."""
     shape = model.card.data_shape if request.decode else model.event_shape
+    if encoder.most_bytes is not None:
+        return encoder.most_bytes(request.num_samples, shape)
     states = request.num_samples * (1 + len(request.save_at or ()))
     numbers = states * math.prod(shape) * encoder.bytes_a_number[model.card.dtype]
     lanes = request.num_samples if request.trace == "full" else 1

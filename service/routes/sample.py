@@ -73,6 +73,7 @@ def _answer(wish: SampleRequest, model: Served, job: Job, result: JobResult, con
         elapsed=context.elapsed,
         trace=view(wish.trace, job.solve, result.trace),
         save_at=() if job.save_at is None else tuple(job.save_at.tolist()),
+        limits=model.card.decoder.clip if wish.decode else None,
         saved=None if result.saved is None else saved_to_data(result.saved, decode),
         timings={"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s},
     )
@@ -94,7 +95,7 @@ async def _respond(answer: Answer, encoder: Encoder) -> Response:
         "Vary": "Accept",
     }
     pieces = encoder.encode(answer)
-    if answer.numbers <= NUMBERS_A_PIECE:
+    if answer.numbers <= NUMBERS_A_PIECE and not encoder.slow:
         content = b"".join(pieces)
         return Response(content, media_type=encoder.media_type, headers=headers)
     return StreamingResponse(_beside(pieces), media_type=encoder.media_type, headers=headers)

@@ -58,6 +58,7 @@ async def test_openapi_lists_solvers_and_formats(running: Any) -> None:
         "application/json",
         "application/x-npz",
         "application/x-npy",
+        "image/png",
     }
     assert "/sample" not in document["paths"]
     for status in ("404", "422", "429", "503", "504"):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from models.noise import noise
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded
@@ -167,6 +168,37 @@ async def test_large_answers_arrive_whole_in_each_format(running: Any) -> None:
     for media, load in (("npz", lambda found: found["samples"]), ("npy", lambda found: found)):
         answer = await running.post({"Accept": f"application/x-{media}"}, **ask)
         np.testing.assert_array_equal(load(np.load(io.BytesIO(answer.content))), expected)
+
+
+PNG = {"Accept": "image/png"}
+
+
+async def test_pictures(running: Any) -> None:
+    points = await running.post(PNG, num_samples=50, seed=1)
+    sheet = await running.http.post("/v1/sample", json={"model": "digits", "num_samples": 3, "seed": 1}, headers=PNG)
+    for answer in (points, sheet):
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
+        assert answer.headers["x-pathline-seed"] == "1"
+    assert Image.open(io.BytesIO(points.content)).size == (640, 640)
+    image = Image.open(io.BytesIO(sheet.content))
+    assert (image.mode, image.size) == ("L", (2 * 130 + 2, 2 * 130 + 2))
+
+
+async def test_samples_that_cannot_be_drawn_are_refused_before_any_work(running: Any) -> None:
+    ask = {"model": "digits", "decode": False}
+    answer = await running.http.post("/v1/sample", json=ask, headers=PNG)
+    assert answer.status_code == 406
+    assert "image/png of model 'digits': samples of the shape [3] cannot be drawn" in answer.json()["detail"]
+    assert answer.json()["offered"] == ["application/json", "application/x-npz", "application/x-npy"]
+    assert running.engine.jobs == []
+
+
+async def test_a_sheet_has_a_size(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.pictures.MOST_PIXELS", 36 * 10)
+    ask = {"model": "digits", "num_samples": 11}
+    answer = await running.http.post("/v1/sample", json=ask, headers=PNG)
+    assert answer.status_code == 422
+    assert "num_samples = 11 is over the 10 pictures of 4 x 4" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

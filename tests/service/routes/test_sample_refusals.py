@@ -218,5 +218,10 @@ async def test_broken_model_says_why(running: Any, repository: Path) -> None:
 async def test_not_acceptable(running: Any) -> None:
     answer = await running.post({"Accept": "text/html, application/json;q=0"})
     assert answer.status_code == 406
-    assert answer.json()["offered"] == ["application/json", "application/x-npz", "application/x-npy"]
+    assert answer.json()["offered"] == [
+        "application/json",
+        "application/x-npz",
+        "application/x-npy",
+        "image/png",
+    ]
     assert running.engine.jobs == []
