@@ -8,7 +8,10 @@ import re
 import stat
 from pathlib import Path
 
-from models.card import MODEL_NAME, is_pickle
+from models.card import CARD_FILE, MODEL_NAME, WEIGHTS_FILE, is_pickle
+
+Signature = tuple[tuple[int, int, int] | None, ...]
+"""Identity, size and time of change of the files of a version; equal ones mean that nothing was written there."""
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -99,6 +102,35 @@ class Repository:
             raise UnknownVersion(name, version, versions)
         return self.root / name / str(version)
 
+    def signature(self, name: str, version: int) -> Signature:
+        """What changes when the files of a version do; cheap, as no file is read.
+
+        Raises:
+            UnknownModel, UnknownVersion, RepositoryError: see `resolve`; also for a file that leads out of the root.
+        """
+        return tuple(_state(path) for path in self._files(name, version))
+
+    def weight_bytes(self, name: str, version: int) -> int:
+        """What the tensors of a version take in bytes, 0 if they are missing; errors as in `signature`."""
+        path = self._files(name, version)[1]
+        try:
+            with path.open("rb") as file:
+                return max(0, path.stat().st_size - 8 - int.from_bytes(file.read(8), "little"))  # without the header
+        except OSError:
+            return 0
+
+    def _files(self, name: str, version: int) -> tuple[Path, Path]:
+        folder = self.resolve(name, version)
+        root = self.root.resolve()
+        for path in (folder / CARD_FILE, folder / WEIGHTS_FILE):
+            try:
+                inside = path.resolve().is_relative_to(root)
+            except (OSError, RuntimeError):  # a loop of links
+                inside = False
+            if not inside:
+                raise RepositoryError(f"{path}: leads out of the repository; copy the file here instead")
+        return folder / CARD_FILE, folder / WEIGHTS_FILE
+
     def passed_over(self) -> list[tuple[Path, str]]:
         """Folders that are no model or no version of one, each with the reason.
 
@@ -172,6 +204,14 @@ class Repository:
             return _is_folder(path) and path.resolve().is_relative_to(self.root.resolve())
         except (OSError, RuntimeError, ValueError):  # a loop of links
             return False
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _is_folder(path: Path) -> bool:

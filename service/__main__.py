@@ -42,7 +42,7 @@ def _serve(settings: Settings) -> None:
     try:
         app = create_app(settings)
         app.state.service.start()
-        names = [served.name for served in app.state.service.models.current()]
+        names = [name for name, _ in app.state.service.models.current()]
         run(app, settings, bound, lambda: print(_try_it(url(bound), names), flush=True))
     finally:
         bound.close()

@@ -12,7 +12,7 @@ from service.engine.engine import Engine as RealEngine
 from service.metrics import Metrics
 from service.middleware import Observe
 from service.ports import Engine
-from service.routes import catalogue, health, sample
+from service.routes import admin, catalogue, health, sample
 from service.settings import Settings, StartError, load_settings
 from service.shelf import Models
 from service.state import Service
@@ -43,7 +43,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    for module in (sample, catalogue, health):
+    for module in (sample, catalogue, admin, health):
         app.include_router(module.router)
     errors.install(app)
     app.add_middleware(Observe, metrics=service.metrics, access_log=settings.access_log)
@@ -56,7 +56,8 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         if settings.device.startswith("cuda") and not torch.cuda.is_available():
             raise StartError(f"PATHLINE_DEVICE={settings.device}, but torch finds no CUDA device; use cpu or auto")
         engine = RealEngine(settings, observer=metrics)
-    return Service(settings, engine, Models(settings.models_dir, engine), metrics)
+    models = Models(settings.models_dir, engine, settings.max_model_bytes, metrics.model_is_loaded)
+    return Service(settings, engine, models, metrics)
 
 
 @asynccontextmanager

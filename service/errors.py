@@ -36,6 +36,7 @@ class Kind(Enum):
 
     MALFORMED = _Kind("malformed-json", 400, "The body is not valid JSON")
     BAD_REQUEST = _Kind("bad-request", 400, "The request cannot be understood")
+    FORBIDDEN = _Kind("forbidden", 403, "This address is for the administrator")
     NO_ROUTE = _Kind("no-such-route", 404, "There is nothing at this address")
     UNKNOWN_MODEL = _Kind("unknown-model", 404, "No model has this name")
     UNKNOWN_VERSION = _Kind("unknown-version", 404, "The model has no such version")

@@ -82,6 +82,13 @@ class Metrics:
         self.batch_requests.one(requests, model)
         self.batch_solvers.one(solvers, model)
 
+    def model_is_loaded(self, name: str, version: int, loaded: bool) -> None:
+        """Show a version as served, or no longer show it: versions come and go, and their series with them."""
+        if loaded:
+            self.model_loaded.labels(name, str(version)).set(1)
+        else:
+            self.model_loaded.remove(name, str(version))
+
     def cancelled(self, nfe: int) -> None:
         """Count evaluations spent on samples that nobody gets."""
         self.cancelled_nfe.inc(nfe)

@@ -177,6 +177,7 @@ class ModelSummary(BaseModel):
 
     name: str
     status: Literal["served", "unavailable"]
+    loaded: bool = Field(description="whether it is in memory; else it is loaded when it is asked for")
     version: int | None
     dtype: str | None
     event_shape: list[int] | None
@@ -199,6 +200,15 @@ class ModelBody(BaseModel):
     versions: list[int]
     served: list[dict[str, Any]]
     unavailable: list[dict[str, Any]]
+
+
+class Reloaded(BaseModel):
+    """Answer of ``POST /v1/models:reload``: what changed."""
+
+    loaded: list[dict[str, Any]]
+    unloaded: list[dict[str, Any]]
+    refused: list[dict[str, Any]]
+    models: dict[str, int] = Field(description="name and version of what answers now")
 
 
 class SolverList(BaseModel):

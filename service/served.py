@@ -23,6 +23,7 @@ class Served:
         card: what the checkpoint says of itself.
         decode: states (rows, *event_shape) -> data (rows, *data_shape), on the CPU, each row from its own alone.
         deterministic: whether a sample's bits depend on checkpoint, solver, seed and index only.
+        bytes: what its tensors take.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Served:
     card: Card
     decode: RowCaller
     deterministic: bool
+    bytes: int = 0
 
     @property
     def dtype(self) -> torch.dtype:
@@ -62,7 +64,9 @@ class Served:
         probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
         decode = RowCaller(checkpoint.decoder.decode, (probe,), _DECODED_AT_ONCE)
         both = decode.deterministic and deterministic
-        return cls(name, version, checkpoint.digest, checkpoint.card, decode, both)
+        tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
+        size = sum(tensor.nbytes for tensor in tensors)
+        return cls(name, version, checkpoint.digest, checkpoint.card, decode, both, size)
 
     def summary(self) -> dict[str, Any]:
         """Return what ``GET /v1/models`` shows of this version."""

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "PATHLINE_"
@@ -62,6 +62,18 @@ class Settings(BaseSettings):
         default=75, description="idle seconds before a connection is closed: an integer of at least 1"
     )
     drain_s: Seconds = Field(default=30.0, description="time for running requests at shutdown: seconds above 0")
+    watch_s: float = Field(
+        default=2.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds between looks for new model versions: a number from 0 (never)",
+    )
+    max_model_bytes: int = Field(
+        default=0, ge=0, description="bytes of weights in memory, beyond it the least recently used give way: 0 for any"
+    )
+    admin_key: SecretStr | None = Field(
+        default=None, min_length=8, description="key of the administrative addresses: at least 8 characters"
+    )
     access_log: bool = Field(default=False, description="one log line for each request: true or false")
 
     @model_validator(mode="after")

@@ -1,104 +1,128 @@
-"""The models the service answers with: loaded from the repository, each version with its state or its fault."""
+"""The models the service answers with: the repository as it is now, and which versions of it are in memory.
+
+`refresh` brings the tables up to what is on disk; it is called when the service starts, by `service.watch` and by
+``POST /v1/models:reload``. A version that is replaced or unloaded leaves the tables at once, and the device when the
+last request that holds it is answered: `Served` is let go by whoever uses it, and the engine is told then.
+"""
 
 import logging
 import threading
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from models.checkpoint import CheckpointError, load
-from models.repository import Repository, RepositoryError
+from models.repository import Repository, RepositoryError, Signature, UnknownModel
 from service.errors import Kind, ProblemError
+from service.memory import give_way
 from service.ports import Engine
 from service.served import Served
 from service.settings import StartError
-
-_UNKNOWN = 0  # in place of a version where a model's folder cannot be read; versions begin at 1
+from service.stock import UNREADABLE, Stock
 
 _log = logging.getLogger("pathline")
+
+
+@dataclass
+class Changes:
+    """What a refresh changed: pairs of a model's name and a version, and for refusals the reason too."""
+
+    loaded: list[tuple[str, int]] = field(default_factory=list)
+    unloaded: list[tuple[str, int]] = field(default_factory=list)
+    refused: list[tuple[str, int, str]] = field(default_factory=list)
 
 
 class Models:
     """All models of a repository. A version that cannot be loaded keeps its reason and stops nobody else."""
 
-    def __init__(self, root: Path, engine: Engine) -> None:
-        self._engine = engine
-        self._lock = threading.Lock()
-        self._served: dict[str, dict[int, Served]] = {}
-        self._broken: dict[str, dict[int, str]] = {}
+    def __init__(
+        self,
+        root: Path,
+        engine: Engine,
+        max_bytes: int = 0,
+        notify: Callable[[str, int, bool], None] = lambda name, version, loaded: None,
+    ) -> None:
+        """Look whether there is a repository.
+
+        Args:
+            root: the repository.
+            engine: what solves.
+            max_bytes: bytes of weights in memory; beyond it the least recently used are unloaded. 0 for any number.
+            notify: told (name, version, whether it is loaded now) of each change.
+
+        Raises:
+            StartError: the repository is missing or cannot be read.
+        """
+        self._engine, self._max_bytes, self._notify = engine, max_bytes, notify
+        self._lock = threading.RLock()
+        self._stock: dict[str, Stock] = {}
+        self._used: dict[tuple[str, int], float] = {}
+        self._pinned: set[tuple[str, int]] = set()  # asked for by number: a newer version does not replace them
         try:
             self._repository = Repository(root)
             self._repository.names()
         except RepositoryError as error:
             raise StartError(f"{error}; set PATHLINE_MODELS_DIR or run `make models`") from None
 
-    def load_all(self) -> None:
-        """Load the highest version of each model that loads.
-
-        Raises:
-            StartError: There is no model, or none can be loaded.
-        """
-        names = self._repository.names()
-        if not names:
-            raise StartError(
-                f"the model repository {self._repository.root} is empty; run `make models`, or set PATHLINE_MODELS_DIR"
-            )
-        for name in names:
-            self._load_highest(name)
-        if not self._served:
-            faults = [
-                f"{name}/{v}: {why}" if v else why for name, found in self._broken.items() for v, why in found.items()
-            ]
-            raise StartError(f"no model of {self._repository.root} can be loaded: {'; '.join(faults)}")
+    # What requests ask.
 
     def names(self) -> list[str]:
         """Return the names of all models, served or broken."""
-        return sorted(self._served.keys() | self._broken.keys())
+        return sorted(self._stock)
 
     def served(self) -> list[Served]:
-        """Return every loaded version."""
-        return [version for versions in self._served.values() for version in versions.values()]
+        """Return every version in memory."""
+        return [served for stock in self._stock.values() for served in stock.served.values()]
 
     def broken(self) -> dict[str, dict[int, str]]:
         """Return name -> version -> why it cannot be loaded; version 0 is a model whose folder cannot be read."""
-        return self._broken
+        return {name: dict(stock.broken) for name, stock in self._stock.items() if stock.broken}
 
-    def get(self, name: str, version: int | None = None) -> Served:
-        """Return a version that is loaded; the highest one for None.
+    def current(self) -> list[tuple[str, int]]:
+        """Return name and version of what answers where no version is asked for."""
+        return [(name, stock.current) for name, stock in sorted(self._stock.items()) if stock.current is not None]
+
+    def get(self, name: str, version: int | None = None) -> Served | None:
+        """Return a version if it is in memory; the current one for None. None if `find` must load it.
 
         Raises:
             ProblemError: 404 for a name or version there is not, 503 for one that cannot be loaded.
         """
-        versions = self._served.get(name, {})
-        if version is None and versions:
-            return versions[max(versions)]
-        if version in versions:
-            return versions[version]
-        raise self._absent(name, version)
+        stock = self._stock.get(name)
+        if stock is None:
+            raise self._unknown(name)
+        wanted = stock.current if version is None else version
+        served = None if wanted is None else stock.served.get(wanted)
+        if served is None and not stock.can_load(version):
+            raise stock.absent(version)
+        if wanted is not None:
+            self._used[name, wanted] = time.monotonic()
+            if version is not None and version != stock.current:
+                self._pinned.add((name, version))
+        return served
 
     def find(self, name: str, version: int | None = None) -> Served:
-        """Return a version like `get`, loading an older one on first use; this takes time, so not on the event loop.
+        """Return a version like `get`, loading it where needed; this takes time, so not on the event loop.
 
         Raises:
             ProblemError: As `get`.
         """
         with self._lock:
-            known = version in self._served.get(name, {}) or version in self._broken.get(name, {})
-            if version is not None and not known and version in self._versions(name):
-                self._try(name, version)
-        return self.get(name, version)
-
-    def current(self) -> list[Served]:
-        """Return the version of each model that answers where none is asked for."""
-        return [versions[max(versions)] for versions in self._served.values()]
+            served = self.get(name, version)
+            if served is None:
+                stock = self._stock[name]
+                self._try(name, (stock.current or 0) if version is None else version, Changes())
+                served = self.get(name, version)
+            if served is None:
+                raise self._stock[name].absent(version)
+            return served
 
     def summary(self, name: str) -> dict[str, Any]:
         """Return the line of ``GET /v1/models`` about a model of `names`."""
-        versions = self._served.get(name)
-        if not versions:
-            nothing = dict.fromkeys(("version", "dtype", "event_shape", "data_shape", "deterministic"))
-            return {"name": name, "status": "unavailable", **nothing}
-        return {"name": name, "status": "served", **versions[max(versions)].summary()}
+        return self._stock.get(name, Stock(name)).summary()
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return what ``GET /v1/models/{name}`` answers.
@@ -106,72 +130,160 @@ class Models:
         Raises:
             ProblemError: 404 for an unknown name.
         """
-        if name not in self.names():
-            raise self._absent(name, None)
-        served, broken = self._served.get(name, {}), self._broken.get(name, {})
-        return {
-            "name": name,
-            "status": "served" if served else "unavailable",
-            "serving": max(served) if served else None,
-            "versions": self._versions(name),
-            "served": [served[version].describe() for version in sorted(served, reverse=True)],
-            "unavailable": [{"version": v or None, "reason": broken[v]} for v in sorted(broken, reverse=True)],
-        }
+        if name not in self._stock:
+            raise self._unknown(name)
+        return self._stock[name].describe()
 
-    def _versions(self, name: str) -> Sequence[int]:
-        try:
-            return sorted(self._repository.versions(name))
-        except (LookupError, RepositoryError):
-            return sorted(self._served.get(name, {}))
+    def _unknown(self, name: str) -> ProblemError:
+        listed = ", ".join(self.names())
+        detail = f"model {name!r} is unknown; available: {listed}"
+        return ProblemError(Kind.UNKNOWN_MODEL, detail, available=self.names())
 
-    def _load_highest(self, name: str) -> None:
-        """Load versions from the highest down until one works, so that a bad upload does not take a model away."""
+    # What changes the tables.
+
+    def load_all(self) -> None:
+        """Load the highest version of each model that loads.
+
+        Raises:
+            StartError: There is no model, or none can be loaded.
+        """
+        self.refresh()
+        if not self._stock:
+            raise StartError(
+                f"the model repository {self._repository.root} is empty; run `make models`, or set PATHLINE_MODELS_DIR"
+            )
+        if not self.current():
+            broken = self.broken().items()
+            faults = [f"{name}/{v}: {why}" if v else why for name, found in broken for v, why in found.items()]
+            raise StartError(f"no model of {self._repository.root} can be loaded: {'; '.join(faults)}")
+
+    def refresh(self) -> Changes:
+        """Bring the tables up to what is on disk: new models and versions are loaded, removed ones are let go.
+
+        The highest version that can be loaded answers from then on. Versions are not meant to change: if the files of
+        a loaded one do, what was loaded goes on, and the change is told.
+
+        Raises:
+            RepositoryError: the repository cannot be read; all goes on as before.
+        """
+        with self._lock:
+            changes = Changes()
+            found = self._repository.names()
+            for name in [name for name in self._stock if name not in found]:
+                self._put(name, self._stock[name].on_disk(()), changes)
+            for name in found:
+                self._refresh(name, changes)
+            return changes
+
+    def unload(self, name: str) -> list[int]:
+        """Free the memory of a model; the next request for it loads it again.
+
+        Returns:
+            The versions that were in memory.
+
+        Raises:
+            ProblemError: 404 for an unknown name.
+        """
+        with self._lock:
+            if name not in self._stock:
+                raise self._unknown(name)
+            versions = sorted(self._stock[name].served)
+            for version in versions:
+                self._unload(name, version, Changes())
+            return versions
+
+    def _refresh(self, name: str, changes: Changes) -> None:
+        stock = self._stock.get(name, Stock(name))
         try:
-            versions = sorted(self._repository.versions(name), reverse=True)
+            versions = tuple(sorted(self._repository.versions(name)))
         except RepositoryError as error:
-            self._refuse(name, _UNKNOWN, str(error))
+            self._refuse(name, UNREADABLE, str(error), None, changes)
             return
-        except LookupError as error:
-            _log.error("model %s is not served: %s", name, error)
+        except UnknownModel:  # gone since the names were read; the next look sees it
             return
+        self._put(name, stock.on_disk(versions), changes)
         for version in versions:
-            if self._try(name, version):
+            self._compare(name, version, changes)
+        before = self._stock[name].current
+        for version in reversed(versions):
+            stock = self._stock[name]
+            if version in stock.broken and version not in stock.served:
+                continue
+            if version == before or version in stock.served or self._try(name, version, changes):
+                self._put(name, replace(self._stock[name], current=version), changes)
+                if before not in (None, version) and (name, before) not in self._pinned:
+                    self._unload(name, before or 0, changes)
                 return
+        self._put(name, replace(self._stock[name], current=None), changes)
 
-    def _try(self, name: str, version: int) -> bool:
+    def _compare(self, name: str, version: int, changes: Changes) -> None:
+        """See whether the files of a version that was tried are still the same."""
+        stock = self._stock[name]
+        tried = stock.signatures.get(version)
+        if tried is None:
+            return
+        same = self._repository.signature(name, version) == tried
+        if version in stock.served and not same:
+            reason = f"{name}/{version}: was changed after it was loaded; what was loaded is served on"
+            self._refuse(name, version, f"{reason}: put changes into a new version", None, changes)
+        elif version in stock.served:
+            self._put(name, stock.forgiven(version), changes)
+        elif not same:
+            self._put(name, stock.forgotten(version), changes)
+
+    def _try(self, name: str, version: int, changes: Changes) -> bool:
+        signature: Signature | None = None
         try:
-            checkpoint = load(self._repository.resolve(name, version), self._engine.device)
+            signature = self._repository.signature(name, version)
+            folder = self._repository.resolve(name, version)
+            self._make_room(name, version, self._repository.weight_bytes(name, version), changes)
+            checkpoint = load(folder, self._engine.device)
             loaded = self._engine.load(name, version, checkpoint)
             served = Served.of(name, version, checkpoint, loaded.deterministic)
+            weakref.finalize(served, self._engine.unload, loaded).atexit = False
         except (CheckpointError, RepositoryError, LookupError) as error:
-            return self._refuse(name, version, str(error))
+            return self._refuse(name, version, str(error), signature, changes)
         except Exception as error:
             _log.exception("loading model %s version %d failed", name, version)
-            return self._refuse(name, version, f"{type(error).__name__}: {error}".splitlines()[0])
-        # The tables are replaced, never changed: readers on the event loop take no lock.
-        self._served = {**self._served, name: {**self._served.get(name, {}), version: served}}
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            return self._refuse(name, version, said, signature, changes)
+        self._put(name, self._stock[name].loaded(served, signature), changes)
+        changes.loaded.append((name, version))
+        self._used.setdefault((name, version), time.monotonic())
+        self._notify(name, version, True)
         return True
 
-    def _refuse(self, name: str, version: int, reason: str) -> bool:
-        _log.error("model %s version %d is not served: %s", name, version, reason)
-        reason = reason.replace(f"{self._repository.root}/", "")  # clients need not know where it lies
-        self._broken = {**self._broken, name: {**self._broken.get(name, {}), version: reason}}
-        return False
-
-    def _absent(self, name: str, version: int | None) -> ProblemError:
-        if name not in self.names():
-            listed = ", ".join(self.names())
-            return ProblemError(
-                Kind.UNKNOWN_MODEL, f"model {name!r} is unknown; available: {listed}", available=self.names()
+    def _make_room(self, name: str, version: int, needed: int, changes: Changes) -> None:
+        if 0 < self._max_bytes < needed:
+            raise CheckpointError(
+                f"{name}/{version}: its weights take {needed} bytes, over PATHLINE_MAX_MODEL_BYTES={self._max_bytes}"
             )
-        faults = self._broken.get(name, {})
-        if version is None or version in faults:
-            at = max(faults) if version is None else version
-            which = f"model {name!r}" + (f" version {at}" if at else "")
-            return ProblemError(Kind.BROKEN_MODEL, f"{which} cannot be served: {faults[at]}")
-        there = list(self._versions(name))
-        return ProblemError(
-            Kind.UNKNOWN_VERSION,
-            f"model {name!r} has no version {version}; available: {', '.join(map(str, there))}",
-            available=there,
-        )
+        sizes = {(served.name, served.version): served.bytes for served in self.served()}
+        for other in give_way(sizes, self._used, needed, self._max_bytes):
+            self._unload(*other, changes)
+
+    def _unload(self, name: str, version: int, changes: Changes) -> None:
+        self._put(name, self._stock[name].unloaded(version), changes)
+
+    def _put(self, name: str, stock: Stock, changes: Changes) -> None:
+        """Replace what is known of a model, and tell what left the memory."""
+        before = self._stock.get(name, Stock(name))
+        table = {**self._stock, name: stock}
+        if not stock.versions and not stock.broken:
+            del table[name]
+        self._stock = table
+        for version in before.served.keys() - stock.served.keys():
+            changes.unloaded.append((name, version))
+            self._used.pop((name, version), None)
+            self._pinned.discard((name, version))
+            self._notify(name, version, False)
+            _log.info("model %s version %d was unloaded", name, version)
+
+    def _refuse(self, name: str, version: int, reason: str, signature: Signature | None, changes: Changes) -> bool:
+        reason = reason.replace(f"{self._repository.root}/", "")  # clients need not know where it lies
+        stock = self._stock.get(name, Stock(name))
+        if stock.broken.get(version) != reason:
+            _log.error("model %s version %d is not served: %s", name, version, reason)
+            changes.refused.append((name, version, reason))
+        self._put(name, stock.refused(version, reason, signature), changes)
+        return False

@@ -1,7 +1,7 @@
 """What one running service consists of."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
@@ -11,6 +11,7 @@ from service.ports import Engine
 from service.served import Served
 from service.settings import Settings
 from service.shelf import Models
+from service.watch import Watch
 
 
 @dataclass
@@ -23,6 +24,8 @@ class Service:
     metrics: Metrics
     started: bool = False
     draining: bool = False
+    _watch: Watch | None = None
+    _loading: dict[tuple[str, int | None], "asyncio.Task[Served]"] = field(default_factory=dict)
 
     def start(self) -> None:
         """Start the engine and load the models; a second call does nothing. This takes seconds.
@@ -40,8 +43,8 @@ class Service:
             raise
         engine = self.engine
         self.metrics.watch(lambda: engine.queue_depth, lambda: engine.active_jobs, lambda: engine.active_lanes)
-        for served in self.models.served():
-            self.metrics.model_loaded.labels(served.name, str(served.version)).set(1)
+        if self.settings.watch_s:
+            self._watch = Watch(self.models.refresh, self.settings.watch_s)
         self.started = True
 
     def drain(self) -> None:
@@ -52,6 +55,8 @@ class Service:
     def stop(self) -> None:
         """Stop the engine."""
         self.started = False
+        if self._watch is not None:
+            self._watch.stop()
         self.engine.stop()
 
     def fault(self) -> tuple[Kind, str] | None:
@@ -65,7 +70,9 @@ class Service:
         return None
 
     async def model(self, name: str, version: int | None) -> Served:
-        """Return a model that can be asked now; an older version is loaded on first use, beside the event loop.
+        """Return a model that can be asked now; one that is not in memory is loaded first, beside the event loop.
+
+        Whoever holds what is returned can submit jobs for it, also when a newer version takes its place meanwhile.
 
         Raises:
             ProblemError: 404 or 503, see `Models.find`; 503 while nothing can be served.
@@ -73,14 +80,17 @@ class Service:
         fault = self.fault()
         if fault is not None:
             raise ProblemError(*fault, headers={"Retry-After": "5"}, retry_after_s=5)
-        try:
-            return self.models.get(name, version)
-        except ProblemError as problem:
-            if problem.kind is not Kind.UNKNOWN_VERSION:
-                raise
-        served = await asyncio.to_thread(self.models.find, name, version)
-        self.metrics.model_loaded.labels(served.name, str(served.version)).set(1)
-        return served
+        served = self.models.get(name, version)
+        return await self._load(name, version) if served is None else served
+
+    async def _load(self, name: str, version: int | None) -> Served:
+        """Load a version once for all who wait for it: each would take a thread of the pool."""
+        key = (name, version)
+        if key not in self._loading:
+            task = asyncio.create_task(asyncio.to_thread(self.models.find, name, version))
+            task.add_done_callback(lambda done: (self._loading.pop(key), done.cancelled() or done.exception()))
+            self._loading[key] = task
+        return await asyncio.shield(self._loading[key])
 
 
 def service_of(request: Request) -> Service:

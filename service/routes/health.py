@@ -33,7 +33,7 @@ async def readyz(request: Request) -> Any:
     return {
         "status": "ready",
         "device": str(service.engine.device),
-        "models": {served.name: served.version for served in service.models.current()},
+        "models": dict(service.models.current()),
         "unavailable": service.models.broken(),
     }
 

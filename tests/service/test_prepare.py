@@ -19,7 +19,7 @@ JSON = ENCODERS["application/json"]
 def moons(settings: Settings, engine: Any) -> Served:
     models = Models(settings.models_dir, engine)
     models.load_all()
-    return models.get("moons")
+    return models.find("moons")
 
 
 def test_job(moons: Served, settings: Settings) -> None:

@@ -68,8 +68,8 @@ async def test_openapi_lists_solvers_and_formats(running: Any) -> None:
 async def test_openapi_ids_are_unique(running: Any) -> None:
     paths = (await running.http.get("/openapi.json")).json()["paths"]
     ids = [operation["operationId"] for operations in paths.values() for operation in operations.values()]
-    assert len(set(ids)) == len(ids) == 8
-    assert all(list(paths[path]) == ["get"] for path in set(paths) - {"/v1/sample"})
+    assert len(set(ids)) == len(ids) >= 8
+    assert all(len(operations) == 1 for operations in paths.values())
 
 
 async def test_openapi_examples_are_answered(running: Any) -> None:
