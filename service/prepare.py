@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from service.encoders import Encoder
-from service.engine.job import Job
+from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.schemas import SEED_LIMIT, SampleRequest
 from service.served import Served
@@ -59,6 +59,7 @@ def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: 
         deadline=time.monotonic() + (request.timeout_s or settings.timeout_s),
         partial=request.on_timeout == "partial",
         trace=request.trace,
+        priority=Priority(request.priority),
     )
 
 

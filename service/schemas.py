@@ -78,6 +78,9 @@ class SampleRequest(BaseModel):
     decode: bool = Field(default=True, description="turn latent states into data")
     timeout_s: Positive | None = Field(default=None, description="time limit in seconds, waiting included")
     on_timeout: Literal["error", "partial"] = Field(default="error", description="answer when the limit passes")
+    priority: Literal["interactive", "bulk"] = Field(
+        default="interactive", description="bulk yields to interactive requests, which take most of the time"
+    )
 
 
 class Solver(BaseModel):

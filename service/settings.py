@@ -46,6 +46,9 @@ class Settings(BaseSettings):
         le=1024,
         description="CPU threads of the networks: an integer from 0 (decided by torch) to 1024",
     )
+    cuda_graphs: bool = Field(
+        default=False, description="capture calls of few rows as CUDA graphs, by number of rows: true or false"
+    )
     max_samples: Count = Field(default=100_000, description="samples in one request: an integer of at least 1")
     max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")
     max_nfe: Count = Field(default=100_000, description="velocity evaluations of one sample: an integer of at least 1")

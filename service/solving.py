@@ -69,7 +69,7 @@ def _overloaded(error: Overloaded) -> ProblemError:
     wait = max(1, math.ceil(error.retry_after_s))
     return ProblemError(
         Kind.OVERLOADED,
-        f"the queue is full; try again in {wait} s",
+        f"{error.reason}; try again in {wait} s",
         headers={"Retry-After": str(wait)},
         retry_after_s=error.retry_after_s,
     )

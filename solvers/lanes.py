@@ -86,14 +86,16 @@ class Lanes:
         admissions = [admission for admission in admissions if len(admission.x0)]
         if not admissions:
             return
+        # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
+        starts = [a.x0.reshape(len(a.x0), self.width).to(self.device, self.dtype).t() + 0.0 for a in admissions]
+        fresh = self.k.new_zeros((self.width, self.slots, sum(start.shape[1] for start in starts)))
+        # What may want more memory than there is comes first: nothing has changed if it fails.
+        x, k = torch.cat([self.x, *starts], dim=1), torch.cat([self.k, fresh], dim=2)
         columns = [self._columns(admission) for admission in admissions]
         self.f = np.concatenate([self.f, *(f for f, _ in columns)], axis=1)
         self.i = np.concatenate([self.i, *(i for _, i in columns)], axis=1)
-        # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
-        starts = [a.x0.reshape(len(a.x0), self.width).to(self.device, self.dtype).t() + 0.0 for a in admissions]
+        self.x, self.k = x, k
         self._find_common_row()
-        fresh = self.k.new_zeros((self.width, self.slots, sum(start.shape[1] for start in starts)))
-        self.x, self.k = torch.cat([self.x, *starts], dim=1), torch.cat([self.k, fresh], dim=2)
 
     def _columns(self, admission: Admission) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         solve, n = admission.solve, len(admission.x0)

@@ -17,6 +17,11 @@ class EngineSettings(Protocol):
         ...
 
     @property
+    def cuda_graphs(self) -> bool:
+        """Capture calls of few rows as CUDA graphs; without effect on the CPU."""
+        ...
+
+    @property
     def max_queue(self) -> int:
         """The most jobs that wait or run."""
         ...

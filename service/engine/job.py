@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import torch
@@ -12,16 +14,23 @@ from solvers.plan import Adaptive, Plan
 from solvers.trace import Trace
 
 
+class Priority(StrEnum):
+    """Whose rows go first; `bulk` yields to `interactive`, but is never left without a share of the device."""
+
+    INTERACTIVE = "interactive"
+    BULK = "bulk"
+
+
 class Overloaded(Exception):  # noqa: N818  (named for what it says, as the HTTP side reads it)
-    """The queue is full.
+    """The queue is full, or the job could not be done in time.
 
     Attributes:
         retry_after_s: about how long until the same job would be taken.
     """
 
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"the queue is full; try again in {retry_after_s:.1f} s")
-        self.retry_after_s = retry_after_s
+    def __init__(self, reason: str, retry_after_s: float) -> None:
+        super().__init__(f"{reason}; try again in {retry_after_s:.1f} s")
+        self.reason, self.retry_after_s = reason, retry_after_s
 
 
 class Draining(Exception):  # noqa: N818
@@ -34,6 +43,29 @@ class DeadlineExceeded(Exception):  # noqa: N818
 
 class EngineFailed(Exception):  # noqa: N818
     """The job could not be solved: the network raised, or the engine ended."""
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """How far a running job has come.
+
+    Attributes:
+        nfe: most calls that one of its samples has taken so far.
+        t: the time that the sample furthest behind has reached.
+        share: mean over its samples of the share of the span behind them; never decreases.
+        done: samples that have ended.
+        queued: whether none of them has begun yet.
+        saved: as in `JobResult`, being filled: states at the first `complete` save times are there for every sample.
+        complete: see there.
+    """
+
+    nfe: int
+    t: float
+    share: float
+    done: int
+    queued: bool = False
+    saved: torch.Tensor | None = None
+    complete: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +82,9 @@ class Job:
         deadline: `time.monotonic()` at which the job is given up, or None.
         partial: at the deadline, answer with the states reached instead of failing.
         trace: `none`, `summary` or `full`.
+        priority: see `Priority`.
+        on_progress: called in the engine's thread, which it must not hold up; or None.
+        progress_s: least seconds between two calls of it.
     """
 
     model: str
@@ -63,6 +98,9 @@ class Job:
     deadline: float | None = None
     partial: bool = False
     trace: str = "summary"
+    priority: Priority = Priority.INTERACTIVE
+    on_progress: Callable[[Progress], None] | None = None
+    progress_s: float = 0.1
 
 
 @dataclass(frozen=True, eq=False)

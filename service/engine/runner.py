@@ -1,9 +1,10 @@
-"""The arena of one model: its lanes and its network. The only file of the service that touches the device."""
+"""The arena of one model: its lanes and its network. With `device.py`, all that touches the device."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,9 +14,11 @@ from torch import Tensor
 from models.checkpoint import Checkpoint
 from models.noise import noise
 from models.velocity import RowStable
+from service.engine.device import Device
 from service.engine.job import Job
+from service.engine.pace import Pace
 from solvers.errors import Status
-from solvers.fields import I
+from solvers.fields import F, I
 from solvers.lanes import Lanes
 from solvers.records import Admission, Finished, Saved
 
@@ -23,43 +26,48 @@ TICK_S = 0.05
 """A network call of a full arena takes about this long at most."""
 
 _SMALLEST_BUDGET, _LARGEST_BUDGET = 64, 8192
-
-
-def choose_device(name: str) -> torch.device:
-    """The device behind a setting: `auto` is CUDA where there is one, else the CPU."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+_EARLY = 0.05
+"""Share of its span from which on a lane's calls tell how many it will take."""
 
 
 class Arena:
-    """Lanes of one model version.
+    """Lanes of one model version, in groups (by priority) of which any may take part in a tick.
 
     Attributes:
         deterministic: whether a sample's bits depend on nothing but checkpoint, solver, seed and index.
-        budget: lanes that the arena holds.
+        budget: lanes that a group holds, as many as fit into a tick.
+        lanes: the groups.
         network_s: seconds spent in network calls so far.
         rows: network rows so far, padding included in neither.
+        pace: seconds of a tick by rows; begins with those of the network alone.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: Device, groups: Sequence[str] = ("",)) -> None:
         """Measure the network: which row buckets agree, and how many rows fit into a tick."""
         card = checkpoint.card
         self.device, self.dtype, self.event_shape = device, checkpoint.dtype, tuple(card.event_shape)
-        self._velocity = RowStable(checkpoint.velocity, self.event_shape, self.dtype, device)
-        self.deterministic = self._velocity.deterministic
-        self.lanes = Lanes(self.event_shape, self.dtype, device)
-        self.network_s, self.rows = 0.0, 0
-        self.seconds_a_row = 1e-5
-        self.budget = self._measure_budget()
+        self.network_s, self.rows, self.pace = 0.0, 0, Pace()
+        with device.scope():
+            velocity = device.prepare(checkpoint.velocity)
+            self._velocity = RowStable(velocity, self.event_shape, self.dtype, device.device)
+            self.deterministic = self._velocity.deterministic
+            self.budget = self._measure_budget()
+        self.lanes = {group: self._empty() for group in groups}
+
+    def _empty(self) -> Lanes:
+        return Lanes(self.event_shape, self.dtype, self.device.device)
+
+    def __len__(self) -> int:
+        """Running lanes of all groups."""
+        return sum(map(len, self.lanes.values()))
 
     def _measure_budget(self) -> int:
         rows = _SMALLEST_BUDGET
         while True:
-            x = torch.zeros((rows, *self.event_shape), dtype=self.dtype, device=self.device)
-            t = torch.full((rows,), 0.5, dtype=self.dtype, device=self.device)
+            x = torch.zeros((rows, *self.event_shape), dtype=self.dtype, device=self.device.device)
+            t = torch.full((rows,), 0.5, dtype=self.dtype, device=self.device.device)
             took = min(self._timed(x, t) for _ in range(2))
-            self.seconds_a_row = took / rows
+            self.pace.learn(rows, took)
             if 2 * took > TICK_S or rows >= _LARGEST_BUDGET:
                 return rows
             rows *= 2
@@ -67,79 +75,128 @@ class Arena:
     def _timed(self, x: Tensor, t: Tensor) -> float:
         begin = time.perf_counter()
         with torch.inference_mode():
-            self._velocity(x, t).cpu()
+            self._velocity(x, t)
+            self.device.finish()
         return time.perf_counter() - begin
 
     def start_of(self, job: Job, first: int, count: int) -> Tensor:
-        """Starting states of samples first .. first + count - 1 of a job."""
+        """Starting states of samples first .. first + count - 1 of a job, on the host."""
         if job.x0 is not None:
             return job.x0[first : first + count]
         return noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype)
 
-    def admit(self, granted: Sequence[tuple[int, int, int, Job]]) -> Finished | None:
+    def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "") -> Finished | None:
         """Start lanes for (owner, first sample, count, job); some may end at once, for want of max_nfe."""
-        with torch.inference_mode():
-            self.lanes.admit(
+        with torch.inference_mode(), self.device.scope():
+            self.lanes[group].admit(
                 [
-                    Admission(job.solve, self.start_of(job, first, count), owner, first, job.save_at)
+                    Admission(job.solve, self.device.send(self.start_of(job, first, count)), owner, first, job.save_at)
                     for owner, first, count, job in granted
                 ]
             )
-            return self.lanes.collect()
+            return self._fetched(self.lanes[group].collect())
 
-    def tick(self) -> tuple[Finished | None, dict[int, str]]:
-        """One network call for all lanes.
+    def tick(self, groups: Sequence[str] = ("",)) -> tuple[list[Finished], dict[int, str]]:
+        """One network call for all lanes of some groups, none of which is empty.
 
         Returns:
             The lanes that ended, and for each owner whose rows made the network raise, what it said; their lanes are
             stopped.
         """
+        chosen = [self.lanes[group] for group in groups]
         failed: dict[int, str] = {}
-        with torch.inference_mode():
-            x, t = self.lanes.query()
+        with torch.inference_mode(), self.device.scope():
+            queries = [lanes.query() for lanes in chosen]
+            x, t = queries[0] if len(queries) == 1 else (torch.cat(parts) for parts in zip(*queries, strict=True))
             begin = time.perf_counter()
-            try:
-                v = self._velocity(x, t)
-                if self.device.type != "cpu":
-                    torch.cuda.synchronize(self.device)
-            except Exception as error:  # (whatever a network raises is its requests' fault alone)
-                v = self._by_halves(x, t, np.arange(len(x)), failed, error)
-            self.network_s += (took := time.perf_counter() - begin)
+            v = self._evaluate(x, t, chosen, failed)
+            self.network_s += time.perf_counter() - begin
             self.rows += len(x)
-            if len(x) >= _SMALLEST_BUDGET:
-                self.seconds_a_row += 0.05 * (took / len(x) - self.seconds_a_row)
-            for owner in failed:
-                self.lanes.stop(owner, Status.CANCELLED)
-            finished = self.lanes.absorb(v)
-            if failed and finished is None:
-                finished = self.lanes.collect()
-            return finished, failed
+            ended: list[Finished] = []
+            for lanes, part in zip(chosen, v.split([len(lanes) for lanes in chosen]), strict=True):
+                for owner in failed:
+                    lanes.stop(owner, Status.CANCELLED)
+                finished = lanes.absorb(part)
+                if failed and finished is None:
+                    finished = lanes.collect()
+                if finished is not None:
+                    ended.append(replace(finished, x=self.device.fetch(finished.x)))
+            return ended, failed
 
-    def _by_halves(
-        self, x: Tensor, t: Tensor, lanes: NDArray[np.int64], failed: dict[int, str], error: Exception
-    ) -> Tensor:
+    def _evaluate(self, x: Tensor, t: Tensor, chosen: Sequence[Lanes], failed: dict[int, str]) -> Tensor:
+        try:
+            v = self._velocity(x, t)
+            self.device.finish()
+            return v
+        except Exception as error:  # (whatever a network raises is its requests' fault alone)
+            said = self.said(error)
+        # Out of the handler: the exception keeps what failed, and its memory, alive.
+        return self._by_halves(x, t, np.concatenate([lanes.i[I.OWNER] for lanes in chosen]), failed, said)
+
+    def _by_halves(self, x: Tensor, t: Tensor, owner: NDArray[np.int64], failed: dict[int, str], said: str) -> Tensor:
         """Evaluate in ever smaller slices: memory may do for those, and only single rows that fail are given up."""
-        if len(lanes) == 1:
-            failed[int(self.lanes.i[I.OWNER, lanes[0]])] = f"{type(error).__name__}: {error}".splitlines()[0]
+        if len(owner) == 1:
+            failed[int(owner[0])] = said
             return torch.zeros_like(x)
+        self.device.free()
         parts: list[Tensor] = []
-        middle = len(lanes) // 2
+        middle = len(owner) // 2
         for part in (slice(None, middle), slice(middle, None)):
-            owners = self.lanes.i[I.OWNER, lanes[part]]
-            if all(int(owner) in failed for owner in owners):
+            if all(int(one) in failed for one in owner[part]):
                 parts.append(torch.zeros_like(x[part]))
                 continue
             try:
                 parts.append(self._velocity(x[part], t[part]))
-            except Exception as smaller:
-                parts.append(self._by_halves(x[part], t[part], lanes[part], failed, smaller))
+                self.device.finish()
+                continue
+            except Exception as error:
+                again = self.said(error)
+            parts.append(self._by_halves(x[part], t[part], owner[part], failed, again))
         return torch.cat(parts)
 
-    def stop(self, owner: int, status: Status) -> Finished | None:
+    def said(self, error: Exception) -> str:
+        """What an error says, in one line; an error after which the device is unusable is raised again."""
+        if self.device.is_lost(error):
+            raise SystemExit(f"the device is lost: {error}") from error
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+
+    def stop(self, owner: int, status: Status, group: str = "") -> Finished | None:
         """End an owner's lanes now and take them out."""
-        self.lanes.stop(owner, status)
-        return self.lanes.collect()
+        self.lanes[group].stop(owner, status)
+        with torch.inference_mode(), self.device.scope():
+            return self._fetched(self.lanes[group].collect())
+
+    def renew(self, group: str) -> None:
+        """Drop all lanes of a group whose state can no longer be trusted."""
+        self.lanes[group] = self._empty()
+        self.device.free()
 
     def take_saved(self) -> list[Saved]:
         """States saved since the last call."""
-        return self.lanes.take_saved()
+        saved = [saved for lanes in self.lanes.values() for saved in lanes.take_saved()]
+        return [replace(each, x=self.device.fetch(each.x)) for each in saved]
+
+    def reached(self, owner: int, group: str) -> tuple[int, float, float]:
+        """Most calls, least t and the sum of the shares of their span that an owner's running lanes have behind them.
+
+        The least t is that of the lane with the smallest share; (0, nan, 0) where none runs.
+        """
+        lanes = self.lanes[group]
+        mine = lanes.i[I.OWNER] == owner
+        if not mine.any():
+            return 0, float("nan"), 0.0
+        share = 1.0 - np.abs(lanes.f[F.T_END, mine] - lanes.f[F.T, mine]) / lanes.f[F.SPAN, mine]
+        return int(lanes.i[I.NFE, mine].max()), float(lanes.f[F.T, mine][share.argmin()]), float(share.sum())
+
+    def expected_calls(self, group: str) -> dict[int, float]:
+        """Owner -> calls that its lanes under error control will have taken in the end, on average, by their pace."""
+        lanes = self.lanes[group]
+        share = 1.0 - np.abs(lanes.f[F.T_END] - lanes.f[F.T]) / lanes.f[F.SPAN]
+        told = (lanes.i[I.LOG] >= 0) & (share > _EARLY)
+        owners, member = np.unique(lanes.i[I.OWNER, told], return_inverse=True)
+        calls = np.minimum(lanes.i[I.NFE, told] / share[told], lanes.i[I.MAX_NFE, told])
+        means = np.bincount(member, weights=calls) / np.bincount(member)
+        return dict(zip(owners.tolist(), means.tolist(), strict=True))
+
+    def _fetched(self, finished: Finished | None) -> Finished | None:
+        return None if finished is None else replace(finished, x=self.device.fetch(finished.x))

@@ -3,12 +3,17 @@
 A model's arena holds at most `budget` lanes, so that a tick stays short. Small jobs (up to a quarter of it) enter in
 the order they came. Large ones are fed in slices, share equally what they get, and never take the last quarter: the
 next small job finds room at once. While large jobs wait, small ones leave them a quarter too.
+
+Interactive and bulk jobs have a scheduler each; `Turns` decides when bulk lanes take part in a tick.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+
+BULK_SHARE = 8
+"""While interactive jobs want the device, bulk jobs get one part in this many of its time."""
 
 
 @dataclass
@@ -23,6 +28,7 @@ class Entry:
         small: its class; set when it is added.
         admitted: samples that became lanes so far.
         active: of those, lanes that still run.
+        begun: the tick in which those were admitted, on average.
     """
 
     number: int
@@ -32,22 +38,37 @@ class Entry:
     small: bool = True
     admitted: int = 0
     active: int = 0
+    begun: float = 0.0
 
     @property
     def waiting(self) -> int:
         """Samples that are not lanes yet."""
         return self.samples - self.admitted
 
+    def left(self, tick: int) -> float:
+        """Calls that a running lane still needs: at least one; half of all where old and new lanes run together."""
+        return max(1.0, 0.5 * self.cost if self.waiting else self.cost - (tick - self.begun))
+
+    def work(self, tick: int) -> float:
+        """Network rows that the job still needs."""
+        return self.waiting * self.cost + self.active * self.left(tick)
+
 
 @dataclass
 class Scheduler:
-    """The jobs of one model's arena.
+    """The jobs of one model's arena and one priority.
+
+    The properties that other threads ask for copy what they count first, as the jobs change meanwhile.
 
     Attributes:
         budget: lanes that the arena holds.
+        tick: how many ticks its lanes have taken.
+        added: how many jobs have been added so far.
     """
 
     budget: int
+    tick: int = 0
+    added: int = 0
     _entries: dict[int, Entry] = field(default_factory=dict)
     _small: deque[Entry] = field(default_factory=deque)
     _large: deque[Entry] = field(default_factory=deque)
@@ -58,19 +79,46 @@ class Scheduler:
         return len(self._entries)
 
     @property
+    def active(self) -> int:
+        """Lanes that run."""
+        return self._active[True] + self._active[False]
+
+    @property
     def queued(self) -> int:
         """Jobs of which no sample runs yet."""
-        return sum(entry.admitted == 0 for queue in (self._small, self._large) for entry in queue)
+        return sum(entry.admitted == 0 for queue in (self._small, self._large) for entry in list(queue))
+
+    def entries(self) -> list[Entry]:
+        """All jobs, in the order they came."""
+        return list(self._entries.values())
+
+    def waiting_small(self) -> list[Entry]:
+        """Small jobs with samples that wait, the next one first."""
+        return list(self._small)
+
+    def is_small(self, samples: int) -> bool:
+        """The class of a job."""
+        return samples <= max(1, self.budget // 4)
+
+    def room(self) -> int:
+        """Lanes that small jobs may still take; large lanes are not pushed out for them."""
+        reserved = self.budget // 4 if self._large else 0
+        return min(self.budget - self.active, self.budget - reserved - self._active[True])
+
+    def enters_at_once(self, samples: int, before: int) -> bool:
+        """Whether a new job would become lanes in the next tick, all of it, after `before` samples of others."""
+        return self.is_small(samples) and not self._small and samples + before <= self.room()
 
     def backlog(self) -> float:
-        """Expected network rows of everything that is present; a running lane counts as half done."""
-        return sum((entry.waiting + 0.5 * entry.active) * entry.cost for entry in self._entries.values())
+        """Expected network rows of everything that is present."""
+        return sum(entry.work(self.tick) for entry in self.entries())
 
     def add(self, entry: Entry) -> None:
         """Queue a job."""
-        entry.small = entry.samples <= max(1, self.budget // 4)
+        entry.small = self.is_small(entry.samples)
         self._entries[entry.number] = entry
         self._queue_of(entry).append(entry)
+        self.added += 1
 
     def remove(self, number: int) -> None:
         """Forget a job that was given up; its lanes must be stopped too."""
@@ -98,16 +146,22 @@ class Scheduler:
         del self._entries[number]
         return True
 
+    def reprice(self, number: int, cost: float) -> None:
+        """A job's samples turn out to need another number of calls than was thought."""
+        entry = self._entries.get(number)
+        if entry is not None:
+            entry.cost = cost
+
     def grant(self) -> list[tuple[int, int, int]]:
         """Choose what becomes lanes now.
 
         Returns:
             (job, first sample, count) in the order of admission.
         """
-        quarter = self.budget // 4
         granted: list[tuple[int, int, int]] = []
-        total = self._active[True] + self._active[False]
-        small_room = min(self.budget - total, self.budget - (quarter if self._large else 0) - self._active[True])
+        if not self._small and not self._large:
+            return granted
+        small_room = self.room()
         while self._small:
             entry = self._small[0]
             count = min(entry.waiting, small_room)
@@ -117,20 +171,20 @@ class Scheduler:
             self._take(entry, count, granted)
             if not entry.waiting:
                 self._small.popleft()
-        self._feed_large(self.budget - quarter, granted)
+        self._feed_large(self.budget - self.budget // 4, granted)
         return granted
 
     def _feed_large(self, limit: int, granted: list[tuple[int, int, int]]) -> None:
         for _ in range(len(self._large)):
             entry = self._large[0]
-            total = self._active[True] + self._active[False]
             if entry.whole:
-                if total and total + entry.samples > self.budget:
+                if self.active and self.active + entry.samples > self.budget:
                     return  # it waits for room, and those behind it wait with it
                 count = entry.samples
             else:
                 share = max(1, limit // len(self._large))
-                count = min(entry.waiting, share - entry.active, limit - self._active[False], self.budget - total)
+                room = min(limit - self._active[False], self.budget - self.active)
+                count = min(entry.waiting, share - entry.active, room)
             if count > 0:
                 self._take(entry, count, granted)
             if entry.waiting:
@@ -141,15 +195,12 @@ class Scheduler:
     def _take(self, entry: Entry, count: int, granted: list[tuple[int, int, int]]) -> None:
         granted.append((entry.number, entry.admitted, count))
         entry.admitted += count
+        entry.begun += (self.tick - entry.begun) * count / (entry.active + count)
         entry.active += count
         self._active[entry.small] += count
 
     def _queue_of(self, entry: Entry) -> deque[Entry]:
         return self._small if entry.small else self._large
-
-    def running_jobs(self) -> list[int]:
-        """Jobs with lanes in the next tick."""
-        return [entry.number for entry in self._entries.values() if entry.active]
 
     def first_waiting(self, number: int) -> int:
         """The first sample of a job that is not a lane yet; its number of samples where all are."""
@@ -162,3 +213,32 @@ class Scheduler:
         if entry in queue:
             queue.remove(entry)
         entry.samples = entry.admitted
+
+
+@dataclass
+class Turns:
+    """When bulk lanes take part in a tick: always where they are alone, else for one part in `BULK_SHARE` of the time.
+
+    Attributes:
+        interactive_s, bulk_s: time that each has used since both are there.
+        tick_s: what the last tick of bulk lanes took: their turn comes once they have earned that much.
+    """
+
+    interactive_s: float = 0.0
+    bulk_s: float = 0.0
+    tick_s: float = 0.0
+
+    def bulk(self, interactive: int, bulk: int) -> bool:
+        """Whether bulk lanes take part now, given how many lanes of each there are."""
+        if not interactive or not bulk:
+            self.interactive_s = self.bulk_s = 0.0
+            return bulk > 0
+        return self.interactive_s >= (BULK_SHARE - 1) * (self.bulk_s + self.tick_s)
+
+    def used(self, interactive: int, bulk: int, seconds: float) -> None:
+        """A tick of so many lanes of each has taken so long; both pay for their rows."""
+        share = seconds * bulk / max(1, interactive + bulk)
+        self.interactive_s += seconds - share
+        self.bulk_s += share
+        if bulk:
+            self.tick_s = share

@@ -23,6 +23,7 @@ class Settings:
     device: str = "cpu"
     threads: int = 1
     max_queue: int = 500
+    cuda_graphs: bool = False
 
 
 @dataclass

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.scheduler import Entry, Scheduler
+from service.engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns
 
 
 def finish(scheduler: Scheduler, granted: list[tuple[int, int, int]]) -> set[int]:
@@ -18,7 +18,7 @@ def test_small_jobs_enter_in_order_and_together() -> None:
     assert scheduler.queued == 3
     assert scheduler.grant() == [(0, 0, 3), (1, 0, 1), (2, 0, 16)]
     assert scheduler.queued == 0
-    assert scheduler.running_jobs() == [0, 1, 2]
+    assert scheduler.active == 20
 
 
 def test_a_large_job_is_sliced_and_leaves_room_for_the_next_small_one() -> None:
@@ -113,9 +113,39 @@ def test_every_job_ends_and_every_sample_is_admitted_once(budget: int, sizes: li
     assert len(scheduler) == 0
 
 
-def test_the_backlog_counts_what_waits_and_half_of_what_runs() -> None:
+def test_the_backlog_counts_what_waits_and_what_running_lanes_still_need() -> None:
     scheduler = Scheduler(64)
     scheduler.add(Entry(0, 10, cost=8))
     assert scheduler.backlog() == pytest.approx(80)
     scheduler.grant()
-    assert scheduler.backlog() == pytest.approx(40)
+    scheduler.tick = 5
+    assert scheduler.backlog() == pytest.approx(30)
+    scheduler.add(Entry(1, 100, cost=8))
+    scheduler.grant()
+    assert scheduler.backlog() == pytest.approx(30 + 52 * 8 + 48 * 4)  # old and new lanes of a large job: half
+
+
+def test_a_job_that_takes_longer_than_thought_is_repriced() -> None:
+    scheduler = Scheduler(64)
+    scheduler.add(Entry(0, 2, cost=8))
+    scheduler.grant()
+    scheduler.tick = 20
+    assert scheduler.backlog() == 2
+    scheduler.reprice(0, 50)
+    assert scheduler.backlog() == 60
+
+
+def test_bulk_gets_its_part_of_the_time_and_no_more() -> None:
+    turns, used = Turns(), {True: 0.0, False: 0.0}
+    for _ in range(10_000):
+        bulk = turns.bulk(3, 48)
+        turns.used(3, 48 if bulk else 0, 0.012 if bulk else 0.001)
+        used[bulk] += 0.012 if bulk else 0.001
+    assert used[True] / (used[True] + used[False]) == pytest.approx(1 / BULK_SHARE, rel=0.2)
+
+
+def test_bulk_alone_has_every_turn_and_none_without_lanes() -> None:
+    turns = Turns()
+    assert turns.bulk(0, 5)
+    assert not turns.bulk(5, 0)
+    assert not turns.bulk(0, 0)

@@ -1,0 +1,172 @@
+"""Devices: where networks run, how data gets there and back, and what to do when memory runs out.
+
+The CPU needs none of it. On CUDA the work of each thread goes through a stream of its own, copies between host and
+device go through pinned memory, and calls of few rows can be captured as graphs, which saves the launch of each
+kernel (`PATHLINE_CUDA_GRAPHS`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from models.velocity import VelocityField
+
+_LARGEST_GRAPH = 1024
+"""Rows up to which calls are captured; a longer call keeps the device busy anyway."""
+
+_MOST_GRAPHS = 16
+
+
+def choose_device(name: str) -> torch.device:
+    """The device behind a setting: `auto` is CUDA where there is one, else the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def device_of(device: torch.device, graphs: bool = False) -> Device:
+    """The device's tools; `graphs` asks for graph capture, which only CUDA has."""
+    return Cuda(device, graphs) if device.type == "cuda" else Device(device)
+
+
+class Device:
+    """A device that shares memory with the host: the CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    @property
+    def name(self) -> str:
+        """What it is called in metrics."""
+        return "cpu"
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Where the engine's work is done."""
+        return contextlib.nullcontext()
+
+    def finish(self) -> None:
+        """Wait until all work given to the device is done."""
+
+    def send(self, tensor: Tensor) -> Tensor:
+        """A tensor of the host on the device."""
+        return tensor
+
+    def fetch(self, tensor: Tensor) -> Tensor:
+        """A tensor of the device on the host."""
+        return tensor
+
+    def free(self) -> None:
+        """Give cached memory back, before what failed for want of it is tried again in smaller parts."""
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether nothing can run on the device after this error, so that the process must be started again."""
+        return False
+
+    def prepare(self, velocity: VelocityField) -> VelocityField:
+        """The field as it should be called."""
+        return velocity
+
+
+class Cuda(Device):
+    """One CUDA device."""
+
+    def __init__(self, device: torch.device, graphs: bool) -> None:
+        super().__init__(device)
+        self._graphs = graphs
+        self._own = threading.local()  # the engine and whoever loads a model must not share one
+
+    @property
+    def _stream(self) -> torch.cuda.Stream:
+        if not hasattr(self._own, "stream"):
+            self._own.stream = torch.cuda.Stream(self.device)
+        return self._own.stream
+
+    @property
+    def name(self) -> str:
+        """What it is called in metrics."""
+        return torch.cuda.get_device_name(self.device)
+
+    def scope(self) -> AbstractContextManager[object]:
+        """All work of a thread goes to one stream of its own."""
+        return torch.cuda.stream(self._stream)
+
+    def finish(self) -> None:
+        """Wait for the stream."""
+        self._stream.synchronize()
+
+    def send(self, tensor: Tensor) -> Tensor:
+        """Copy through pinned memory, without waiting; torch keeps the pinned block until the copy is done."""
+        if tensor.device.type != "cpu" or not tensor.numel():
+            return tensor.to(self.device)
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def fetch(self, tensor: Tensor) -> Tensor:
+        """Copy into pinned memory and wait for the stream."""
+        if tensor.device.type == "cpu" or not tensor.numel():
+            return tensor.cpu()
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host.copy_(tensor, non_blocking=True)
+        self._stream.synchronize()
+        return host
+
+    def free(self) -> None:
+        """Give cached blocks back to the driver."""
+        torch.cuda.empty_cache()
+
+    def is_lost(self, error: BaseException) -> bool:
+        """A CUDA error other than want of memory leaves the context unusable."""
+        return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
+
+    def prepare(self, velocity: VelocityField) -> VelocityField:
+        """With graph capture, if that was asked for."""
+        return Captured(velocity) if self._graphs else velocity
+
+
+class Captured:
+    """A field whose calls are recorded once for each number of rows and then replayed.
+
+    Rows come padded to few different numbers (`models.rows`); here they are padded on to powers of two, and the
+    least recently used of more than 16 recordings is dropped. Longer calls go to the field itself.
+    """
+
+    def __init__(self, velocity: VelocityField) -> None:
+        self._velocity = velocity
+        self._recorded: OrderedDict[tuple[int, torch.dtype], tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]] = (
+            OrderedDict()
+        )
+
+    def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Evaluate (rows, *event) at (rows,)."""
+        rows = len(x)
+        if condition is not None or not rows or rows > _LARGEST_GRAPH:
+            return self._velocity(x, t, condition)
+        padded = 1 << (rows - 1).bit_length()
+        key = (padded, x.dtype)
+        if key not in self._recorded:
+            self._recorded[key] = self._record(x, padded)
+            if len(self._recorded) > _MOST_GRAPHS:
+                self._recorded.popitem(last=False)
+        self._recorded.move_to_end(key)
+        graph, held_x, held_t, held_v = self._recorded[key]
+        held_x[:rows].copy_(x)
+        held_t[:rows].copy_(t)
+        graph.replay()
+        return held_v[:rows].clone()
+
+    def _record(self, x: Tensor, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]:
+        held_x, held_t = x.new_zeros((rows, *x.shape[1:])), x.new_zeros(rows)
+        for _ in range(3):  # kernels choose their code in the first calls, which must not be recorded
+            self._velocity(held_x, held_t)
+        stream = torch.cuda.current_stream(x.device)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may allocate meanwhile: only what this one does must be fit for capture.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            held_v = self._velocity(held_x, held_t)
+        return graph, held_x, held_t, held_v
