@@ -28,7 +28,8 @@ def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: 
     """Check a request against its model and the limits, and make its job.
 
     Raises:
-        ProblemError: 422 that names the field, the value and what is allowed; 406 where the format cannot hold the samples.
+        ProblemError: 422 that names the field, the value and what is allowed; 406 where the format cannot hold the
+            samples.
     """
     _check_limits(request, settings)
     _check_model(request, model)

@@ -204,7 +204,7 @@ async def test_a_sheet_has_a_size(running: Any, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("error", "status", "slug"),
     [
-        (Overloaded(2.5), 429, "overloaded"),
+        (Overloaded("the queue is full", 2.5), 429, "overloaded"),
         (Draining(), 503, "draining"),
         (DeadlineExceeded(), 504, "deadline-exceeded"),
         (EngineFailed("out of memory"), 500, "engine-failed"),
