@@ -1,4 +1,4 @@
-"""`python -m models list|check`: what a model repository holds, and whether all of it can be served."""
+"""`python -m models list|check|import`: what a repository holds, whether all can be served, other people's weights."""
 
 import argparse
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from models.card import read_card
 from models.checkpoint import CheckpointError, load
+from models.importing.command import add_arguments, run
 from models.repository import Repository, RepositoryError, UnknownModel
 
 
@@ -28,13 +29,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", parents=[common], help="list models and versions from their cards")
     commands.add_parser("check", parents=[common], help="load and verify every version")
+    add_arguments(commands.add_parser("import", parents=[common], help="turn other people's weights into a model"))
     options = parser.parse_args(arguments)
+    if options.command == "import":
+        return _import(options)
     repository = Repository(options.models_dir)
     try:
         return _list(repository) if options.command == "list" else _check(repository)
     except RepositoryError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+def _import(options: argparse.Namespace) -> int:
+    try:
+        return run(options)
+    except CheckpointError as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return 1
 
 
 def _list(repository: Repository) -> int:

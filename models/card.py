@@ -9,6 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from models.architectures import explain
+from models.conventions import TimeCard
 from models.decoder import DecoderConfig
 
 CARD_FILE = "card.json"
@@ -36,18 +37,6 @@ class ArchitectureCard(_Frozen):
     config: dict[str, JsonValue]
 
 
-class TimeCard(_Frozen):
-    """The time convention the network was trained in.
-
-    Attributes:
-        noise_at: the time of pure noise.
-        data_at: the time of data.
-    """
-
-    noise_at: Literal[0] = 0
-    data_at: Literal[1] = 1
-
-
 class Card(_Frozen):
     """The card of a checkpoint.
 
@@ -60,7 +49,7 @@ class Card(_Frozen):
         event_shape: shape of one sample of the flow.
         data_shape: shape of one decoded sample.
         condition: None; the network takes no condition.
-        time: time convention.
+        time: the network's convention (see `models.conventions`).
         decoder: how samples become data.
         dataset: what it was trained on.
         training: the training recipe and its metrics.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from models.architectures import ArchitectureError, build, event_shape_of
 from models.card import CARD_FILE, DTYPES, WEIGHTS_FILE, Card, CheckpointError, read_card
+from models.conventions import adapt
 from models.decoder import Decoder
 from models.noise import noise
 from models.saving import save
@@ -30,7 +31,8 @@ class Checkpoint:
     """A verified checkpoint in memory.
 
     Attributes:
-        velocity: the network, in eval mode, without gradients for its weights; called as a `VelocityField`.
+        velocity: the network, in eval mode, without gradients for its weights; called as a `VelocityField`, so
+            wrapped where its own convention is another (see `models.conventions`).
         decoder: what turns samples into data.
         card: what the checkpoint says of itself.
         path: its folder.
@@ -68,7 +70,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
     except (RuntimeError, AssertionError) as error:
         raise CheckpointError(f"{path}: cannot be put on device {str(device)!r}: {first_line(error)}") from None
     pair.eval().requires_grad_(False)
-    checkpoint = Checkpoint(pair.velocity, pair.decoder, card, path, f"sha256:{card.card_sha256}")
+    checkpoint = Checkpoint(adapt(pair.velocity, card.time), pair.decoder, card, path, f"sha256:{card.card_sha256}")
     _probe(checkpoint, torch.device(device))
     return checkpoint
 

@@ -24,6 +24,7 @@ from models.card import (
     Card,
     CheckpointError,
 )
+from models.conventions import TimeCard
 from models.decoder import Decoder
 
 _TRIES = 1000
@@ -40,6 +41,7 @@ def save(
     seed: int,
     version: int | None = None,
     dtype: torch.dtype | None = None,
+    time: TimeCard | None = None,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
@@ -53,6 +55,7 @@ def save(
         seed: seed of the training, in [0, 2^63).
         version: an unused version; None takes the next one, also when others are saving the same model.
         dtype: float32 or float64; None takes that of the model's weights, float64 if it has none.
+        time: the convention that the model follows; None is Pathline's own.
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -72,7 +75,7 @@ def save(
         remove_stale(root)
         for _ in range(_TRIES):
             number = _next_version(root / name) if version is None else version
-            card = _card(name, number, model, decoder, dtype, dataset, training, seed, weights)
+            card = _card(name, number, model, decoder, dtype, dataset, training, seed, weights, time or TimeCard())
             target = root / name / str(number)
             if publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
                 return target
@@ -94,6 +97,7 @@ def _card(
     training: Mapping[str, JsonValue],
     seed: int,
     weights: bytes,
+    time: TimeCard,
 ) -> Card:
     """Describe a model; everything but the version is a function of what is saved."""
     try:
@@ -106,6 +110,7 @@ def _card(
             dtype="float32" if dtype == torch.float32 else "float64",
             event_shape=event_shape_of(model),
             data_shape=decoder.data_shape,
+            time=time,
             decoder=decoder.config,
             dataset=dict(dataset),
             training=dict(training),
@@ -121,20 +126,24 @@ def _card(
 
 
 def _dtype(model: nn.Module) -> torch.dtype:
-    kinds = {tensor.dtype for tensor in model.state_dict().values()} or {torch.float64}
+    kinds = {tensor.dtype for tensor in model.state_dict().values() if tensor.is_floating_point()} or {torch.float64}
     if len(kinds) > 1:
         raise CheckpointError(f"the model's weights are of several types: {sorted(map(str, kinds))}")
     return kinds.pop()
 
 
 def _tensors(model: nn.Module, decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
-    """All tensors by their key in the file, as copies that share no memory."""
+    """All tensors by their key in the file, no two in the same memory; those that can stay as they are do."""
     if dtype not in DTYPES.values():
         raise CheckpointError(f"dtype is {dtype}; a checkpoint holds torch.float32 or torch.float64")
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
     for prefix, module in (("velocity", model), ("decoder", decoder)):
         for key, tensor in module.state_dict().items():
-            stored = tensor.detach().to("cpu", dtype, copy=True).contiguous()
+            stored = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
+            if stored.untyped_storage().data_ptr() in seen:
+                stored = stored.clone()
+            seen.add(stored.untyped_storage().data_ptr())
             if not stored.isfinite().all():
                 raise CheckpointError(f"key {prefix}.{key}: holds numbers that are not finite; nothing was saved")
             tensors[f"{prefix}.{key}"] = stored

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from models.card import CARD_FILE, CheckpointError
 
-_STORED = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16"}
+_STORED = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
+_STORED |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
 
 
 def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,1 @@
+"""Turning other people's weights into checkpoints: state dicts for our architectures, exported programs for others."""

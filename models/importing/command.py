@@ -1,0 +1,85 @@
+"""``python -m models import``: arguments, and what is printed."""
+
+import argparse
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from models.importing.checking import look
+from models.importing.files import ForeignError
+from models.importing.weights import Declared, import_weights
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("file", type=Path, help="weights: .safetensors, .pt, .pth, .ckpt, .bin; nothing in it is run")
+    parser.add_argument("--name", required=True, help="name of the model in the repository")
+    parser.add_argument("--version", type=int, help="version to save as (default: the next)")
+    parser.add_argument("--architecture", help="residual_mlp, unet, ...: whose weights these are")
+    parser.add_argument("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
+    parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, where the file has both")
+    parser.add_argument("--noise-at", type=int, choices=(0, 1), help="end of the network's time with noise")
+    parser.add_argument("--time-scale", type=float, help="what the network's time runs to: 1, or 1000")
+    parser.add_argument(
+        "--sign", type=int, choices=(1, -1), help="1: it answers the derivative by its own time, -1: the negative"
+    )
+    parser.add_argument("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
+    parser.add_argument("--clip", type=float, nargs=2, metavar=("LOW", "HIGH"), help="range of decoded samples")
+    parser.add_argument("--check", action="store_true", help="draw samples; print their mean, spread and a picture")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import, and print what was found.
+
+    Raises:
+        CheckpointError: the file was refused, or nothing could be written.
+    """
+    wanted = {"data_shape": options.data_shape, "clip": options.clip}
+    decoder = {name: value for name, value in wanted.items() if value is not None}
+    declared = Declared(options.noise_at, options.time_scale, options.sign)
+    if options.architecture is None:
+        raise ForeignError("--architecture is missing; name the network that these weights are for")
+    imported = import_weights(
+        options.file,
+        options.models_dir,
+        options.name,
+        options.architecture,
+        read_config(options.config),
+        which=options.which,
+        declared=declared,
+        decoder=decoder,
+        version=options.version,
+    )
+    print(*imported.said, f"saved: {imported.path}", sep="\n")
+    if options.check:
+        print(*look(imported.path), sep="\n")
+    return 0
+
+
+def read_config(text: str) -> dict[str, Any]:
+    """Read a config: JSON itself, or the name of a JSON or TOML file.
+
+    Raises:
+        ForeignError: it is neither, or no object.
+    """
+    try:
+        if text.lstrip().startswith("{"):
+            config = json.loads(text)
+        else:
+            content = Path(text).read_text()
+            config = tomllib.loads(content) if text.endswith(".toml") else json.loads(content)
+    except OSError as error:
+        raise ForeignError(f"--config {text}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ForeignError(f"--config {text}: {error}") from None
+    if not isinstance(config, dict):
+        raise ForeignError(f"--config {text}: is no object of names and values")
+    return config
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split("x"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape; write it as 28x28") from None

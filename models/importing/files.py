@@ -1,0 +1,107 @@
+"""Reading the tensors of a foreign file; nothing in it is run.
+
+Safetensors files hold numbers only. Pickles (`.pt`, `.pth`, `.ckpt`, `.bin`) go through ``torch.load(weights_only=
+True)``, which knows tensors and plain containers and refuses everything else. Zip-based ones are mapped, not read.
+"""
+
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from models.card import CheckpointError
+from models.weights import first_line
+
+_DEEPEST = 32  # levels of nested containers
+
+
+class ForeignError(CheckpointError):
+    """A file cannot be imported; the message names the file, the key, what was found and what to do."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tensor of a foreign file.
+
+    Attributes:
+        group: the keys of the containers around its state dict, joined by dots; empty at the top.
+        tensor: its numbers.
+    """
+
+    group: str
+    tensor: Tensor
+
+
+def read_tensors(path: Path) -> dict[str, Found]:
+    """Read all tensors of a file by their full key: the keys of nested containers joined by dots.
+
+    Raises:
+        ForeignError: the file is missing, damaged, no tensors are in it, or it would have to run code to be read.
+    """
+    if not path.is_file():
+        raise ForeignError(f"{path}: is missing or no file; name a .safetensors, .pt, .pth, .ckpt or .bin file")
+    try:
+        content = _safetensors(path) if path.suffix.lower() == ".safetensors" else _pickle(path)
+    except OSError as error:
+        raise ForeignError(f"{path}: cannot be read: {error.strerror or error}") from None
+    found = dict(_walk(content, (), 0))
+    if not found:
+        kind = type(content).__name__
+        raise ForeignError(f"{path}: holds no tensors, only a {kind}; save model.state_dict() into it")
+    return found
+
+
+def _safetensors(path: Path) -> Mapping[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ForeignError(f"{path}: is no safetensors file: {first_line(error)}") from None
+
+
+def _pickle(path: Path) -> Any:
+    mapped = zipfile.is_zipfile(path)
+    if mapped:
+        with zipfile.ZipFile(path) as archive:
+            if any(name.endswith("/models/model.json") for name in archive.namelist()):
+                raise ForeignError(f"{path}: is an exported program; import it with --program")
+    try:
+        with warnings.catch_warnings():  # of pickle protocols: what cannot be read is an error below
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped or None)
+    except pickle.UnpicklingError as error:
+        what = re.search(r"GLOBAL (\S+)", str(error))
+        wants = f"it would run {what.group(1)}" if what else "it holds more than tensors and plain containers"
+        raise ForeignError(
+            f"{path}: is a pickle that was refused, nothing of it was run: {wants}; "
+            "save model.state_dict() alone, best as safetensors"
+        ) from None
+    except (RuntimeError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ForeignError(f"{path}: cannot be read as a file of torch.save: {first_line(error)}") from None
+
+
+def _walk(value: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[str, Found]]:
+    """Go through nested containers; what is neither a container nor a tensor is passed over."""
+    if isinstance(value, Tensor):
+        yield ".".join(path), Found(".".join(path[:-1]) if depth else "", value)
+        return
+    if depth > _DEEPEST:
+        return
+    if isinstance(value, Mapping):
+        own = ".".join(path)
+        for key, item in value.items():
+            if isinstance(item, Tensor):
+                yield ".".join((*path, str(key))), Found(own, item)
+            else:
+                yield from _walk(item, (*path, str(key)), depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _walk(item, (*path, str(index)), depth + 1)

@@ -1,0 +1,138 @@
+"""Finding the state dict of an architecture in a foreign file: under which prefix, averaged or raw."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from torch import Tensor
+
+from models.importing.files import ForeignError, Found
+
+Which = Literal["ema", "raw"]
+
+_AVERAGED = {"ema", "shadow", "averaged", "swa"}
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One state dict in a file.
+
+    Attributes:
+        prefix: what stands before the architecture's own keys, such as `ema_model.module.`.
+        which: `ema` for averaged weights, by the words in the prefix; else `raw`.
+        matched: how many of the architecture's keys it has.
+    """
+
+    prefix: str
+    which: Which
+    matched: int
+
+
+def candidates(found: Mapping[str, Found], expected: Mapping[str, Tensor]) -> list[Candidate]:
+    """The state dicts in a file that have the most of an architecture's keys, the best first.
+
+    Any prefix is found, for what is looked for is the architecture's own keys at the end of the file's.
+    """
+    counts: Counter[str] = Counter()
+    for key in found:
+        parts = key.split(".")
+        for cut in range(len(parts)):
+            if ".".join(parts[cut:]) in expected:
+                counts[".".join(parts[:cut]) + ("." if cut else "")] += 1
+    best = max(counts.values(), default=0)
+    # A state dict whose keys end like others' (`norm.weight`) is found with a few; those are none.
+    good = [(prefix, count) for prefix, count in counts.items() if 2 * count > best]
+    return [Candidate(p, _which(p), count) for p, count in sorted(good, key=lambda each: (-each[1], len(each[0])))]
+
+
+def _which(prefix: str) -> Which:
+    return "ema" if _AVERAGED & set(re.split(r"[._]", prefix.lower())) else "raw"
+
+
+def choose(file: str, there: list[Candidate], which: Which | None) -> Candidate:
+    """Take one of the candidates.
+
+    Raises:
+        ForeignError: there is none of the kind, or both kinds and `which` does not say which one.
+    """
+    kinds = {candidate.which for candidate in there}
+    if which is None and len(kinds) > 1:
+        raise ForeignError(f"{file}: holds averaged and raw weights, {_list(there)}; say --which ema or --which raw")
+    fit = [candidate for candidate in there if which in (None, candidate.which)]
+    if there and not fit:
+        raise ForeignError(f"{file}: holds no {which} weights, only {_list(there)}; leave --which out")
+    if len(fit) > 1 and fit[0].matched == fit[1].matched:
+        raise ForeignError(
+            f"{file}: holds several networks of this kind, {_list(fit)}; save the one that is meant alone"
+        )
+    return fit[0]
+
+
+def select(
+    file: str, found: Mapping[str, Found], expected: Mapping[str, Tensor], which: Which | None
+) -> tuple[Candidate, dict[str, Tensor]]:
+    """Take an architecture's tensors out of a file.
+
+    Args:
+        file: its name, for messages.
+        found: what `read_tensors` returned.
+        expected: every key of the architecture with a tensor of the shape it must have.
+        which: averaged or raw weights; needed only where the file has both.
+
+    Returns:
+        Where they were, and the tensors by the architecture's keys, as they are in the file.
+
+    Raises:
+        ForeignError: keys are missing or surplus (each with the nearest name), or shapes differ.
+    """
+    there = candidates(found, expected)
+    if not there:
+        raise ForeignError(
+            f"{file}: has none of the keys of this architecture; found {_names(found)}; expected {_names(expected)}"
+        )
+    chosen = choose(file, there, which)
+    groups = {found[chosen.prefix + key].group for key in expected if chosen.prefix + key in found}
+    others = tuple(each.prefix for each in there if len(each.prefix) > len(chosen.prefix))
+    mine = {
+        key.removeprefix(chosen.prefix): each.tensor
+        for key, each in found.items()
+        if key.startswith(chosen.prefix) and each.group in groups and not (others and key.startswith(others))
+    }
+    problems = [*_missing(mine, expected), *_shapes(mine, expected)]
+    if problems:
+        more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
+        where = f" under the prefix {chosen.prefix!r}" if chosen.prefix else ""
+        raise ForeignError(f"{file}{where}: {'; '.join(problems[:_SHOWN])}{more}")
+    return chosen, mine
+
+
+def _missing(mine: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
+    missing, surplus = sorted(expected.keys() - mine.keys()), sorted(mine.keys() - expected.keys())
+    said = [f"key {key}: is missing{_nearest(key, surplus)}" for key in missing]
+    return said + [f"key {key}: is surplus{_nearest(key, missing)}" for key in surplus]
+
+
+def _shapes(mine: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
+    return [
+        f"key {key}: found shape {list(mine[key].shape)}, expected {list(expected[key].shape)}"
+        for key in sorted(mine.keys() & expected.keys())
+        if mine[key].shape != expected[key].shape
+    ]
+
+
+def _nearest(key: str, others: list[str]) -> str:
+    match = get_close_matches(key, others, n=1, cutoff=0.6)
+    return f" (nearest is {match[0]})" if match else ""
+
+
+def _names(keys: Mapping[str, object]) -> str:
+    shown = sorted(keys)[:_SHOWN]
+    return ", ".join(shown) + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
+
+
+def _list(there: list[Candidate]) -> str:
+    return ", ".join(f"{each.which} under {each.prefix!r}" for each in there)

@@ -1,0 +1,88 @@
+"""Guessing a network's convention from what it answers at the two ends of its time.
+
+On the straight path x_t = (1 - t) x0 + t x1 the velocity is E[x1 - x0 | x_t]. Where x is pure noise, that is E[x1] - x:
+a line of slope -1 through all of noise, whatever the data are. At the other end noise is no data, and a trained
+network's answers lie on no such line. So the end with the line is the noise, its slope tells the sign, and a
+network that counts time in thousands cannot tell 0 from 1.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.conventions import TimeCard
+from models.noise import noise
+
+Network = Callable[[Tensor, Tensor], Tensor]
+
+_ROWS = 256
+_LINE = 0.35  # a noise end misses its line by less, as a part of the spread of x
+_CLEARLY = 2.0  # and the other end by so many times more
+_SAME = 0.1  # answers at 0 and 1 that differ by less come from a network that counts in thousands
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was found.
+
+    Attributes:
+        slopes: slope of the answer over noise x at the network's own times 0 and `scale`.
+        misses: how far the answers lie from a line of slope 1 or -1 there, as a part of the spread of x.
+        scale: 1 or 1000.
+        time: the convention that this points to; None where it cannot be told.
+    """
+
+    slopes: tuple[float, float]
+    misses: tuple[float, float]
+    scale: float
+    time: TimeCard | None
+
+    def __str__(self) -> str:
+        ends = f"slope {self.slopes[0]:+.2f} at 0 and {self.slopes[1]:+.2f} at {self.scale:g}"
+        lines = f"off the line by {self.misses[0]:.2f} and {self.misses[1]:.2f}"
+        if self.time is None:
+            return f"cannot be told ({ends}, {lines}); declare it with --noise-at, --time-scale and --sign"
+        return (
+            f"noise at {self.time.noise_at}, time scale {self.time.scale:g}, sign {self.time.sign:+d} ({ends}, {lines})"
+        )
+
+
+@torch.no_grad()
+def probe(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -> Probe:
+    """Ask a network at the ends of its time.
+
+    Args:
+        network: states (rows, *event) and times (rows,) in its own convention -> velocities.
+        event_shape: shape of one state.
+        dtype: of the states.
+    """
+    x = noise(0, 0, _ROWS, event_shape, dtype)
+
+    def ask(time: float) -> Tensor:
+        return network(x, torch.full((_ROWS,), time, dtype=dtype)).reshape(_ROWS, -1).double()
+
+    first, far = ask(0.0), ask(1.0)
+    scale = 1.0
+    if float((first - far).square().mean()) < _SAME**2 * float(first.square().mean()):
+        scale, far = 1000.0, ask(1000.0)
+    flat = x.reshape(_ROWS, -1).double()
+    (slope0, miss0), (slope1, miss1) = _line(flat, first), _line(flat, far)
+    return Probe((slope0, slope1), (miss0, miss1), scale, _decide(slope0, miss0, slope1, miss1, scale))
+
+
+def _line(x: Tensor, v: Tensor) -> tuple[float, float]:
+    """The slope of v over x, all coordinates alike, and the root mean square distance from slope 1 or -1."""
+    x, v = x - x.mean(0), v - v.mean(0)
+    slope = float((x * v).sum() / x.square().sum())
+    nearest = 1.0 if slope > 0 else -1.0
+    return slope, float(((v - nearest * x).square().sum() / x.square().sum()).sqrt())
+
+
+def _decide(slope0: float, miss0: float, slope1: float, miss1: float, scale: float) -> TimeCard | None:
+    if not min(miss0, miss1) <= _LINE or max(miss0, miss1) < _CLEARLY * min(miss0, miss1):
+        return None
+    if miss0 < miss1:
+        return TimeCard(scale=scale, sign=1 if slope0 < 0 else -1)
+    return TimeCard(noise_at=1, data_at=0, scale=scale, sign=1 if slope1 > 0 else -1)

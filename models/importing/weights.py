@@ -1,0 +1,151 @@
+"""From a foreign state dict to a checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.architectures import ArchitectureError, build, event_shape_of
+from models.conventions import TimeCard
+from models.decoder import Decoder, DecoderConfig
+from models.importing.files import ForeignError, read_tensors
+from models.importing.matching import Which, select
+from models.importing.probe import Probe, probe
+from models.saving import save
+from models.weights import first_line
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the user says of the network's convention; None is what the probe finds."""
+
+    noise_at: int | None = None
+    scale: float | None = None
+    sign: int | None = None
+
+    def resolve(self, found: Probe) -> tuple[TimeCard, list[str]]:
+        """The convention to store, and what to tell the user: what was taken, and where the probe disagrees."""
+        usual = found.time or TimeCard()
+        declared = {"noise_at": self.noise_at, "scale": self.scale, "sign": self.sign}
+        taken = {name: getattr(usual, name) if value is None else value for name, value in declared.items()}
+        time = TimeCard.model_validate({**taken, "data_at": 1 - taken["noise_at"]})
+        said = [f"convention: noise at {time.noise_at}, time scale {time.scale:g}, sign {time.sign:+d}"]
+        if found.time is None and None in declared.values():
+            said.append(f"warning: the convention {found}")
+        wrong = [name for name, value in declared.items() if found.time and value not in (None, getattr(usual, name))]
+        if wrong:
+            said.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the probe says {found}")
+        return time, said
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Where the checkpoint is, and what to tell the user, line by line."""
+
+    path: Path
+    said: list[str]
+
+
+def import_weights(
+    file: Path,
+    repository: Path,
+    name: str,
+    architecture: str,
+    config: Mapping[str, Any],
+    *,
+    which: Which | None = None,
+    declared: Declared | None = None,
+    decoder: Mapping[str, Any] | None = None,
+    version: int | None = None,
+) -> Imported:
+    """Turn a state dict of one of our architectures into a checkpoint.
+
+    Args:
+        file: safetensors, or a file of ``torch.save``; nothing in it is run.
+        repository: where the checkpoint goes.
+        name: of the model.
+        architecture: a name of `models.architectures`.
+        config: its config.
+        which: averaged or raw weights, where the file has both.
+        declared: the network's convention; what is left out is probed.
+        decoder: `data_shape` and `clip` of an identity decoder; None leaves samples as they are.
+        version: an unused one; None takes the next.
+
+    Raises:
+        ForeignError: the file does not hold this architecture's weights.
+        CheckpointError: the checkpoint cannot be written.
+    """
+    try:
+        with torch.device("meta"):
+            network = build(architecture, config)
+    except ArchitectureError as error:
+        raise ForeignError(f"--architecture {architecture}: {error}") from None
+    chosen, tensors = select(str(file), read_tensors(file), network.state_dict(), which)
+    prefix = f"the prefix {chosen.prefix!r}" if chosen.prefix else "no prefix"
+    said = [f"weights: {chosen.matched} tensors, {chosen.which}, under {prefix}"]
+    tensors, notes = _usable(str(file), tensors, network.state_dict())
+    network.load_state_dict(tensors, assign=True)
+    network.eval().requires_grad_(False)
+    found = probe_network(network)
+    time, told = (declared or Declared()).resolve(found)
+    path = save(
+        repository,
+        name,
+        network,
+        make_decoder(event_shape_of(network), decoder or {}),
+        dataset={"name": "imported"},
+        training={"imported_from": file.name, "which": chosen.which, "prefix": chosen.prefix},
+        seed=0,
+        version=version,
+        time=time,
+    )
+    return Imported(path, [*said, *notes, *told])
+
+
+def probe_network(network: nn.Module) -> Probe:
+    """Probe a module of an architecture in its own convention.
+
+    Raises:
+        ForeignError: it cannot be evaluated.
+    """
+    dtype = next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
+    given: Any = getattr(network, "condition", None)
+
+    def ask(x: Tensor, t: Tensor) -> Tensor:
+        return network(x, t) if given is None else network(x, t, given.examples(len(x), dtype))
+
+    try:
+        return probe(ask, event_shape_of(network), dtype)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ForeignError(f"the network cannot be evaluated: {first_line(error)}") from None
+
+
+def make_decoder(event_shape: tuple[int, ...], wanted: Mapping[str, Any]) -> Decoder:
+    """An identity decoder with a shape and a range of its own; a ForeignError if they do not fit."""
+    try:
+        fields = {"kind": "identity", "event_shape": event_shape, "data_shape": event_shape, **wanted}
+        return Decoder(DecoderConfig.model_validate(fields))
+    except ValueError as error:
+        raise ForeignError(f"--data-shape or --clip: {first_line(error)}") from None
+
+
+def _usable(
+    file: str, tensors: dict[str, Tensor], expected: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Bring the tensors to one type, float32 unless all floating ones are float64; refuse what is not finite."""
+    kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    target = torch.float64 if kinds == {torch.float64} else torch.float32
+    usable = {}
+    for key, tensor in tensors.items():
+        if expected[key].is_floating_point() != tensor.is_floating_point() or tensor.is_complex():
+            raise ForeignError(f"{file}: key {key}: found {tensor.dtype}, expected {expected[key].dtype}")
+        if not tensor.isfinite().all():
+            raise ForeignError(f"{file}: key {key}: holds numbers that are not finite")
+        usable[key] = tensor.to(target) if tensor.is_floating_point() else tensor
+    halves = sorted(str(kind).removeprefix("torch.") for kind in kinds & set(_HALVES))
+    return usable, [f"precision: {' and '.join(halves)} became float32"] if halves else []

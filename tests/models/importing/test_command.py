@@ -1,0 +1,73 @@
+"""`python -m models import` on the command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from models.__main__ import main
+
+from .conftest import CONFIG
+
+
+@pytest.fixture
+def command(trained: dict[str, Tensor], saved: Callable[..., Path], tmp_path: Path) -> list[str]:
+    file = saved({"model": trained})
+    root = str(tmp_path / "repository")
+    return ["import", str(file), "--name", "points", "--architecture", "residual_mlp", "--models-dir", root]
+
+
+def test_import_check_and_list(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--config", json.dumps(CONFIG), "--check"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "weights: 21 tensors, raw, under the prefix 'model.'"
+    assert lines[1] == "convention: noise at 0, time scale 1, sign +1"
+    assert lines[2] == f"saved: {tmp_path / 'repository' / 'points' / '1'}"
+    assert lines[3].startswith("1000 samples of points 1, seed 0, rk4 with 25 steps, shape [1000, 2]")
+    spread = float(lines[4].split("spread ")[1].split(",")[0])
+    assert spread == pytest.approx(2.0, abs=0.2)  # points at +-2
+    assert any("@" in line for line in lines[5:])
+    assert not any("warning" in line for line in lines)
+    assert main(["list", "--models-dir", str(tmp_path / "repository")]) == 0
+    assert "points" in capsys.readouterr().out
+
+
+def test_a_wrong_direction_is_seen_in_the_check(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--config", json.dumps(CONFIG), "--sign", "-1", "--check"]) == 0
+    assert "sign as declared looks wrong" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", ["json", "toml"])
+def test_configs_from_files(command: list[str], tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"config.{suffix}"
+    lines = [f"{name} = {value}" for name, value in CONFIG.items()]
+    file.write_text(json.dumps(CONFIG) if suffix == "json" else "\n".join(lines))
+    assert main([*command, "--config", str(file)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{", "--config"),
+        ("nothing.json", "cannot be read"),
+        ("[1]", "cannot be read"),
+        ('{"dim": 3}', "key"),
+    ],
+)
+def test_refusals_are_one_line(
+    command: list[str], config: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([*command, "--config", config]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("refused: ")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "repository").exists()
+
+
+def test_the_architecture_must_be_named(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command[:4], *command[6:]]) == 1
+    assert "--architecture is missing" in capsys.readouterr().err

@@ -1,0 +1,212 @@
+"""Foreign state dicts become checkpoints; what does not fit is named, and nothing is run."""
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from models.checkpoint import load
+from models.conventions import TimeCard
+from models.importing.files import ForeignError
+from models.importing.weights import Declared, import_weights
+
+from .conftest import CONFIG
+
+State = dict[str, Tensor]
+Save = Callable[..., Path]
+
+
+def take(file: Path, **arguments: Any) -> Any:
+    root = file.parent / "repository"
+    return import_weights(file, root, "foreign", "residual_mlp", arguments.pop("config", CONFIG), **arguments)
+
+
+def under(prefix: str, state: State, factor: float = 1.0) -> State:
+    return {prefix + key: tensor * factor for key, tensor in state.items()}
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "ema.", "model.", "module._orig_mod.", "ema.module.", "model.net.velocity."]
+)
+def test_prefixes_are_found_and_reported(trained: State, saved: Save, prefix: str) -> None:
+    imported = take(saved(under(prefix, trained)))
+    assert imported.said[0].endswith(f"under the prefix {prefix!r}" if prefix else "under no prefix")
+    velocity = load(imported.path).velocity
+    assert all(torch.equal(velocity.state_dict()[key], tensor) for key, tensor in trained.items())
+
+
+def test_nested_containers_and_an_optimizer(trained: State, saved: Save) -> None:
+    content = {
+        "step": 7,
+        "net_model": under("module.", trained),
+        "optim": {"state": {0: {"exp_avg": torch.zeros(3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+    }
+    assert "under the prefix 'net_model.module.'" in take(saved(content)).said[0]
+
+
+def test_averaged_or_raw_must_be_said_where_both_are_there(trained: State, saved: Save) -> None:
+    file = saved({"net_model": trained, "ema_model": under("", trained, 0.5)})
+    with pytest.raises(ForeignError, match="say --which ema or --which raw"):
+        take(file)
+    for which, factor in (("ema", 0.5), ("raw", 1.0)):
+        velocity = load(take(file, which=which).path).velocity
+        assert torch.equal(velocity.state_dict()["output.weight"], trained["output.weight"] * factor)
+    with pytest.raises(ForeignError, match="holds no ema weights, only raw under 'net_model"):
+        take(saved({"net_model": trained}), which="ema")
+
+
+def test_both_in_one_flat_state_dict(trained: State, saved: Save) -> None:
+    file = saved({**under("model.", trained), **under("model_ema.", trained, 0.5)})
+    velocity = load(take(file, which="ema").path).velocity
+    assert torch.equal(velocity.state_dict()["output.bias"], trained["output.bias"] * 0.5)
+
+
+def test_safetensors(trained: State, tmp_path: Path) -> None:
+    safetensors.torch.save_file(under("model.", trained), tmp_path / "weights.safetensors")
+    assert take(tmp_path / "weights.safetensors").path.name == "1"
+
+
+def test_missing_and_surplus_keys_are_named_with_the_nearest(trained: State, saved: Save) -> None:
+    state = dict(trained)
+    state["output.wieght"] = state.pop("output.weight")
+    with pytest.raises(ForeignError) as caught:
+        take(saved(state))
+    assert "key output.weight: is missing (nearest is output.wieght)" in str(caught.value)
+    assert "key output.wieght: is surplus (nearest is output.weight)" in str(caught.value)
+
+
+def test_shapes_that_differ_are_named(trained: State, saved: Save) -> None:
+    with pytest.raises(ForeignError, match=r"key output.bias: found shape \[2\], expected \[3\]"):
+        take(saved(trained), config={**CONFIG, "dim": 3})
+
+
+def test_another_network_altogether(saved: Save) -> None:
+    with pytest.raises(ForeignError, match=r"none of the keys of this architecture; found conv.weight; expected"):
+        take(saved({"conv.weight": torch.zeros(1)}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_becomes_single(trained: State, saved: Save, dtype: torch.dtype) -> None:
+    imported = take(saved({key: tensor.to(dtype) for key, tensor in trained.items()}))
+    assert f"precision: {str(dtype)[6:]} became float32" in imported.said
+    assert load(imported.path).dtype == torch.float32
+
+
+def test_double_precision_stays(trained: State, saved: Save) -> None:
+    imported = take(saved({key: tensor.double() for key, tensor in trained.items()}))
+    assert load(imported.path).dtype == torch.float64
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_numbers_that_are_not_finite(trained: State, saved: Save, value: float) -> None:
+    state = {**trained, "output.bias": torch.tensor([0.0, value])}
+    with pytest.raises(ForeignError, match=r"key output.bias: holds numbers that are not finite"):
+        take(saved(state))
+
+
+def test_integers_where_numbers_should_be(trained: State, saved: Save) -> None:
+    with pytest.raises(ForeignError, match=r"key output.bias: found torch.int64, expected torch.float32"):
+        take(saved({**trained, "output.bias": torch.zeros(2, dtype=torch.int64)}))
+
+
+class Malicious:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_pickle_with_code_is_refused_and_not_run(trained: State, tmp_path: Path, plain: bool) -> None:
+    target = tmp_path / "was-run"
+    content = {**trained, "evil": Malicious(target)}
+    file = tmp_path / "weights.pt"
+    if plain:
+        file.write_bytes(pickle.dumps(content))
+    else:
+        torch.save(content, file)
+    with pytest.raises(
+        ForeignError, match="refused, nothing of it was run: it " + ("holds" if plain else "would run posix.mkdir")
+    ):
+        take(file)
+    assert not target.exists()
+    assert not (tmp_path / "repository").exists()
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors", "weights.bin"])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"not a file", b"\x80\x04.", bytes(1000)])
+def test_damaged_files(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ForeignError, match=name):
+        take(tmp_path / name)
+
+
+def test_no_tensors_and_no_file(saved: Save, tmp_path: Path) -> None:
+    with pytest.raises(ForeignError, match="holds no tensors, only a dict"):
+        take(saved({"epoch": 3}))
+    with pytest.raises(ForeignError, match="is missing"):
+        take(tmp_path / "nothing.pt")
+    with pytest.raises(ForeignError, match="is missing or no file"):
+        take(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "said"),
+    [("resnet", {}, "known are"), ("residual_mlp", {"dim": 0}, "dim"), ("residual_mlp", {"size": 2}, "size")],
+)
+def test_architectures(trained: State, saved: Save, architecture: str, config: dict[str, Any], said: str) -> None:
+    file = saved(trained)
+    with pytest.raises(ForeignError, match=said):
+        import_weights(file, file.parent, "foreign", architecture, config)
+
+
+@pytest.mark.parametrize("time", [TimeCard(), TimeCard(noise_at=0, sign=-1), TimeCard(noise_at=1, data_at=0)])
+def test_what_is_declared_is_stored_and_followed(trained: State, saved: Save, time: TimeCard) -> None:
+    file = saved(trained)
+    plain = load(take(file, declared=Declared(0, 1.0, 1)).path)
+    path = take(file, declared=Declared(time.noise_at, time.scale, time.sign)).path
+    assert json.loads((path / "card.json").read_text())["time"] == time.model_dump()
+    x, t = torch.randn(5, 2), torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+    own = t if time.noise_at == 0 else 1 - t
+    factor = time.sign * (1 if time.noise_at == 0 else -1)
+    torch.testing.assert_close(load(path).velocity(x, t), factor * plain.velocity(x, own))
+
+
+def test_the_convention_is_probed_where_it_is_not_declared(trained: State, saved: Save) -> None:
+    backwards = {**trained, "output.weight": -trained["output.weight"], "output.bias": -trained["output.bias"]}
+    assert "convention: noise at 0, time scale 1, sign +1" in take(saved(trained)).said
+    assert "convention: noise at 0, time scale 1, sign -1" in take(saved(backwards)).said
+
+
+@pytest.mark.parametrize(
+    ("declared", "wrong"),
+    [(Declared(noise_at=1), "noise_at"), (Declared(sign=-1), "sign"), (Declared(scale=1000.0), "scale")],
+)
+def test_a_declared_convention_that_looks_wrong_is_warned_of(
+    trained: State, saved: Save, declared: Declared, wrong: str
+) -> None:
+    said = take(saved(trained), declared=declared).said
+    assert any(line.startswith(f"warning: {wrong} as declared looks wrong") for line in said)
+
+
+def test_an_untrained_network_cannot_be_probed(trained: State, saved: Save) -> None:
+    state = {key: torch.zeros_like(tensor) for key, tensor in trained.items()}
+    imported = take(saved(state))
+    assert any(line.startswith("warning: the convention cannot be told") for line in imported.said)
+    assert load(imported.path).card.time == TimeCard()
+
+
+def test_decoders(trained: State, saved: Save) -> None:
+    file = saved(trained)
+    card = load(take(file, decoder={"data_shape": (1, 2), "clip": (-1.0, 1.0)}).path).card
+    assert (card.data_shape, card.decoder.clip) == ((1, 2), (-1.0, 1.0))
+    with pytest.raises(ForeignError, match="--data-shape or --clip"):
+        take(file, decoder={"data_shape": (3, 3)})
