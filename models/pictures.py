@@ -121,7 +121,7 @@ class _Sheet:
     def draw(self, data: Array, limits: tuple[float, float] | None) -> Image.Image:
         pictures = np.moveaxis(data, 1, -1) if self.channels == 3 and data.shape[1] == 3 else data
         pictures = pictures.reshape(len(data), self.height, self.width, self.channels)
-        finite = np.isfinite(pictures.reshape(len(data), -1).astype(np.float64)).all(axis=1)
+        finite = np.asarray(np.isfinite(pictures.astype(np.float64)).all((1, 2, 3)))
         grey = _to_bytes(pictures, finite, limits)
         grey[~finite] = self._cross()
         grey = grey.repeat(self.scale, 1).repeat(self.scale, 2)
