@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 
-from service.settings import Settings, SettingsError, StartError, load_settings, unknown_variables
+from service.settings import ONE_PROCESS, Settings, SettingsError, StartError, load_settings, unknown_variables
 
 USAGE, FAILED = 2, 1  # exit codes: a wrong setting; something that is not there
 
@@ -56,10 +56,7 @@ def _refuse_workers(asked: int) -> None:
     """
     for name, value in (("--workers", str(asked)), ("WEB_CONCURRENCY", os.environ.get("WEB_CONCURRENCY") or "1")):
         if value != "1":
-            raise SettingsError(
-                f"{name}={value} is not allowed; it must be 1, because one process owns a device and puts all requests "
-                "into the same network batch: run one service a device, each on its own port, behind a balancer"
-            )
+            raise SettingsError(f"{name}={value} is not allowed; it must be 1, because {ONE_PROCESS}")
 
 
 def _try_it(base: str, names: list[str]) -> str:

@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 
 import torch
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from service import errors
+from service.access import CORS, Locked
 from service.engine.engine import Engine as RealEngine
 from service.metrics import Metrics
 from service.middleware import Observe
@@ -46,6 +48,10 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     for module in (sample, catalogue, admin, health):
         app.include_router(module.router)
     errors.install(app)
+    if settings.api_keys:
+        app.add_middleware(Locked, settings=settings)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(Observe, metrics=service.metrics, access_log=settings.access_log)
     return app
 

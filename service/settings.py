@@ -1,23 +1,49 @@
-"""Every setting of the service, read from the environment variables ``PATHLINE_...``.
+"""Every setting of the service, read from environment variables ``PATHLINE_...`` and from a file.
 
-Each field's description says what is allowed; the same text is shown when a value is refused.
+Each field's description says what is allowed; the same text is shown when a value is refused. A variable of the
+environment wins over the file that ``PATHLINE_SETTINGS`` names, and the file over the default.
 """
 
-import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-PREFIX = "PATHLINE_"
+from service import sources
+from service.sources import PREFIX, SettingsError, shown
+
+__all__ = ["PREFIX", "Settings", "SettingsError", "StartError", "load_settings", "unknown_variables"]
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class SettingsError(ValueError):
-    """A setting has a value that is not allowed; the message is one line for the person who set it."""
+def _key(value: SecretStr) -> SecretStr:
+    if not _KEY.fullmatch(value.get_secret_value()):
+        raise ValueError
+    return value
+
+
+def _origin(value: str) -> str:
+    if not _ORIGIN.fullmatch(value):
+        raise ValueError
+    return value
+
+
+Names = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode]
+Secret = Annotated[SecretStr, AfterValidator(_key)] | None
+Secrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], NoDecode]
+
+ONE_PROCESS = (
+    "one process owns a device and puts all requests into the same network batch: run one service a device, each on "
+    "its own port, behind a balancer"
+)
+"""Why there is one worker."""
+
+_ORIGIN = re.compile(r"https?://[^\s/?#,]+|\*")
+_KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII but a comma
 
 
 class StartError(RuntimeError):
@@ -74,10 +100,52 @@ class Settings(BaseSettings):
     max_model_bytes: int = Field(
         default=0, ge=0, description="bytes of weights in memory, beyond it the least recently used give way: 0 for any"
     )
-    admin_key: SecretStr | None = Field(
-        default=None, min_length=8, description="key of the administrative addresses: at least 8 characters"
+    receive_s: Seconds = Field(
+        default=60.0, description="time for a client to send a request, head and body: seconds above 0"
+    )
+    send_s: Seconds = Field(
+        default=60.0, description="time that a client may take no byte of its answer: seconds above 0"
+    )
+    max_header_bytes: int = Field(
+        default=32 * 2**10,
+        ge=1024,
+        description="bytes of a request's first line and headers: an integer of at least 1024",
+    )
+    workers: int = Field(default=1, description="processes of this service: always 1")
+    cors_origins: Names = Field(
+        default=(),
+        description="origins whose pages may use the service: none, * for all, or https://name of each, commas between",
+    )
+    api_keys: Secrets = Field(
+        default=(),
+        description="keys, one of which every request must show: none, or visible ASCII, with commas between",
+    )
+    admin_key: Secret = Field(
+        default=None,
+        description="key for the addresses that change the service, which are closed without: visible ASCII",
+    )
+    open_health: bool = Field(default=True, description="/livez and /readyz ask for no key: true or false")
+    open_metrics: bool = Field(default=True, description="/metrics asks for no key: true or false")
+    otel_endpoint: str = Field(
+        default="",
+        pattern=r"^(https?://\S+)?$",
+        description="where traces are sent (OTLP over HTTP): empty for nowhere, or an address like http://collector:4318",
     )
     access_log: bool = Field(default=False, description="one log line for each request: true or false")
+
+    @field_validator("cors_origins", "api_keys", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """Take a list apart that an environment variable holds as one text."""
+        if isinstance(value, str):
+            return tuple(part for part in map(str.strip, value.split(",")) if part)
+        return value
+
+    @model_validator(mode="after")
+    def _one_process(self) -> Self:
+        if self.workers != 1:
+            raise ValueError(f"{PREFIX}WORKERS={self.workers} is not allowed; it must be 1, because {ONE_PROCESS}")
+        return self
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -88,43 +156,44 @@ class Settings(BaseSettings):
             )
         return self
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return where values come from, the first that has one wins."""
+        file = sources.file_source(settings_cls)
+        return (init_settings, env_settings) if file is None else (init_settings, env_settings, file)
+
     def lines(self) -> list[str]:
-        """Return one line for each setting: variable, value, and whether the default holds."""
-        names = list(type(self).model_fields)
-        width = max(map(len, names)) + len(PREFIX)
-        set_here = self.model_fields_set
+        """Return one line for each setting: variable, value (secrets hidden), and whether the default holds."""
+        width = max(map(len, type(self).model_fields)) + len(PREFIX)
         return [
             f"{PREFIX}{name.upper()}".ljust(width)
-            + f" = {getattr(self, name)}"
-            + ("" if name in set_here else " (default)")
-            for name in names
+            + f" = {shown(getattr(self, name))}"
+            + ("" if name in self.model_fields_set else " (default)")
+            for name in type(self).model_fields
         ]
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the settings from the environment; keyword arguments win over it.
+    """Read the settings from the environment and the file it names; keyword arguments win over both.
 
     Raises:
-        SettingsError: A value is refused; one line that names the variable, the value and what is allowed.
+        SettingsError: The file cannot be read, or a value is refused: one line that names the setting, where it was
+            set, the value and what is allowed.
     """
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        raise SettingsError("; ".join(_explain(dict(item)) for item in error.errors())) from None
+        faults = {sources.explain(dict(item), Settings.model_fields): None for item in error.errors()}
+        raise SettingsError("; ".join(faults)) from None
 
 
 def unknown_variables() -> list[str]:
     """Return the names of set variables that begin with the prefix but are no setting (often a typing error)."""
-    known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields} | {f"{PREFIX}URL"}  # URL is the SDK's
-    return sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known)
-
-
-def _explain(item: dict[str, Any]) -> str:
-    """Turn one pydantic error into 'VARIABLE=value is not allowed: ...'."""
-    if not item["loc"]:
-        return str(item["msg"]).removeprefix("Value error, ")
-    name = str(item["loc"][0]).lower()
-    field = Settings.model_fields.get(name)
-    if field is None:
-        return f"{PREFIX}{name.upper()} is not a setting; settings: {', '.join(Settings.model_fields)}"
-    return f"{PREFIX}{name.upper()}={item['input']!r} is not allowed; {field.description} (default {field.default})"
+    return sources.unknown_variables(Settings.model_fields)

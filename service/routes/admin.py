@@ -1,43 +1,25 @@
 """Addresses for the administrator, behind ``PATHLINE_ADMIN_KEY``: look for new models now, free a model's memory."""
 
 import asyncio
-import hmac
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Request
 
 from models.repository import RepositoryError
+from service.access import require_admin
 from service.errors import Kind, ProblemError
 from service.openapi import problems
 from service.schemas import Reloaded
-from service.settings import Settings
 from service.state import Service, service_of
 
 router = APIRouter()
 
-_REFUSALS = problems(Kind.FORBIDDEN, Kind.DRAINING, Kind.NOT_READY)
+_REFUSALS = problems(Kind.UNAUTHORIZED, Kind.FORBIDDEN, Kind.DRAINING, Kind.NOT_READY)
 
 
-def check_admin(settings: Settings, authorization: str | None) -> None:
-    """Let the administrator through.
-
-    Raises:
-        ProblemError: 403 where no key is set, or the ``Authorization: Bearer`` header does not hold it.
-    """
-    if settings.admin_key is None:
-        raise ProblemError(Kind.FORBIDDEN, "administration is off; start the service with PATHLINE_ADMIN_KEY set")
-    scheme, _, key = (authorization or "").partition(" ")
-    expected = settings.admin_key.get_secret_value()
-    # as bytes: compare_digest refuses text beyond ASCII
-    if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), expected.encode()):
-        raise ProblemError(
-            Kind.FORBIDDEN, "send the administrator's key, that of PATHLINE_ADMIN_KEY, as Authorization: Bearer KEY"
-        )
-
-
-def _administered(request: Request, authorization: str | None) -> Service:
+def _administered(request: Request) -> Service:
     service = service_of(request)
-    check_admin(service.settings, authorization)
+    require_admin(request.headers, service.settings)
     fault = service.fault()
     if fault is not None:
         raise ProblemError(*fault)
@@ -45,9 +27,9 @@ def _administered(request: Request, authorization: str | None) -> Service:
 
 
 @router.post("/v1/models:reload", responses={200: {"model": Reloaded}, **_REFUSALS})
-async def reload(request: Request, authorization: Annotated[str | None, Header()] = None) -> Any:
+async def reload(request: Request) -> Any:
     """Look at the model repository now: load new models and versions, let go of those that were removed."""
-    service = _administered(request, authorization)
+    service = _administered(request)
     try:
         changes = await asyncio.to_thread(service.models.refresh)
     except RepositoryError as error:
@@ -61,7 +43,7 @@ async def reload(request: Request, authorization: Annotated[str | None, Header()
 
 
 @router.post("/v1/models/{name}:unload", responses=_REFUSALS | problems(Kind.UNKNOWN_MODEL))
-async def unload(request: Request, name: str, authorization: Annotated[str | None, Header()] = None) -> Any:
+async def unload(request: Request, name: str) -> Any:
     """Free the memory of a model, once its running requests are answered; the next request loads it again."""
-    service = _administered(request, authorization)
+    service = _administered(request)
     return {"name": name, "unloaded": await asyncio.to_thread(service.models.unload, name)}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from service import reference
+from service.settings import load_settings
 from solvers import catalogue
 from solvers.__main__ import table
 
@@ -28,3 +30,15 @@ def test_python_blocks_run(page: Path) -> None:
 def test_the_solver_table_is_the_catalogue() -> None:
     assert set(catalogue.solvers()) >= {"euler", "midpoint", "rk4", "dopri5"}
     assert table() in (ROOT / "docs" / "solvers.md").read_text()
+
+
+def test_the_settings_table_is_the_settings() -> None:
+    assert reference.table() in (ROOT / "docs" / "settings.md").read_text()
+
+
+def test_the_settings_file_of_the_docs_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (block,) = blocks(ROOT / "docs" / "settings.md", "toml")
+    (tmp_path / "settings.toml").write_text(block)
+    monkeypatch.setenv("PATHLINE_SETTINGS", str(tmp_path / "settings.toml"))
+    settings = load_settings()
+    assert (settings.port, len(settings.api_keys)) == (9000, 2)

@@ -36,6 +36,12 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("DRAIN_S", "0", "above 0"),
         ("ACCESS_LOG", "perhaps", "true or false"),
         ("THREADS", "-2", "from 0"),
+        ("RECEIVE_S", "-1", "above 0"),
+        ("MAX_HEADER_BYTES", "100", "at least 1024"),
+        ("CORS_ORIGINS", "example.org", "https://name"),
+        ("CORS_ORIGINS", "https://example.org/path", "https://name"),
+        ("OTEL_ENDPOINT", "collector:4318", "http://collector:4318"),
+        ("OPEN_METRICS", "2", "true or false"),
     ],
 )
 def test_refusals(name: str, value: str, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +50,7 @@ def test_refusals(name: str, value: str, allowed: str, monkeypatch: pytest.Monke
         load_settings()
     message = str(caught.value)
     assert message.startswith(f"PATHLINE_{name}={value!r} is not allowed; ")
+    assert message.count("is not allowed") == 1
     assert allowed in message
     assert "\n" not in message
 
@@ -64,6 +71,92 @@ def test_lines_show_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(lines) == len(Settings.model_fields)
     assert "PATHLINE_PORT             = 9001" in lines
     assert "PATHLINE_HOST             = 127.0.0.1 (default)" in lines
+
+
+def test_lists_have_commas_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATHLINE_CORS_ORIGINS", "https://a.example, http://localhost:3000,")
+    monkeypatch.setenv("PATHLINE_API_KEYS", "first,second")
+    settings = load_settings()
+    assert settings.cors_origins == ("https://a.example", "http://localhost:3000")
+    assert [key.get_secret_value() for key in settings.api_keys] == ["first", "second"]
+
+
+def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATHLINE_API_KEYS", "first-secret,second-secret")
+    monkeypatch.setenv("PATHLINE_ADMIN_KEY", "third-secret")
+    settings = load_settings()
+    assert "secret" not in "".join(settings.lines()) + repr(settings)
+    assert "PATHLINE_API_KEYS         = (hidden, 2)" in settings.lines()
+    for name, value in (("ADMIN_KEY", "my secret"), ("API_KEYS", "good,my secret"), ("API_KEYS", "sécret")):
+        with monkeypatch.context() as changed:
+            changed.setenv(f"PATHLINE_{name}", value)
+            with pytest.raises(SettingsError, match=rf"PATHLINE_{name}=\(hidden\) is not allowed; key") as caught:
+                load_settings()
+        assert "cret" not in str(caught.value)
+
+
+def test_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATHLINE_WORKERS", "4")
+    with pytest.raises(
+        SettingsError, match="PATHLINE_WORKERS=4 is not allowed; it must be 1, because one process owns"
+    ):
+        load_settings()
+
+
+def _file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str) -> Path:
+    path = tmp_path / "settings.toml"
+    path.write_text(content)
+    monkeypatch.setenv("PATHLINE_SETTINGS", str(path))
+    return path
+
+
+def test_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _file(monkeypatch, tmp_path, 'port = 9001\nhost = "::1"\napi_keys = ["one", "two"]\ncors_origins = "https://a"\n')
+    monkeypatch.setenv("PATHLINE_HOST", "localhost")
+    settings = load_settings(threads=3)
+    assert (settings.port, settings.host, settings.threads) == (9001, "localhost", 3)
+    assert (len(settings.api_keys), settings.cors_origins) == (2, ("https://a",))
+    assert "PATHLINE_PORT             = 9001" in settings.lines()
+    assert unknown_variables() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("prot = 1", "settings.toml: prot is not a setting; settings: host, port"),
+        ("PATHLINE_PORT = 1", "settings.toml: pathline_port is not a setting"),
+        ("[server]\nport = 1", "settings.toml: server is not a setting"),
+        ("port = 70000", "settings.toml: port=70000 is not allowed; TCP port"),
+        ("port = = 1", "is not TOML: "),
+        ("port = 1\nport = 2", "is not TOML: "),
+        ("workers = 2", "PATHLINE_WORKERS=2 is not allowed; it must be 1"),
+        ('api_keys = ["a b"]', r"settings.toml: api_keys=\(hidden\) is not allowed"),
+    ],
+)
+def test_file_that_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str, message: str) -> None:
+    _file(monkeypatch, tmp_path, content)
+    with pytest.raises(SettingsError, match=message) as caught:
+        load_settings()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_variable_is_named_where_it_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _file(monkeypatch, tmp_path, "port = 9001")
+    monkeypatch.setenv("PATHLINE_PORT", "x")
+    with pytest.raises(SettingsError, match=r"^PATHLINE_PORT='x' is not allowed"):
+        load_settings()
+
+
+def test_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = _file(monkeypatch, tmp_path, "")
+    for name, said in ((path.parent / "none.toml", "No such file"), (tmp_path, "Is a directory")):
+        monkeypatch.setenv("PATHLINE_SETTINGS", str(name))
+        with pytest.raises(SettingsError, match=f"{name.name}' cannot be read: {said}"):
+            load_settings()
+    path.write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("PATHLINE_SETTINGS", str(path))
+    with pytest.raises(SettingsError, match="is not UTF-8"):
+        load_settings()
 
 
 def test_unknown_variables(monkeypatch: pytest.MonkeyPatch) -> None:
