@@ -43,21 +43,3 @@ async def metrics(request: Request) -> Response:
     """Return all metrics in the Prometheus text format."""
     text = await asyncio.to_thread(service_of(request).metrics.text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
-
-
-@read(router, "/")
-async def index() -> Any:
-    """List the addresses of the service."""
-    return {
-        "service": "pathline",
-        "links": {
-            "sample": "/v1/sample",
-            "models": "/v1/models",
-            "solvers": "/v1/solvers",
-            "live": "/livez",
-            "ready": "/readyz",
-            "metrics": "/metrics",
-            "docs": "/docs",
-            "openapi": "/openapi.json",
-        },
-    }

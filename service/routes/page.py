@@ -1,0 +1,127 @@
+"""The playground: the page at ``/``, its files under ``/static``, and Plotly.js from the installed plotly package."""
+
+import asyncio
+import gzip
+import hashlib
+import importlib.metadata
+import importlib.util
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import JSONResponse
+
+from service.errors import Kind, ProblemError
+from service.routes.reading import read
+
+router = APIRouter()
+
+_FOLDER = Path(__file__).parents[1] / "static"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_CHECK_EACH_TIME = "no-cache"  # with an ETag, so that a page never mixes files of two releases
+_KEEP = "public, max-age=31536000, immutable"  # its address has its version
+_PAGE_HEADERS = {
+    # Nothing from elsewhere is loaded or run. Plotly styles its elements in place and draws icons as data: addresses.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Vary": "Accept",
+}
+_LINKS = {
+    "page": "/",
+    "sample": "/v1/sample",
+    "models": "/v1/models",
+    "solvers": "/v1/solvers",
+    "live": "/livez",
+    "ready": "/readyz",
+    "metrics": "/metrics",
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+}
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file as it is sent."""
+
+    content: bytes
+    media_type: str
+    cache: str = _CHECK_EACH_TIME
+
+    @cached_property
+    def etag(self) -> str:
+        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
+
+    @cached_property
+    def packed(self) -> bytes:
+        return gzip.compress(self.content, compresslevel=6, mtime=0)
+
+    def response(self, request: Request, headers: dict[str, str] | None = None) -> Response:
+        """Return the file, packed if it is large and the client takes that; 304 if the client has it."""
+        headers = {"Vary": "Accept-Encoding", **(headers or {}), "ETag": self.etag, "Cache-Control": self.cache}
+        if self.etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        large = len(self.content) > 1024
+        if large and "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(self.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=self.media_type)
+        return Response(self.content, headers=headers, media_type=self.media_type)
+
+
+@cache
+def _files() -> dict[str, _File]:
+    """Return the files of the page by name; they are few and stay in memory."""
+    found = (path for path in _FOLDER.iterdir() if path.suffix in _TYPES)
+    return {path.name: _File(path.read_bytes(), _TYPES[path.suffix]) for path in found}
+
+
+@cache
+def _plotly() -> _File:
+    """Return Plotly.js as the plotly package brings it. The package is found, not imported: that would take seconds."""
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise ProblemError(Kind.NO_ROUTE, "the plotly package is not installed; charts need it: pip install plotly")
+    script = Path(spec.origin).parent / "package_data" / "plotly.min.js"
+    return _File(script.read_bytes(), _TYPES[".js"], _KEEP)
+
+
+@cache
+def _page() -> _File:
+    """Return the page, with the address of Plotly.js in it."""
+    page = _files()["index.html"]
+    try:
+        version = importlib.metadata.version("plotly")
+    except importlib.metadata.PackageNotFoundError:
+        version = "missing"
+    return _File(page.content.replace(b"PLOTLY_VERSION", version.encode()), page.media_type)
+
+
+@read(router, "/", response_class=Response, responses={200: {"content": {"text/html": {}, "application/json": {}}}})
+async def index(request: Request) -> Response:
+    """Show the playground; who accepts JSON but not HTML gets the addresses of the service."""
+    accept = request.headers.get("accept", "")
+    if "application/json" in accept and "text/html" not in accept:
+        return JSONResponse({"service": "pathline", "links": _LINKS}, headers={"Vary": "Accept"})
+    return _page().response(request, _PAGE_HEADERS)
+
+
+@router.api_route("/static/plotly-{version}.min.js", methods=["GET", "HEAD"], include_in_schema=False)
+async def plotly(request: Request, version: str) -> Response:
+    """Send Plotly.js; the version in the address lets browsers keep it."""
+    return await asyncio.to_thread(lambda: _plotly().response(request))
+
+
+@router.api_route("/static/{name}", methods=["GET", "HEAD"], include_in_schema=False)
+async def static(request: Request, name: str) -> Any:
+    """Send one file of the page."""
+    file = _files().get(name)
+    if file is None:
+        raise ProblemError(Kind.NO_ROUTE, f"the page has no file {name!r}")
+    return file.response(request)

@@ -1,0 +1,99 @@
+// Talks to the service. Seeds go up to 2^63 - 1, more than a JavaScript number holds, so they are BigInt throughout.
+
+// In JSON text, a quote inside a string is always escaped, so `"seed":` followed by digits can only be a member.
+const WHOLE = /"(seed|first_index)":\s*(-?\d+)(?=\s*[,}])/g;
+
+/** An error answer in the service's words, or one line of our own where it did not answer. */
+export class Problem extends Error {
+  constructor(title, detail = "", { errors = [], requestId = "", retryAfter = null } = {}) {
+    super(detail || title);
+    Object.assign(this, { title, detail, errors, requestId, retryAfter });
+  }
+
+  static of(body, status) {
+    if (!body?.title) return new Problem(`The service answered with status ${status}`);
+    const { title, detail, errors, request_id: requestId, retry_after_s: retryAfter } = body;
+    return new Problem(title, detail, { errors, requestId, retryAfter });
+  }
+}
+
+export const parse = (text) => revive(JSON.parse(text.replace(WHOLE, '"$1":"$2"')));
+
+function revive(value) {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return value; // arrays hold numbers only
+  for (const [key, member] of Object.entries(value)) {
+    const whole = (key === "seed" || key === "first_index") && /^-?\d+$/.test(member);
+    value[key] = whole ? BigInt(member) : revive(member);
+  }
+  return value;
+}
+
+/** JSON with BigInt as plain integers, spaced as people write it. */
+export function stringify(value) {
+  if (typeof value === "bigint") return String(value);
+  if (Array.isArray(value)) return `[${value.map(stringify).join(", ")}]`;
+  if (value === null || typeof value !== "object") return JSON.stringify(value);
+  const members = Object.entries(value).filter(([, member]) => member !== undefined);
+  return `{${members.map(([key, member]) => `${JSON.stringify(key)}: ${stringify(member)}`).join(", ")}}`;
+}
+
+async function ask(path, options = {}) {
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem("The service cannot be reached", "Is it running? Start it with `make serve` and draw again.");
+  }
+  if (answer.ok) return answer;
+  const text = await answer.text();
+  let body = null;
+  try {
+    body = JSON.parse(text);
+  } catch {
+    // something between us and the service answered
+  }
+  throw Problem.of(body, answer.status);
+}
+
+const post = (path, body, signal, accept) =>
+  ask(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", Accept: accept },
+    body: stringify(body),
+    signal,
+  });
+
+export const get = async (path) => parse(await (await ask(path)).text());
+
+export const sample = async (body, signal) =>
+  parse(await (await post("v1/sample", body, signal, "application/json")).text());
+
+/** Yield {event, data} of `POST /v1/sample/stream`; an `error` event is thrown as a Problem. */
+export async function* stream(body, signal) {
+  const answer = await post("v1/sample/stream", body, signal, "text/event-stream");
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) break;
+    buffer += value;
+    const blocks = buffer.split(/\r?\n\r?\n/);
+    buffer = blocks.pop();
+    for (const block of blocks) {
+      const found = event(block);
+      if (found?.event === "error") throw Problem.of(found.data, found.data?.status);
+      if (found) yield found;
+    }
+  }
+}
+
+function event(block) {
+  let name = "message";
+  const data = [];
+  for (const line of block.split(/\r?\n/)) {
+    if (line.startsWith("event:")) name = line.slice(6).trim();
+    else if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
+  }
+  return data.length ? { event: name, data: parse(data.join("\n")) } : null; // a comment keeps the line open
+}

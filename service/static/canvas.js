@@ -1,0 +1,33 @@
+// A canvas that is sharp on every screen, and the colours of the page for those who draw on it.
+
+export function fit(canvas, height) {
+  const ratio = devicePixelRatio || 1;
+  const width = canvas.clientWidth;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.height = `${height}px`;
+  }
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  return { pen, width, height };
+}
+
+export function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name) => style.getPropertyValue(name).trim();
+  return {
+    a: read("--a"), b: read("--b"), text: read("--text"), quiet: read("--quiet"), line: read("--line"), card: read("--card"),
+  };
+}
+
+/** Round numbers between two ends, about `count` of them. */
+export function ticks(low, high, count = 5) {
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((size) => size >= rough);
+  const found = [];
+  for (let k = Math.ceil(low / step); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
+  return found;
+}

@@ -1,0 +1,34 @@
+// The current request as a shell command and as Python.
+import { stringify } from "./api.js";
+
+const base = () => location.href.replace(/[#?].*$/, "").replace(/\/$/, "");
+
+export function curl(bodies) {
+  return bodies
+    .map((body) => {
+      const json = stringify(body).replaceAll("'", "'\\''");
+      return `curl -s ${base()}/v1/sample -H 'Content-Type: application/json' \\\n  -d '${json}'`;
+    })
+    .join("\n\n");
+}
+
+function literal(value) {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
+  if (typeof value === "object") return `{${Object.entries(value).map(([k, v]) => `${literal(k)}: ${literal(v)}`).join(", ")}}`;
+  return stringify(value);
+}
+
+function call({ model, ...rest }) {
+  const options = Object.entries(rest).filter(([, value]) => value !== undefined);
+  return `client.sample(${[literal(model), ...options.map(([key, value]) => `${key}=${literal(value)}`)].join(", ")})`;
+}
+
+export function python(bodies) {
+  const head = `from pathline import Client\n\nwith Client(${literal(base())}) as client:\n`;
+  if (bodies.length === 1) return `${head}    result = ${call(bodies[0])}\nprint(result)\n`;
+  const [a, b] = bodies.map((body, k) => `    ${"ab"[k]} = ${call(body)}\n`);
+  const apart = "((a.samples - b.samples) ** 2).reshape(len(a.samples), -1).sum(1) ** 0.5";
+  return `${head}${a}${b}print(a, b, sep="\\n")\nprint("mean distance", (${apart}).mean())\n`;
+}

@@ -1,0 +1,35 @@
+// Dark or light before the first paint: what was chosen here last, else what the system prefers.
+const THEMES = ["auto", "light", "dark"];
+
+function chosenTheme() {
+  try {
+    const found = localStorage.getItem("pathline-theme");
+    return THEMES.includes(found) ? found : "auto";
+  } catch {
+    return "auto"; // storage is closed to this page
+  }
+}
+
+function applyTheme(theme) {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+}
+
+applyTheme(chosenTheme());
+
+addEventListener("DOMContentLoaded", () => {
+  const button = document.getElementById("theme");
+  const show = () => (button.textContent = `Theme: ${chosenTheme()}`);
+  show();
+  button.addEventListener("click", () => {
+    const next = THEMES[(THEMES.indexOf(chosenTheme()) + 1) % THEMES.length];
+    try {
+      localStorage.setItem("pathline-theme", next);
+    } catch {
+      return;
+    }
+    applyTheme(next);
+    show();
+    dispatchEvent(new Event("themechange"));
+  });
+});

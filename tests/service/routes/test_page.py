@@ -1,0 +1,90 @@
+"""The playground's files: what is sent, how browsers may keep it, and that nothing is taken from elsewhere."""
+
+import gzip
+import importlib.metadata
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.anyio
+STATIC = Path(__file__).parents[3] / "service" / "static"
+PLOTLY = f"/static/plotly-{importlib.metadata.version('plotly')}.min.js"
+
+
+@pytest.mark.parametrize("accept", [None, "*/*", "text/html,application/xhtml+xml,*/*;q=0.8"])
+async def test_the_page_is_at_the_root(running: Any, accept: str | None) -> None:
+    answer = await running.http.get("/", headers={"Accept": accept} if accept else None)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.text.startswith("<!doctype html>")
+    assert PLOTLY[1:] in answer.text
+
+
+async def test_who_takes_only_json_gets_the_addresses(running: Any) -> None:
+    answer = await running.http.get("/", headers={"Accept": "application/json"})
+    assert answer.json()["links"]["sample"] == "/v1/sample"
+    assert answer.headers["vary"] == "Accept"
+
+
+async def test_the_page_forbids_what_comes_from_elsewhere(running: Any) -> None:
+    policy = (await running.http.get("/")).headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self';")
+    assert "unsafe-eval" not in policy
+    assert "http" not in policy
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in STATIC.iterdir()))
+async def test_every_file_is_sent_as_it_is(running: Any, name: str) -> None:
+    content = (STATIC / name).read_bytes()
+    answer = await running.http.get(f"/static/{name}", headers={"Accept-Encoding": "identity"})
+    assert answer.status_code == 200
+    assert answer.content == content
+    assert answer.headers["cache-control"] == "no-cache"
+    kinds = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+    assert answer.headers["content-type"].startswith(kinds[Path(name).suffix])
+    again = await running.http.get(f"/static/{name}", headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == answer.headers["etag"]
+
+
+async def test_large_files_are_packed_for_those_who_can_read_them(running: Any) -> None:
+    async with running.http.stream("GET", "/static/main.js", headers={"Accept-Encoding": "gzip"}) as answer:
+        packed = b"".join([piece async for piece in answer.aiter_raw()])
+    assert answer.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(packed) == (STATIC / "main.js").read_bytes()
+
+
+async def test_plotly_comes_from_the_installed_package_and_may_be_kept(running: Any) -> None:
+    answer: httpx.Response = await running.http.get(PLOTLY)
+    assert answer.status_code == 200
+    assert "plotly.js v" in answer.text[:200]
+    assert "immutable" in answer.headers["cache-control"]
+    assert (await running.http.head(PLOTLY)).content == b""
+
+
+@pytest.mark.parametrize("path", ["/static/nothing.js", "/static/..%2Fapp.py", "/static/", "/static/%00"])
+async def test_nothing_else_is_sent(running: Any, path: str) -> None:
+    answer = await running.http.get(path)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_files_name_only_files_that_are_there() -> None:
+    known = {path.name for path in STATIC.iterdir()}
+    for path in STATIC.glob("*.js"):
+        assert set(re.findall(r'from "\./(.*?)"', path.read_text())) <= known, path
+    page = (STATIC / "index.html").read_text()
+    assert {name for name in re.findall(r'static/([\w.-]+)"', page) if "PLOTLY" not in name} <= known
+    assert not re.search(r"https?://|//cdn", page)
+
+
+def test_labels_name_controls_and_ids_are_used_once() -> None:
+    page = (STATIC / "index.html").read_text()
+    ids = re.findall(r'\bid="(.*?)"', page)
+    assert len(ids) == len(set(ids))
+    for attribute in ("for", "aria-controls", "aria-labelledby", "aria-describedby", "list"):
+        for names in re.findall(rf'\b{attribute}="(.*?)"', page):
+            assert set(names.split()) <= set(ids), names
