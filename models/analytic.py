@@ -15,6 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from models.condition import LabelCondition
 from models.velocity import refuse_condition
 
 
@@ -62,6 +63,7 @@ class MixtureConfig(BaseModel):
         components: number of Gaussians.
         radius: radius of the circle.
         s: standard deviation of each Gaussian.
+        conditional: take the number of a Gaussian as class label: paths then end in that one; the null leads to all.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,6 +71,7 @@ class MixtureConfig(BaseModel):
     components: int = Field(default=8, ge=1, le=1024)
     radius: float = Field(default=4.0, gt=0.0, allow_inf_nan=False)
     s: float = Field(default=0.3, gt=0.0, allow_inf_nan=False)
+    conditional: bool = False
 
 
 class Mixture(nn.Module):
@@ -87,17 +90,27 @@ class Mixture(nn.Module):
         super().__init__()
         self.config = MixtureConfig() if config is None else config
         self.event_shape: tuple[int, ...] = (2,)
+        self.condition = LabelCondition(classes=self.config.components) if self.config.conditional else None
         turn = 2 * math.pi / self.config.components
         points = [(math.cos(k * turn), math.sin(k * turn)) for k in range(self.config.components)]
         self.register_buffer("means", self.config.radius * torch.tensor(points, dtype=torch.float64))
 
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Evaluate states x (rows, 2) at times t (rows,); a condition is a VelocityError."""
-        refuse_condition(condition)
+        """Evaluate states x (rows, 2) at times t (rows,), with class labels (rows,) if it is conditional.
+
+        Raises:
+            VelocityError: a condition it does not take.
+        """
         t = t[:, None]
         squared = (x[:, None, :] - t[:, :, None] * self.means).square().sum(-1)
         # Of each Gaussian's log-density only what differs between them; softmax takes out the largest first.
         weights = (-0.5 * squared / _variance(t, self.config.s)).softmax(dim=1)
+        if self.condition is None:
+            refuse_condition(condition)
+        elif condition is not None:
+            self.condition.check(condition, len(x), x.dtype)
+            chosen = condition[:, None] == torch.arange(self.config.components, device=x.device)
+            weights = torch.where(condition[:, None] == self.condition.classes, weights, chosen.to(x.dtype))
         mean = (weights[:, :, None] * self.means).sum(1)
         return mean + _slope(t, self.config.s) * (x - t * mean)
 

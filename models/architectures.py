@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from torch import nn
 
 from models.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
+from models.condition import LabelCondition, VectorCondition
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 
 
@@ -22,7 +23,7 @@ class ArchitectureError(ValueError):
 class Architecture:
     """One architecture: its frozen config and what builds a module from it.
 
-    The module has `config` and `event_shape`, and is called as a `VelocityField`.
+    The module has `config`, `event_shape` and, if it takes conditions, `condition`; it is called as a `VelocityField`.
     """
 
     config: type[BaseModel]
@@ -72,6 +73,11 @@ def name_of(module: nn.Module) -> str:
 def event_shape_of(module: nn.Module) -> tuple[int, ...]:
     """The shape of one sample of a module that `build` made."""
     return cast("tuple[int, ...]", module.event_shape)
+
+
+def condition_of(module: nn.Module) -> LabelCondition | VectorCondition | None:
+    """What a module that `build` made is conditioned on, or None."""
+    return cast("LabelCondition | VectorCondition | None", getattr(module, "condition", None))
 
 
 def explain(error: ValidationError) -> str:

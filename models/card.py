@@ -9,6 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from models.architectures import explain
+from models.condition import ConditionConfig
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
 
@@ -50,6 +51,8 @@ class Card(_Frozen):
         data_shape: shape of one decoded sample.
         condition: None; the network takes no condition.
         time: the network's convention (see `models.conventions`).
+        condition: what the network is conditioned on (see `models.condition`); None where it takes no condition.
+        time: time convention.
         decoder: how samples become data.
         dataset: what it was trained on.
         training: the training recipe and its metrics.
@@ -68,7 +71,7 @@ class Card(_Frozen):
     dtype: Literal["float32", "float64"]
     event_shape: tuple[int, ...]
     data_shape: tuple[int, ...]
-    condition: None = None
+    condition: ConditionConfig | None = None
     time: TimeCard = TimeCard()
     decoder: DecoderConfig
     dataset: dict[str, JsonValue]

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from models.architectures import ArchitectureError, build, event_shape_of
+from models.architectures import ArchitectureError, build, condition_of, event_shape_of
 from models.card import CARD_FILE, DTYPES, WEIGHTS_FILE, Card, CheckpointError, read_card
 from models.conventions import adapt
 from models.decoder import Decoder
@@ -96,6 +96,8 @@ def _empty(card: Card, file: Path) -> _Pair:
         raise CheckpointError(
             f"{file}: event_shape: found {list(card.event_shape)}, the architecture has {list(expected)}"
         )
+    if card.condition != (takes := condition_of(pair.velocity)):
+        raise CheckpointError(f"{file}: condition: found {card.condition!r}, the architecture has {takes!r}")
     return pair.to(DTYPES[card.dtype])
 
 
@@ -111,10 +113,11 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
     """Try the velocity at t = 0, 0.5 and 1 and the decoder on starting noise; both must give finite numbers."""
     card = checkpoint.card
     x = noise(0, 0, _PROBE_ROWS, card.event_shape, checkpoint.dtype).to(device)
+    given = None if card.condition is None else card.condition.examples(_PROBE_ROWS, x.dtype, device)
     try:
         with torch.no_grad():
             for t in (0.0, 0.5, 1.0):
-                v = checkpoint.velocity(x, torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device))
+                v = checkpoint.velocity(x, torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device), given)
                 _must_be(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
             shape = (_PROBE_ROWS, *card.data_shape)
             _must_be(f"{checkpoint.path}: the decoder", checkpoint.decoder.decode(x), shape, x.dtype)

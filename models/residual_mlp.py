@@ -1,6 +1,6 @@
 """The paper's velocity network: a residual multilayer perceptron on `x` and a sinusoidal embedding of `t`.
 
-    h = W_x x + W_t embed(t)
+    h = W_x x + W_t embed(t)                            (+ embed(condition), where there is one)
     h = h + Linear2(SiLU(Linear1(LayerNorm(h))))        for each block
     v = W_out LayerNorm(h)
 
@@ -12,6 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
+from models.condition import ConditionConfig, ConditionEmbedding
 from models.velocity import refuse_condition
 
 
@@ -27,6 +28,7 @@ class ResidualMLPConfig(BaseModel):
             [0, 1] a frequency w turns w / 2 pi times. 100 turns 16 times, so times 0.01 apart are told apart,
             finer than the velocity of data with a few percent of noise changes. Higher ones let the network
             wiggle in t, and every wiggle costs an adaptive solver steps.
+        condition: what the velocity is conditioned on, or None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,6 +38,7 @@ class ResidualMLPConfig(BaseModel):
     blocks: int = Field(default=4, ge=0, le=256)
     time_width: int = Field(default=64, ge=4, le=4096)
     max_frequency: float = Field(default=100.0, gt=1.0, le=1e6)
+    condition: ConditionConfig | None = None
 
     @field_validator("time_width")
     @classmethod
@@ -82,18 +85,21 @@ class ResidualBlock(nn.Module):
 
 
 class ResidualMLP(nn.Module):
-    """The velocity `v(x, t)` of an unconditional flow on vectors of length `config.dim`."""
+    """The velocity `v(x, t, condition)` of a flow on vectors of length `config.dim`."""
 
     def __init__(self, config: ResidualMLPConfig) -> None:
         super().__init__()
         self.config = config
         self.event_shape: tuple[int, ...] = (config.dim,)
+        self.condition = config.condition
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.input = nn.Linear(config.dim, config.hidden)
         self.time = nn.Linear(config.time_width, config.hidden)
         self.blocks = nn.Sequential(*(ResidualBlock(config.hidden) for _ in range(config.blocks)))
         self.norm = nn.LayerNorm(config.hidden)
         self.output = nn.Linear(config.hidden, config.dim)
+        if config.condition is not None:
+            self.embed_condition = ConditionEmbedding(config.condition, config.hidden)
 
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """Evaluate the velocity.
@@ -101,14 +107,17 @@ class ResidualMLP(nn.Module):
         Args:
             x: states, (rows, dim).
             t: times in [0, 1], (rows,), in the dtype of x.
-            condition: must be None; this network is unconditional.
+            condition: one a row, see `models.condition`; None is the null, or all there is without a condition.
 
         Returns:
             The velocities, (rows, dim).
 
         Raises:
-            VelocityError: a condition was given.
+            VelocityError: a condition where the network has none, or one of the wrong shape or type.
         """
-        refuse_condition(condition)
         hidden = self.input(x) + self.time(self.embed_time(t))
+        if self.condition is None:
+            refuse_condition(condition)
+        else:
+            hidden = hidden + self.embed_condition(condition, x)
         return self.output(self.norm(self.blocks(hidden)))

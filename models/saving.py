@@ -13,7 +13,7 @@ import torch
 from pydantic import JsonValue, ValidationError
 from torch import Tensor, nn
 
-from models.architectures import ArchitectureError, event_shape_of, explain, name_of
+from models.architectures import ArchitectureError, condition_of, event_shape_of, explain, name_of
 from models.atomic import publish, remove_stale
 from models.card import (
     CARD_FILE,
@@ -111,6 +111,7 @@ def _card(
             event_shape=event_shape_of(model),
             data_shape=decoder.data_shape,
             time=time,
+            condition=condition_of(model),
             decoder=decoder.config,
             dataset=dict(dataset),
             training=dict(training),

@@ -1,7 +1,9 @@
 """What a velocity field is: the protocol, and the wrapper that makes each row independent of its neighbours."""
 
+from __future__ import annotations
+
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -9,16 +11,22 @@ from torch import Tensor
 from models.noise import noise
 from models.rows import BUCKETS, RowCaller
 
+if TYPE_CHECKING:
+    from models.condition import LabelCondition, VectorCondition
+
 
 class VelocityError(ValueError):
     """A velocity field was asked for, or answered with, something it must not."""
 
 
 class VelocityField(Protocol):
-    """A field `v(x, t)` of the flow dx/dt = v(x, t), with noise at t = 0 and data at t = 1."""
+    """A field `v(x, t, condition)` of the flow dx/dt = v, with noise at t = 0 and data at t = 1."""
 
     def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event) in the dtype of x."""
+        """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event) in the dtype of x.
+
+        The condition has one row a state (see `models.condition`); None is no condition.
+        """
         ...
 
 
@@ -39,6 +47,7 @@ class RowStable:
         velocity: the field that is called.
         event_shape: shape of one state.
         dtype: type of states and velocities.
+        condition: what the field is conditioned on, or None.
     """
 
     def __init__(
@@ -48,6 +57,7 @@ class RowStable:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         max_rows: int = 1024,
+        condition: LabelCondition | VectorCondition | None = None,
     ) -> None:
         """Measure the field.
 
@@ -58,6 +68,7 @@ class RowStable:
             device: where the field lives.
             max_rows: the most rows of one call of the field, rounded up to a multiple of 128; a larger call
                 is made in pieces. A smaller number may be used if only that makes rows independent.
+            condition: what the field is conditioned on, as its card says; None where it takes no condition.
 
         Raises:
             VelocityError: the field answers with a wrong shape or type.
@@ -65,10 +76,12 @@ class RowStable:
         self.velocity = velocity
         self.event_shape = tuple(event_shape)
         self.dtype = dtype
+        self.condition = condition
         limit = max(1, -(-max_rows // BUCKETS[-1])) * BUCKETS[-1]
         x = noise(0, 0, limit, self.event_shape, dtype).to(device)
         t = torch.linspace(0.0, 1.0, limit, dtype=dtype, device=device)
-        self._call = RowCaller(partial(_checked, velocity), (x, t), limit)  # no cycle: it is freed when let go
+        given = () if condition is None else (condition.examples(limit, dtype, device),)
+        self._call = RowCaller(partial(_checked, velocity), (x, t, *given), limit)  # no cycle: it is freed when let go
 
     @property
     def deterministic(self) -> bool:
@@ -101,7 +114,7 @@ class RowStable:
         Args:
             x: states.
             t: times, in the dtype of x.
-            condition: one row a state, or None.
+            condition: one row a state; None is no condition, which is the null of a conditional field.
 
         Raises:
             VelocityError: the arguments or the answer have a wrong shape or type.
@@ -113,7 +126,13 @@ class RowStable:
             )
         if not len(x):
             return torch.empty_like(x)
-        return self._call(x, t) if condition is None else self._call(x, t, condition)
+        if self.condition is None:
+            refuse_condition(condition)
+            return self._call(x, t)
+        if condition is None:
+            condition = self.condition.nulls(len(x), x.dtype, x.device)
+        self.condition.check(condition, len(x), x.dtype)
+        return self._call(x, t, condition)
 
 
 def _checked(velocity: VelocityField, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:

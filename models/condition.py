@@ -1,0 +1,204 @@
+"""What a model can be conditioned on: a class label or a vector; and its null, which stands for "no condition".
+
+A conditional velocity takes one condition a row: labels (rows,) int64, or vectors (rows, width) in the dtype of the
+states. The null is the label `classes`, or a vector of NaN (no finite vector could be told from a real one); networks
+learn it by condition dropout, and guidance needs it (see `models.guidance`).
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+from models.velocity import VelocityError
+
+Device = torch.device | str
+
+
+class ConditionError(VelocityError):
+    """A condition is of the wrong kind, shape, type or size."""
+
+
+class _Condition(BaseModel):
+    """What both kinds have.
+
+    Attributes:
+        null: whether the null was trained, so that the model also samples without a condition and can be guided.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    null: bool = True
+
+    def _refuse_null(self) -> None:
+        if not self.null:
+            raise ConditionError("condition is missing; this model was trained without a null and needs one every time")
+
+
+class LabelCondition(_Condition):
+    """A class label from 0 to classes - 1.
+
+    Attributes:
+        classes: how many classes there are.
+        names: a name for each, or None.
+    """
+
+    kind: Literal["label"] = "label"
+    classes: int = Field(ge=1, le=1 << 20)
+    names: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Self:
+        if self.names is not None and not len(set(self.names)) == len(self.names) == self.classes:
+            raise ValueError(
+                f"names are {len(self.names)}, {len(set(self.names))} of them different; needed: {self.classes}"
+            )
+        return self
+
+    def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
+        """The null for `rows` rows, (rows,); a ConditionError if it was not trained."""
+        self._refuse_null()
+        return torch.full((rows,), self.classes, dtype=torch.int64, device=device)
+
+    def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
+        """All labels in turn, (rows,), with the null if there is one: to measure and probe a network with."""
+        return torch.arange(rows, device=device) % (self.classes + self.null)
+
+    def check(self, condition: Tensor, rows: int, dtype: torch.dtype) -> None:
+        """Raise a ConditionError unless `condition` has the shape and type of labels for `rows` rows."""
+        if condition.shape != (rows,) or condition.dtype != torch.int64:
+            raise ConditionError(
+                f"condition is {condition.dtype} of shape {tuple(condition.shape)}; this model takes class labels, "
+                f"torch.int64 of shape ({rows},)"
+            )
+
+    def tensor(self, value: Any, rows: int, dtype: torch.dtype) -> Tensor:
+        """Labels (rows,) from what a user wrote: one label or name for all rows, or a list of one a row.
+
+        Raises:
+            ConditionError: it is something else, or a label that there is not.
+        """
+        if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
+            return torch.full((rows,), self._label(value))
+        if len(value) != rows:
+            raise ConditionError(
+                f"condition has {len(value)} labels; give one for all samples, or {rows}, one for each"
+            )
+        return torch.tensor([self._label(item) for item in value], dtype=torch.int64)
+
+    def _label(self, value: Any) -> int:
+        if isinstance(value, str) and self.names and value in self.names:
+            return self.names.index(value)
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < self.classes:
+            raise ConditionError(f"condition is {_short(value)}; this model takes a class label, {self._allowed()}")
+        return int(value)
+
+    def _allowed(self) -> str:
+        numbers = f"a whole number from 0 to {self.classes - 1}"
+        if self.names is None:
+            return numbers
+        more = ", ..." if len(self.names) > 10 else ""
+        return f"{numbers} or one of {', '.join(self.names[:10])}{more}"
+
+
+class VectorCondition(_Condition):
+    """A vector of finite numbers.
+
+    Attributes:
+        width: its length.
+    """
+
+    kind: Literal["vector"] = "vector"
+    width: int = Field(ge=1, le=1 << 20)
+
+    def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
+        """The null for `rows` rows, (rows, width); a ConditionError if it was not trained."""
+        self._refuse_null()
+        return torch.full((rows, self.width), torch.nan, dtype=dtype, device=device)
+
+    def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
+        """Vectors (rows, width), every seventh the null if there is one: to measure and probe a network with."""
+        phases = torch.arange(rows * self.width, dtype=torch.float64).reshape(rows, self.width)
+        vectors = phases.sin().to(dtype)
+        if self.null:
+            vectors[6::7] = torch.nan
+        return vectors.to(device)
+
+    def check(self, condition: Tensor, rows: int, dtype: torch.dtype) -> None:
+        """Raise a ConditionError unless `condition` has the shape and type of vectors for `rows` rows."""
+        if condition.shape != (rows, self.width) or condition.dtype != dtype:
+            raise ConditionError(
+                f"condition is {condition.dtype} of shape {tuple(condition.shape)}; this model takes vectors, "
+                f"{dtype} of shape ({rows}, {self.width})"
+            )
+
+    def tensor(self, value: Any, rows: int, dtype: torch.dtype) -> Tensor:
+        """Vectors (rows, width) from what a user wrote: one vector for all rows, or a list of one a row.
+
+        Raises:
+            ConditionError: it is something else, of another length, or not finite.
+        """
+        takes = (
+            f"this model takes a vector of {self.width} finite numbers for all samples, or {rows} of them, one for each"
+        )
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError):  # rows of different lengths
+            raise ConditionError(f"condition is {_short(value)}; {takes}") from None
+        if array.dtype.kind not in "iuf":
+            raise ConditionError(f"condition is {_short(value)}; {takes}")
+        if array.shape not in ((self.width,), (rows, self.width)):
+            raise ConditionError(f"condition has shape {array.shape}; {takes}")
+        vectors = torch.from_numpy(array.astype(np.float64)).to(dtype)
+        if not vectors.isfinite().all():
+            raise ConditionError(f"condition holds numbers that are not finite in {dtype}; {takes}")
+        return vectors.expand(rows, self.width).contiguous()
+
+
+ConditionConfig = Annotated[LabelCondition | VectorCondition, Field(discriminator="kind")]
+"""What a card and an architecture say of the condition; None where there is none."""
+
+
+class ConditionEmbedding(nn.Module):
+    """Turns conditions into vectors of the network's width; the null has a learned one of its own.
+
+    Attributes:
+        config: what is embedded.
+    """
+
+    def __init__(self, config: LabelCondition | VectorCondition, width: int) -> None:
+        super().__init__()
+        self.config = config
+        if isinstance(config, LabelCondition):
+            self.table = nn.Embedding(config.classes + config.null, width)
+        else:
+            self.linear = nn.Linear(config.width, width)
+            if config.null:
+                self.null = nn.Parameter(torch.zeros(width))
+
+    def forward(self, condition: Tensor | None, x: Tensor) -> Tensor:
+        """Embed one condition a row of the states x; None is the null for all.
+
+        Returns:
+            (rows, width)
+
+        Raises:
+            ConditionError: wrong shape or type, or None for a model whose null was not trained.
+        """
+        if condition is None:
+            condition = self.config.nulls(len(x), x.dtype, x.device)
+        self.config.check(condition, len(x), x.dtype)
+        if isinstance(self.config, LabelCondition):
+            return self.table(condition)
+        if not self.config.null:
+            return self.linear(condition)
+        missing = condition.isnan().any(1, keepdim=True)
+        return torch.where(missing, self.null, self.linear(condition.masked_fill(missing, 0.0)))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,86 @@
+import pytest
+import torch
+from torch import Tensor
+
+from models.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
+from models.condition import ConditionError, LabelCondition
+from models.guidance import Guided, network_rows
+from models.noise import noise
+from models.velocity import RowStable
+from solvers import integrate
+
+FIELD = Mixture(MixtureConfig(components=3, conditional=True))
+LABELS = LabelCondition(classes=3)
+
+
+def rows(count: int) -> tuple[Tensor, Tensor, Tensor]:
+    x = noise(1, 0, count, (2,), torch.float64)
+    return x, torch.linspace(0.1, 0.9, count, dtype=torch.float64), torch.arange(count) % 3
+
+
+def test_guidance_is_the_formula_for_each_row():
+    x, t, labels = rows(7)
+    g = torch.tensor([0.0, 1.0, 2.0, -1.0, 1.0, 0.0, 3.5], dtype=torch.float64)
+    found = Guided(FIELD, LABELS)(x, t, labels, g)
+    plain, null = FIELD(x, t, labels), FIELD(x, t)
+    torch.testing.assert_close(found, null + g[:, None] * (plain - null))
+    assert torch.equal(found[[1, 4]], plain[[1, 4]])
+    assert torch.equal(found[[0, 5]], null[[0, 5]])
+
+
+def test_a_guided_row_is_two_network_rows_and_others_are_one():
+    stable = RowStable(FIELD, (2,), torch.float64, max_rows=128, condition=LABELS)
+    x, t, labels = rows(5)
+    g = [0.0, 1.0, 2.0, 0.5, 1.0]
+    Guided(stable, LABELS)(x, t, labels, torch.tensor(g))
+    assert stable.live_rows == 7 == sum(network_rows(each) for each in g)
+    Guided(stable, LABELS)(x, t, labels)
+    assert stable.live_rows == 12
+    assert network_rows(None) == 1
+
+
+def test_a_guided_row_has_the_same_bits_whatever_stands_beside_it():
+    guided = Guided(RowStable(FIELD, (2,), torch.float64, max_rows=128, condition=LABELS), LABELS)
+    x, t, labels = rows(100)
+    g = torch.linspace(0, 4, 100)
+    whole = guided(x, t, labels, g)
+    for chosen in ([0], [99], [5, 50, 7], list(range(30, 77))):
+        assert torch.equal(guided(x[chosen], t[chosen], labels[chosen], g[chosen]), whole[chosen])
+
+
+def test_a_lost_row_stays_alone():
+    x, t, labels = rows(4)
+    x[2] = torch.nan
+    found = Guided(FIELD, LABELS)(x, t, labels, torch.full((4,), 2.0))
+    assert found.isfinite().all(1).tolist() == [True, True, False, True]
+
+
+def test_sampling_with_a_label_ends_in_its_component():
+    x0 = noise(0, 0, 200, (2,), torch.float64)
+    labels = torch.ones(200, dtype=torch.int64)
+    field = Guided(FIELD, LABELS)
+    end = integrate(lambda x, t: field(x, t, labels[: len(x)]), x0, solver="rk4", steps=40).x
+    torch.testing.assert_close(end, FIELD.means[1] + 0.3 * x0, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "g", "said"),
+    [(None, torch.ones(3), "without a condition"), (torch.zeros(3, dtype=torch.int64), torch.ones(2), r"shape \(2,\)")],
+)
+def test_what_cannot_be_guided_is_said(labels: Tensor | None, g: Tensor, said: str):
+    x, t, _ = rows(3)
+    with pytest.raises(ConditionError, match=said):
+        Guided(FIELD, LABELS)(x, t, labels, g)
+
+
+def test_guidance_needs_a_trained_null():
+    x, t, labels = rows(3)
+    with pytest.raises(ConditionError, match="trained without a null"):
+        Guided(FIELD, LabelCondition(classes=3, null=False))(x, t, labels, torch.full((3,), 2.0))
+
+
+def test_an_unconditional_mixture_takes_no_label():
+    x, t, labels = rows(3)
+    with pytest.raises(ValueError, match="unconditional"):
+        Mixture()(x, t, labels)
+    assert Gaussian(GaussianConfig()).event_shape == (2,)
