@@ -40,14 +40,15 @@ RUN useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/pathli
  && install -d -o pathline -g pathline /var/lib/pathline/checkpoints /var/lib/pathline/runs
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /opt/pathline /opt/pathline
-# In a container, 127.0.0.1 would be reached by nobody. The last two are what libraries keep for themselves: the home
+# In a container, 127.0.0.1 would be reached by nobody. The last three are what libraries keep for themselves: the home
 # folder is read-only.
 ENV PYTHONPATH=/opt/pathline \
     PYTHONSAFEPATH=1 \
     PATHLINE_HOST=0.0.0.0 \
     PATHLINE_PORT=8000 \
     SCIKIT_LEARN_DATA=/var/lib/pathline/runs/scikit-learn \
-    MPLCONFIGDIR=/tmp/matplotlib
+    MPLCONFIGDIR=/tmp/matplotlib \
+    NUMBA_CACHE_DIR=/tmp/numba
 # The programs' default folders, checkpoints/ and runs/, are relative to this one.
 WORKDIR /var/lib/pathline
 USER 10001:10001

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from solvers.plan import Adaptive, Plan
 from solvers.rows import DEGREE, Rows
 
+_WEIGHTS = ("a", "b", "e", "stiff", "bend")
+
 
 @dataclass
 class Space:
@@ -64,7 +66,7 @@ class Bank:
     """Rows by absolute index, and grid times by absolute index.
 
     Attributes:
-        weights: (5, S, R): the weights a, b, e, stiff and bend of each row.
+        a, b, e, stiff, bend: (R, S) the weights of each row.
         c, used, advance_used, slot, kind, next, restart, fsal, dense: (R,) see `Rows`; `next` and `restart` are
             absolute here, `used` and `advance_used` tell how many leading slots have weights in the query and in the
             advance, and `dense` is the index of the dense output or -1.
@@ -74,7 +76,7 @@ class Bank:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.weights = np.zeros((5, slots, 0))
+        self.a, self.b, self.e, self.stiff, self.bend = (np.zeros((0, slots)) for _ in range(5))
         self.c = np.zeros(0)
         self.used, self.advance_used, self.slot, self.kind = (np.zeros(0, dtype=np.int64) for _ in range(4))
         self.next, self.restart, self.dense = (np.zeros(0, dtype=np.int64) for _ in range(3))
@@ -130,15 +132,12 @@ class Bank:
         count, width = rows.a.shape
         first = self._row_space.take(count)
         size = self._row_space.size
-        missing = size - self.weights.shape[2]
-        if missing > 0:
-            self.weights = np.concatenate([self.weights, np.zeros((5, self.slots, missing))], axis=2)
-        for name in ("c", "used", "advance_used", "slot", "kind", "next", "restart", "dense", "fsal"):
+        for name in (*_WEIGHTS, "c", "used", "advance_used", "slot", "kind", "next", "restart", "dense", "fsal"):
             setattr(self, name, _grown(getattr(self, name), size))
         here = slice(first, first + count)
-        self.weights[:, :, here] = 0.0
-        for k, table in enumerate((rows.a, rows.b, rows.e, rows.stiff, rows.bend)):
-            self.weights[k, :width, here] = table.T
+        for name in _WEIGHTS:
+            getattr(self, name)[here] = 0.0
+            getattr(self, name)[here, :width] = getattr(rows, name)
         self.c[here], self.slot[here], self.kind[here] = rows.c, rows.slot, rows.kind
         for name, table in (("used", rows.a), ("advance_used", rows.b)):
             getattr(self, name)[here] = ((table != 0) * (np.arange(width) + 1)).max(axis=1)

@@ -1,49 +1,43 @@
-"""What the host keeps for each lane: one row of `f` (float64) or `i` (int64) a quantity, one column a lane.
-
-The names are plain integers, as they index arrays several times in each tick.
-"""
+"""What the host keeps for each lane, one record a lane: its clock, its tolerances and whose it is."""
 
 from __future__ import annotations
 
+import numpy as np
 
-class F:
-    """Rows of the float64 array."""
-
-    T = 0  # where the lane stands
-    H = 1  # the step, signed; 0 until the automatic first step is chosen
-    T_NEXT = 2  # where the step ends, exactly
-    T_END = 3
-    SPAN = 4  # length of the whole integration
-    RTOL = 5
-    ATOL = 6
-    Q = 7  # order of the error estimate
-    ALPHA = 8  # controller
-    BETA = 9
-    BEFORE = 10  # error of the last accepted step
-    D1 = 11  # norm of the first velocity, between the two calls of the automatic first step
-    ROWS = 12
-
-
-class I:  # noqa: E742  (the pair F, I reads as float and integer)
-    """Rows of the int64 array."""
-
-    ROW = 0  # next row, absolute in the bank
-    NFE = 1
-    MAX_NFE = 2
-    ATTEMPT = 3  # calls that an attempt takes
-    FIRST = 4  # first time of the grid, absolute in the bank
-    STEP = 5  # time at which the running step ends
-    LAST = 6  # last time of the grid
-    TICKET = 7
-    OWNER = 8
-    INDEX = 9
-    STATUS = 10
-    REJECTED = 11  # 1 right after a rejection
-    BAD = 12  # non-finite attempts in a row
-    CUT = 13  # 1 if the step ends the span
-    GROUP = 14  # lanes under one error norm, -1 for a lane on its own
-    LOG = 15  # place in the step log, -1 for plans
-    SAVE = 16  # next time to save at, absolute in the bank
-    SAVE_FIRST = 17
-    SAVE_END = 18
-    ROWS = 19
+LANE = np.dtype(
+    [
+        ("t", np.float64),  # where the lane stands
+        ("h", np.float64),  # the step, signed; 0 until the automatic first step is chosen
+        ("t_next", np.float64),  # where the step ends, exactly
+        ("t_end", np.float64),
+        ("span", np.float64),  # length of the whole integration
+        ("rtol", np.float64),
+        ("atol", np.float64),
+        ("q", np.float64),  # order of the error estimate
+        ("alpha", np.float64),  # controller
+        ("beta", np.float64),
+        ("before", np.float64),  # error of the last accepted step
+        ("d1", np.float64),  # norm of the first velocity, between the two calls of the automatic first step
+        ("row", np.int64),  # next row, absolute in the bank
+        ("done", np.int64),  # the row of the last call
+        ("nfe", np.int64),
+        ("max_nfe", np.int64),
+        ("attempt", np.int64),  # calls that an attempt takes
+        ("first", np.int64),  # first time of the grid, absolute in the bank
+        ("step", np.int64),  # time at which the running step ends
+        ("last", np.int64),  # last time of the grid
+        ("ticket", np.int64),
+        ("owner", np.int64),
+        ("index", np.int64),
+        ("status", np.int64),
+        ("rejected", np.int64),  # 1 right after a rejection
+        ("bad", np.int64),  # non-finite attempts in a row
+        ("cut", np.int64),  # 1 if the step ends the span
+        ("group", np.int64),  # lanes under one error norm, -1 for a lane on its own
+        ("log", np.int64),  # place in the step log, -1 for plans
+        ("save", np.int64),  # next time to save at, absolute in the bank
+        ("save_first", np.int64),
+        ("save_end", np.int64),
+    ]
+)
+"""One lane."""

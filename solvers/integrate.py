@@ -12,7 +12,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from solvers.errors import CODES, SolverError, Status, status_of
-from solvers.fields import I
 from solvers.grids import GridSpec
 from solvers.lanes import Lanes
 from solvers.plan import Adaptive, Plan
@@ -91,7 +90,7 @@ def integrate(
         controller=controller, first_step=first_step, max_nfe=max_nfe, t_span=t_span, dtype=x0.dtype,
     )  # fmt: skip
     points = check_save_at(solve, save_at)
-    return integrate_indexed(lambda x, t, _: velocity(x, t), x0, solve, points, progress)
+    return _drive(lambda x, t, _: velocity(x, t), x0, solve, points, progress)
 
 
 def integrate_indexed(
@@ -110,6 +109,16 @@ def integrate_indexed(
         save_at: what `solvers.saving.check_save_at` returned.
         progress: show a progress bar.
     """
+    return _drive(lambda x, t, lanes: velocity(x, t, lanes.index), x0, solve, save_at, progress)
+
+
+def _drive(
+    velocity: Callable[[Tensor, Tensor, Lanes], Tensor],
+    x0: Tensor,
+    solve: Plan | Adaptive,
+    save_at: NDArray[np.float64] | None,
+    progress: bool,
+) -> Solution:
     lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, max(solve.rows.slots, 2))
     lanes.admit([Admission(solve, x0, save_at=save_at)])
     results = _Results(x0, solve, save_at)
@@ -118,7 +127,7 @@ def integrate_indexed(
     with tqdm(total=1.0, disable=not progress, bar_format=bar_format) as bar:
         while len(lanes):
             x, t = lanes.query()
-            results.take(lanes.absorb(checked(velocity(x, t, lanes.i[I.INDEX]), x)), lanes)
+            results.take(lanes.absorb(checked(velocity(x, t, lanes), x)), lanes)
             if progress:
                 bar.n = lanes.progress()
                 bar.update(0)
@@ -154,7 +163,7 @@ class _Results:
         self.saved = None if save_at is None else x0.new_full((n, len(save_at), *x0.shape[1:]), float("nan"))
 
     def take(self, finished: Finished | None, lanes: Lanes) -> None:
-        for part in lanes.take_saved():
+        for part in lanes.take_saved() if lanes.saved else ():
             assert self.saved is not None  # noqa: S101  (lanes save only where save_at was given)
             where = (torch.from_numpy(part.index), torch.from_numpy(part.place))
             self.saved[where] = part.x.reshape(-1, *self.x.shape[1:])

@@ -10,51 +10,53 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.arithmetic import combine, pick
+from solvers.arithmetic import combine
+from solvers.clocks import Index
 from solvers.errors import SolverError
-from solvers.fields import F, I
 from solvers.plan import Adaptive, Plan
 from solvers.records import Saved
 from solvers.rows import DEGREE
 
 if TYPE_CHECKING:
-    from solvers.part import Part
+    from solvers.lanes import Lanes
 
 
-def save_passed(part: Part, some: NDArray[np.int64], after: Tensor, *, dense: bool) -> None:
+def save_passed(lanes: Lanes, index: Index, after: Tensor, *, dense: bool) -> None:
     """Save the states of all save times that a step has passed.
 
     Args:
-        part: lanes at the end of a step, still at its start.
-        some: which of them completed it.
-        after: (D, m) the states at its end, for all lanes of the part.
+        lanes: still at the start of the step.
+        index: (m,) those that completed it.
+        after: (m, D) their states at its end.
         dense: interpolate between the ends; otherwise save times are grid points.
     """
-    f, i, times = part.f, part.i, part.bank.times
+    records, times = lanes.records, lanes.bank.times
     while True:
-        place = i[I.SAVE, some]
-        waiting = place < i[I.SAVE_END, some]
+        chosen = records[index]
+        place = chosen["save"]
         t = times[np.minimum(place, len(times) - 1)]
-        due = waiting & (np.sign(f[F.H, some]) * (t - f[F.T_NEXT, some]) <= 0)
-        if not due.any():
+        passed = np.sign(chosen["h"]) * (t - chosen["t_next"]) <= 0
+        due = np.flatnonzero(passed & (place < chosen["save_end"]))
+        if not len(due):
             return
-        lane, t, place = some[due], t[due], place[due]
-        x = _state_at(part, lane, t, after, dense)
-        part.lanes.saved.append(Saved(i[I.OWNER, lane], i[I.INDEX, lane], place - i[I.SAVE_FIRST, lane], x))
-        i[I.SAVE, lane] = place + 1
+        x = _state_at(lanes, index[due], t[due], after[torch.from_numpy(due).to(after.device)], dense)
+        chosen = chosen[due]
+        lanes.saved.append(Saved(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x))
+        records["save"][index[due]] += 1
 
 
-def _state_at(part: Part, lane: NDArray[np.int64], t: NDArray[np.float64], after: Tensor, dense: bool) -> Tensor:
-    begin, h = part.f[F.T, lane], part.f[F.H, lane]
-    before, after, k = (pick(values, lane) for values in (part.x, after, part.k))
-    at_begin, at_end = (torch.from_numpy(t == end).to(after.device) for end in (begin, part.f[F.T_NEXT, lane]))
+def _state_at(lanes: Lanes, index: Index, t: NDArray[np.float64], after: Tensor, dense: bool) -> Tensor:
+    states, bank, chosen = lanes.states, lanes.bank, lanes.records[index]
+    where = torch.from_numpy(index).to(after.device)
+    before, begin = states.x[where], chosen["t"]
+    at_begin, at_end = (torch.from_numpy(t == end)[:, None].to(after.device) for end in (begin, chosen["t_next"]))
     if not dense:
-        return torch.where(at_begin, before, after).t()
-    curve = part.bank.curves[part.bank.dense[part.row[lane]]]
-    powers = ((t - begin) / h)[:, None, None] ** np.arange(1, DEGREE + 1)
-    weights = (curve * powers).sum(axis=2).T * h
-    inside = before + combine(weights, k)
-    return torch.where(at_end, after, torch.where(at_begin, before, inside)).t()
+        return torch.where(at_begin, before, after)
+    curve = bank.curves[bank.dense[chosen["done"]]]
+    powers = ((t - begin) / chosen["h"])[:, None, None] ** np.arange(1, DEGREE + 1)
+    weights = torch.from_numpy((curve * powers).sum(axis=2) * chosen["h"][:, None]).to(after.device, after.dtype)
+    inside = before + combine(weights, states.k[where])
+    return torch.where(at_end, after, torch.where(at_begin, before, inside))
 
 
 def check_save_at(solve: Plan | Adaptive, save_at: Sequence[float] | None) -> NDArray[np.float64] | None:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.clocks import Index, Numbers, Records
+from solvers.compiled import compiled
+
 COLUMNS = 32
 """Attempts of a lane that are logged in place; a longer history is moved out in blocks of this size."""
 
@@ -63,11 +66,12 @@ class Trace:
             broken: (n,) whether the step after those was tried and gave a state that is not finite.
         """
         attempts = steps if broken is None else steps + broken
-        step = np.concatenate([np.arange(count) for count in attempts]) if len(steps) else np.zeros(0, dtype=np.int64)
+        ends = np.cumsum(attempts)
+        step = np.arange(attempts.sum()) - np.repeat(ends - attempts, attempts)
         values = np.full((len(step), 5), np.nan)
         values[:, 0], values[:, 1], values[:, 3] = times[step], np.diff(times)[step], 1.0
         if broken is not None:
-            last = np.cumsum(attempts)[broken] - 1
+            last = ends[broken] - 1
             values[last, 2], values[last, 3] = np.inf, 0.0
         return cls.build(np.repeat(samples, attempts), values)
 
@@ -95,34 +99,58 @@ class StepLog:
         self._counts[places] = 0
         return places
 
-    def record(self, places: NDArray[np.int64], *columns: NDArray[np.float64] | NDArray[np.bool_]) -> None:
-        """Add one attempt for each place: t, h, error, accepted, stiffness, all (n,)."""
-        counts = self._counts[places]
-        full = places[counts == COLUMNS]
-        if len(full):  # once in COLUMNS attempts of a lane
-            for place in full:
-                self._moved.setdefault(int(place), []).append(self._values[place].copy())
-            self._counts[full] = 0
-            counts = self._counts[places]
-        self._values[places, counts] = np.stack(columns, axis=1)
-        self._counts[places] = counts + 1
+    def record(self, lanes: Records, index: Index, error: Numbers, rho: Numbers) -> None:
+        """Add the attempts of lanes `index` (m,), still at the start of the step; error and rho are (m,)."""
+        if _write(lanes, index, error, rho, self._values, self._counts):
+            for place in lanes["log"][index]:  # once in COLUMNS attempts of a lane
+                if self._counts[place] == COLUMNS:
+                    self._moved.setdefault(int(place), []).append(self._values[place].copy())
+                    self._counts[place] = 0
 
-    def close(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def close(self, lanes: Records) -> tuple[Index, Numbers]:
         """Take the attempts of lanes out and free their places.
 
         Returns:
             (n,) how many each lane had and (sum, 5) their columns, lane by lane.
         """
-        counts = self._counts[places]
-        if self._moved and any(int(place) in self._moved for place in places):
-            blocks: list[NDArray[np.float64]] = []
-            for k, place in enumerate(places):
-                earlier = self._moved.pop(int(place), [])
-                blocks += [*earlier, self._values[place, : counts[k]]]
-                counts[k] += COLUMNS * len(earlier)
+        attempts, values = _read(lanes, self._values, self._counts)
+        places = [place for place in lanes["log"].tolist() if place >= 0]
+        self._free.extend(places)
+        if self._moved and not self._moved.keys().isdisjoint(places):
+            blocks: list[Numbers] = []
+            for k, block in enumerate(np.split(values, np.cumsum(attempts)[:-1])):
+                earlier = self._moved.pop(int(lanes["log"][k]), [])
+                blocks += [*earlier, block]
+                attempts[k] += COLUMNS * len(earlier)
             values = np.concatenate(blocks)
-        else:
-            taken = np.arange(COLUMNS) < counts[:, None]
-            values = self._values[places][taken]
-        self._free.extend(int(place) for place in places)
-        return counts, values
+        return attempts, values
+
+
+@compiled
+def _read(lanes: Records, values: Numbers, counts: Index) -> tuple[Index, Numbers]:
+    """How many rows each lane has in place, and those rows."""
+    attempts = np.zeros(len(lanes), dtype=np.int64)
+    for j in range(len(lanes)):
+        if lanes[j].log >= 0:
+            attempts[j] = counts[lanes[j].log]
+    rows = np.empty((attempts.sum(), values.shape[2]))
+    k = 0
+    for j in range(len(lanes)):
+        for column in range(attempts[j]):
+            rows[k] = values[lanes[j].log, column]
+            k += 1
+    return attempts, rows
+
+
+@compiled
+def _write(lanes: Records, index: Index, error: Numbers, rho: Numbers, values: Numbers, counts: Index) -> bool:
+    """Write one row (t, h, error, accepted, stiffness) for each lane; whether some place is full now."""
+    full = False
+    for m in range(len(index)):
+        lane = lanes[index[m]]
+        row = values[lane.log, counts[lane.log]]
+        row[0], row[1], row[2], row[3] = lane.t, lane.h, error[m], error[m] <= 1
+        row[4] = abs(lane.h) * rho[m] if np.isfinite(rho[m]) else np.nan
+        counts[lane.log] += 1
+        full |= counts[lane.log] == COLUMNS
+    return full

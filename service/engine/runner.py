@@ -18,7 +18,6 @@ from service.engine.device import Device
 from service.engine.job import Job
 from service.engine.pace import Pace
 from solvers.errors import Status
-from solvers.fields import F, I
 from solvers.lanes import Lanes
 from solvers.records import Admission, Finished, Saved
 
@@ -131,7 +130,7 @@ class Arena:
         except Exception as error:  # (whatever a network raises is its requests' fault alone)
             said = self.said(error)
         # Out of the handler: the exception keeps what failed, and its memory, alive.
-        return self._by_halves(x, t, np.concatenate([lanes.i[I.OWNER] for lanes in chosen]), failed, said)
+        return self._by_halves(x, t, np.concatenate([lanes.records["owner"] for lanes in chosen]), failed, said)
 
     def _by_halves(self, x: Tensor, t: Tensor, owner: NDArray[np.int64], failed: dict[int, str], said: str) -> Tensor:
         """Evaluate in ever smaller slices: memory may do for those, and only single rows that fail are given up."""
@@ -182,19 +181,20 @@ class Arena:
         The least t is that of the lane with the smallest share; (0, nan, 0) where none runs.
         """
         lanes = self.lanes[group]
-        mine = lanes.i[I.OWNER] == owner
+        mine = lanes.records["owner"] == owner
         if not mine.any():
             return 0, float("nan"), 0.0
-        share = 1.0 - np.abs(lanes.f[F.T_END, mine] - lanes.f[F.T, mine]) / lanes.f[F.SPAN, mine]
-        return int(lanes.i[I.NFE, mine].max()), float(lanes.f[F.T, mine][share.argmin()]), float(share.sum())
+        share, records = lanes.shares()[mine], lanes.records[mine]
+        return int(records["nfe"].max()), float(records["t"][share.argmin()]), float(share.sum())
 
     def expected_calls(self, group: str) -> dict[int, float]:
         """Owner -> calls that its lanes under error control will have taken in the end, on average, by their pace."""
         lanes = self.lanes[group]
-        share = 1.0 - np.abs(lanes.f[F.T_END] - lanes.f[F.T]) / lanes.f[F.SPAN]
-        told = (lanes.i[I.LOG] >= 0) & (share > _EARLY)
-        owners, member = np.unique(lanes.i[I.OWNER, told], return_inverse=True)
-        calls = np.minimum(lanes.i[I.NFE, told] / share[told], lanes.i[I.MAX_NFE, told])
+        share = lanes.shares()
+        told = (lanes.records["log"] >= 0) & (share > _EARLY)
+        records = lanes.records[told]
+        owners, member = np.unique(records["owner"], return_inverse=True)
+        calls = np.minimum(records["nfe"] / share[told], records["max_nfe"])
         means = np.bincount(member, weights=calls) / np.bincount(member)
         return dict(zip(owners.tolist(), means.tolist(), strict=True))
 

@@ -64,4 +64,4 @@ def test_many_different_plans_do_not_make_the_bank_grow() -> None:
     assert not lanes.bank._grids
     assert not lanes._tickets
     assert len(lanes.log._free) == len(lanes.log._counts)
-    assert (lanes.x.shape, lanes.k.shape) == ((1, 0), (1, 7, 0))
+    assert (lanes.states.x.shape, lanes.states.k.shape) == ((0, 1), (0, 7, 1))

@@ -14,8 +14,7 @@ from tests.solvers.support import decay, ones
 
 def _factor(error: float, name: str = "i", q: int = 4, before: float = 1.0, after_rejection: bool = False) -> float:
     controller = CONTROLLERS[name](q)
-    scaled, alpha, beta, earlier = (np.array([value]) for value in (error, controller.alpha, controller.beta, before))
-    return float(factor(scaled, alpha, beta, earlier, np.array([after_rejection]))[0])
+    return factor(error, controller.alpha, controller.beta, before, after_rejection)
 
 
 @pytest.mark.parametrize(
@@ -47,19 +46,15 @@ def test_extremes() -> None:
     assert _factor(np.inf) == pytest.approx(0.2)
 
 
-def _one(function, *values: float) -> float:
-    return float(function(*(np.array([value]) for value in values))[0])
-
-
 def test_first_step_formula() -> None:
-    assert _one(first_guess, 2.0, 4.0, 1.0) == pytest.approx(0.005)
-    assert _one(first_guess, 0.0, 4.0, 1.0) == 1e-6
-    assert _one(first_guess, 2.0, 0.0, 1.0) == 1e-6
-    assert _one(first_guess, 100.0, 1.0, 0.5) == 0.5
-    assert _one(first_step, 0.005, 4.0, 9.0, 4.0, 1.0) == pytest.approx((0.01 / 9) ** 0.2)
-    assert _one(first_step, 1e-6, 4.0, 9.0, 4.0, 1.0) == pytest.approx(1e-4)
-    assert _one(first_step, 0.5, 0.0, 0.0, 4.0, 1.0) == pytest.approx(5e-4)
-    assert _one(first_step, 0.9, 1e-9, 0.0, 4.0, 0.3) == 0.3
+    assert first_guess(2.0, 4.0, 1.0) == pytest.approx(0.005)
+    assert first_guess(0.0, 4.0, 1.0) == 1e-6
+    assert first_guess(2.0, 0.0, 1.0) == 1e-6
+    assert first_guess(100.0, 1.0, 0.5) == 0.5
+    assert first_step(0.005, 4.0, 9.0, 4.0, 1.0) == pytest.approx((0.01 / 9) ** 0.2)
+    assert first_step(1e-6, 4.0, 9.0, 4.0, 1.0) == pytest.approx(1e-4)
+    assert first_step(0.5, 0.0, 0.0, 4.0, 1.0) == pytest.approx(5e-4)
+    assert first_step(0.9, 1e-9, 0.0, 4.0, 0.3) == 0.3
 
 
 def test_the_default_controller_of_dopri5_is_the_papers() -> None:

@@ -88,6 +88,20 @@ def test_any_mix_gives_what_each_gives_alone(dtype: torch.dtype, jobs: list[Job]
     _check_mix(jobs, gaussian, 3, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 3, 37])
+@given(jobs=JOBS)
+def test_compiled_loops_and_tensor_operations_give_the_same_bits(
+    width: int, dtype: torch.dtype, jobs: list[Job]
+) -> None:
+    admissions = [_admission(job, owner, width, dtype) for owner, job in enumerate(jobs)]
+    host = run(Lanes((width,), dtype, compiled=True), gaussian, admissions)
+    device = run(Lanes((width,), dtype, compiled=False), gaussian, admissions)
+    assert host.keys() == device.keys()
+    for key, end in host.items():
+        _check_same(device, key[0], {key: end})
+
+
 @pytest.fixture(scope="module", params=[torch.float32, torch.float64], ids=["float32", "float64"])
 def network(request: pytest.FixtureRequest) -> RowStable:
     torch.manual_seed(0)
@@ -166,23 +180,26 @@ def _poisoned(x: Tensor, t: Tensor, value: float) -> Tensor:
     return torch.where(bad, value, torch.cat((0 * x[:, :1], gaussian(x[:, 1:], t)), dim=1))
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @given(jobs=JOBS, when=st.sampled_from([-1.0, 0.0, 0.02, 0.5]), place=st.integers(0, 7))
 @settings(max_examples=10)
-def test_a_bad_lane_never_changes_a_bit_of_another(value: float, jobs: list[Job], when: float, place: int) -> None:
+def test_a_bad_lane_never_changes_a_bit_of_another(
+    value: float, compiled: bool, jobs: list[Job], when: float, place: int
+) -> None:
     def velocity(x: Tensor, t: Tensor) -> Tensor:
         return _poisoned(x, t, value)
 
     admissions = [_admission(job, owner, 3, torch.float32) for owner, job in enumerate(jobs)]
     for admission in admissions:
         admission.x0[:, 0] = 9.0
-    healthy = run(Lanes((3,)), velocity, admissions)
+    healthy = run(Lanes((3,), compiled=compiled), velocity, admissions)
     bad = _admission(({"solver": "dopri5"}, (0.0, 1.0), 3, 0), 99, 3, torch.float32)
     bad.x0[:, 0] = when
     fixed = _admission(({"solver": "rk4", "steps": 3}, (0.0, 1.0), 2, 1), 98, 3, torch.float32)
     fixed.x0[:, 0] = when
     mixed = [*admissions[:place], bad, *admissions[place:], fixed]
-    found = run(Lanes((3,)), velocity, mixed)
+    found = run(Lanes((3,), compiled=compiled), velocity, mixed)
     for (owner, index), end in healthy.items():
         _check_same(found, owner, {(owner, index): end})
     assert {found[99, k].status for k in range(3)} == {Status.NON_FINITE}
@@ -204,7 +221,7 @@ def test_a_healthy_lane_in_a_bad_lanes_former_row(healthy: dict[str, Any]) -> No
         finished = lanes.absorb(gaussian(x, t))
     assert finished is not None
     assert finished.owner.tolist() == [0]
-    assert torch.isfinite(lanes.k).all()
+    assert torch.isfinite(lanes.states.k).all()
     newcomer = Admission(resolve(**healthy), torch.ones(2, 2), owner=2)
     found = run(lanes, gaussian, [newcomer])
     alone = run(Lanes((2,)), gaussian, [newcomer])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from solvers import Status, integrate
+from solvers.fields import LANE
 from solvers.trace import COLUMNS, StepLog, Trace
 from tests.solvers.support import decay, gaussian, ones, oscillator
 
@@ -14,17 +15,21 @@ from tests.solvers.support import decay, gaussian, ones, oscillator
 def test_the_log_keeps_histories_longer_than_a_block_apart() -> None:
     log = StepLog()
     places = log.open(3)
+    lanes = np.zeros(3, dtype=LANE)
+    lanes["log"] = places
     for k in range(2 * COLUMNS + 5):
-        some = places if k < 40 else places[1:]
-        log.record(some, *((k + column + 100 * some).astype(np.float64) for column in range(5)))
-    counts, values = log.close(places)
+        index = np.arange(0 if k < 40 else 1, 3)
+        lanes["h"] = k + 1 + 100 * places
+        log.record(lanes, index, np.ones(len(index)), np.zeros(len(index)))
+    counts, values = log.close(lanes)
     assert counts.tolist() == [40, 2 * COLUMNS + 5, 2 * COLUMNS + 5]
     ends = np.cumsum(counts)
     for place, count, part in zip(places, counts, np.split(values, ends[:-1]), strict=True):
         assert part[:, 1].tolist() == [k + 1 + 100 * place for k in range(count)]
     again = log.open(3)
     assert sorted(again) == sorted(places)
-    assert log.close(again)[0].tolist() == [0, 0, 0]
+    lanes["log"] = again
+    assert log.close(lanes)[0].tolist() == [0, 0, 0]
 
 
 def test_a_fixed_trace_is_the_grid() -> None:

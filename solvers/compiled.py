@@ -1,0 +1,43 @@
+"""Compiled loops: plain Python over NumPy arrays, compiled by Numba the first time it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import ParamSpec, TypeVar, cast
+
+import numba
+import numba.core.config
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _cache_folder() -> str:
+    """Where machine code is kept: a folder for this state of the sources.
+
+    Numba looks only at the file that a function stands in, not at what that function calls; so all files of this
+    package enter the folder's name.
+    """
+    here = Path(__file__).parent
+    digest = sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
+    return str(Path(os.environ.get("NUMBA_CACHE_DIR") or here / "__pycache__") / f"compiled-{digest[:16]}")
+
+
+setattr(numba.core.config, "CACHE_DIR", _cache_folder())  # noqa: B010  (type checkers do not know it)
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function of numbers and NumPy arrays.
+
+    Without fast-math, so every operation is rounded as written and in the order written; with NumPy's rules for
+    division by zero; without Python's global lock, so that a server answers while lanes compute. The machine code
+    is kept on disk; where nothing can be written, each process compiles anew.
+    """
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return cast("Callable[P, R]", numba.njit(cache=True, **options)(function))
+    except RuntimeError:  # no folder for the cache
+        return cast("Callable[P, R]", numba.njit(**options)(function))

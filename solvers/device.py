@@ -1,0 +1,100 @@
+"""States on any device and in any floating dtype: the operations of `host` as a constant number of tensor operations.
+
+Every operation is elementwise and rounded as `host` rounds it, in the same order, so that in float32 and float64 on the
+CPU both give the same bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from solvers.arithmetic import combine, finite_lanes, lane_sums
+from solvers.bank import Bank
+from solvers.clocks import Flags, Index, Numbers, Records, next_rows, query_times
+from solvers.states import Attempts, States
+
+
+class DeviceStates(States):
+    """x and K as tensors; the lanes' records stay on the host."""
+
+    def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
+        times = np.empty(len(lanes))
+        query_times(lanes, bank.c, times)
+        t = torch.from_numpy(times).to(self.x.device, self.x.dtype)
+        row = lanes["row"]
+        used = int(bank.used[row].max())
+        if not used:
+            return self.x.clone(), t
+        return self.x + combine(self._like(bank.a[row, :used] * lanes["h"][:, None]), self.k), t
+
+    def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> int:
+        n, slots, width = self.k.shape
+        places = self._index(np.arange(n) * slots + bank.slot[lanes["row"]])
+        self.k.view(n * slots, width).index_copy_(0, places, v)
+        return next_rows(lanes, bank.next, bank.kind, kinds)
+
+    def advance(self, index: Index, lanes: Records, bank: Bank) -> tuple[Tensor, Flags]:
+        x, k = self._pick(index)
+        row = lanes["done"][index]
+        weights = bank.b[row, : int(bank.advance_used[row].max())] * lanes["h"][index, None]
+        after = x + combine(self._like(weights), k)
+        return after, finite_lanes(after)
+
+    def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
+        x, k = self._pick(index)
+        row, h = lanes["done"][index], lanes["h"][index, None]
+        stages = int(bank.slot[row].max()) + 1
+        b, e, stiff, bend = (table[row, :stages] for table in (bank.b, bank.e, bank.stiff, bank.bend))
+        after = x + combine(self._like(b * h), k)
+        wide = after.double()
+        scale = self._scale(index, lanes, torch.maximum(x.double().abs(), wide.abs()))
+        # 0 * after is 0 unless the new state is not finite: then the error must not be finite either.
+        sums = lane_sums((combine(self._like(e * h), k).double() / scale) ** 2 + 0.0 * wide)
+        bent, drift = (lane_sums(combine(self._like(w), k).double() ** 2) for w in (bend, stiff * h))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rho = np.sqrt(bent / drift)
+        unused = torch.arange(k.shape[1], device=k.device) > self._index(bank.slot[row])[:, None]
+        constant = ((k == k[:, :1]).all(dim=2) | unused).all(dim=1)
+        return Attempts(after, sums, rho, constant.cpu().numpy())
+
+    def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
+        x, k = self._pick(index)
+        good = finite_lanes(x) & finite_lanes(k[:, 0])
+        x, v = x.double(), k[:, 0].double()
+        scale = self._scale(index, lanes, x.abs())
+        d0, d1 = (np.where(good, lane_sums((values / scale) ** 2), np.nan) for values in (x, v))
+        return d0, d1
+
+    def change(self, index: Index, lanes: Records) -> Numbers:
+        x, k = self._pick(index)
+        scale = self._scale(index, lanes, x.double().abs())
+        return lane_sums(((k[:, 1] - k[:, 0]).double() / scale) ** 2)
+
+    def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
+        chosen = index[accepted]
+        self.x.index_copy_(0, self._index(chosen), after[self._index(np.flatnonzero(accepted))])
+        carried = chosen[bank.fsal[lanes["done"][chosen]]]
+        if len(carried):
+            where = self._index(carried)
+            self.k[where, 0] = self.k[where, self._index(bank.slot[lanes["done"][carried]])]
+        self.wipe(index[~accepted])
+
+    def _pick(self, index: Index) -> tuple[Tensor, Tensor]:
+        if len(index) == len(self.x):
+            return self.x, self.k
+        chosen = self._index(index)
+        return self.x.index_select(0, chosen), self.k.index_select(0, chosen)
+
+    def _index(self, index: Index) -> Tensor:
+        return torch.from_numpy(index).to(self.x.device)
+
+    def _like(self, weights: NDArray[np.float64]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(weights)).to(self.x.device, self.x.dtype)
+
+    def _scale(self, index: Index, lanes: Records, size: Tensor) -> Tensor:
+        """The error scale atol + rtol |x| (paper eq. dopri-err; Hairer I, II.4 eq. 4.10), (m, D) float64."""
+        atol, rtol = (torch.from_numpy(lanes[name][index, None]).to(size.device) for name in ("atol", "rtol"))
+        return atol + rtol * size
