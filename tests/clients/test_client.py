@@ -195,6 +195,34 @@ def test_a_prefix_and_own_headers_are_kept(service: FakeService) -> None:
     assert service.seen[0]["headers"]["authorization"] == "Bearer k"
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_the_key_is_sent(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATHLINE_API_KEY", "from-environment ")
+    assert kind("http://there")._http.headers["authorization"] == "Bearer from-environment"
+    assert kind("http://there", api_key="given")._http.headers["authorization"] == "Bearer given"
+    assert "authorization" not in kind("http://there", api_key="")._http.headers
+    own = kind("http://there", headers={"Authorization": "Basic x"})
+    assert own._http.headers["authorization"] == "Basic x"
+
+
+@pytest.mark.parametrize("key", ["zwei Wörter", "a b", "line\nbreak", "tab\there"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(key: str) -> None:
+    with pytest.raises(pathline.InvalidKey, match="visible ASCII") as caught:
+        Client("http://there", api_key=key)
+    assert key not in str(caught.value)
+    with pytest.raises(TypeError, match="api_key is a bytes; use a string"):
+        Client("http://there", api_key=b"k")  # type: ignore[arg-type]
+
+
+def test_every_field_of_the_service_can_be_sent() -> None:
+    from pathline._request import COMMON, SampleOptions
+
+    from service.schemas import SampleRequest
+
+    known = {"model", "num_samples", "seed", *COMMON, *SampleOptions.__annotations__}
+    assert known >= set(SampleRequest.model_fields)
+
+
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_a_timeout_out_of_range_is_refused(timeout: float) -> None:
     with pytest.raises(ValueError, match="is not allowed; use seconds above 0"):

@@ -11,7 +11,8 @@ import httpx
 
 from pathline._answer import Answer
 from pathline._compare import Comparison, Spec, compare
-from pathline._core import AGENT, Call, Flow, configured, resume
+from pathline._core import Call, Flow, configured, resume
+from pathline._core import headers as all_headers
 from pathline._info import ModelInfo, SolverInfo
 from pathline._problems import reading, sending
 from pathline._request import Pages, SampleOptions, common, sample_request
@@ -32,6 +33,7 @@ class AsyncClient:
 
     Args:
         base_url: As for `Client`.
+        api_key: As for `Client`.
         timeout: As for `Client`.
         retry: As for `Client`.
         headers: As for `Client`.
@@ -39,13 +41,15 @@ class AsyncClient:
 
     Raises:
         InvalidURL: The URL is no http or https URL.
-        TypeError: The URL is not a string.
+        InvalidKey: The key has characters that no header can carry.
+        TypeError: The URL or the key is not a string.
     """
 
     def __init__(
         self,
         base_url: str | None = None,
         *,
+        api_key: str | None = None,
         timeout: float = 10.0,
         retry: RetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
@@ -53,7 +57,7 @@ class AsyncClient:
     ) -> None:
         self._core = configured(base_url, timeout, retry)
         self._http = httpx.AsyncClient(
-            base_url=self._core.url, headers={"User-Agent": AGENT, **(headers or {})}, transport=transport
+            base_url=self._core.url, headers=all_headers(api_key, headers), transport=transport
         )
 
     @property

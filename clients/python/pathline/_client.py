@@ -11,7 +11,8 @@ import httpx
 
 from pathline._answer import Answer
 from pathline._compare import Comparison, Spec, compare
-from pathline._core import AGENT, Call, Flow, configured, resume
+from pathline._core import Call, Flow, configured, resume
+from pathline._core import headers as all_headers
 from pathline._info import ModelInfo, SolverInfo
 from pathline._problems import reading, sending
 from pathline._request import Pages, SampleOptions, common, sample_request
@@ -30,6 +31,7 @@ class Client:
 
     Args:
         base_url: URL of the service; where left out, ``PATHLINE_URL``, else ``http://127.0.0.1:8000``.
+        api_key: Key of the service, sent as ``Authorization: Bearer``; where left out, ``PATHLINE_API_KEY``, else none.
         timeout: Longest silence of the network in seconds; sampling adds the request's own `timeout_s`.
         retry: When to send a request again; ``RetryPolicy(max_attempts=1)`` turns it off.
         headers: Sent with every request.
@@ -37,22 +39,22 @@ class Client:
 
     Raises:
         InvalidURL: The URL is no http or https URL.
-        TypeError: The URL is not a string.
+        InvalidKey: The key has characters that no header can carry.
+        TypeError: The URL or the key is not a string.
     """
 
     def __init__(
         self,
         base_url: str | None = None,
         *,
+        api_key: str | None = None,
         timeout: float = 10.0,
         retry: RetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._core = configured(base_url, timeout, retry)
-        self._http = httpx.Client(
-            base_url=self._core.url, headers={"User-Agent": AGENT, **(headers or {})}, transport=transport
-        )
+        self._http = httpx.Client(base_url=self._core.url, headers=all_headers(api_key, headers), transport=transport)
 
     @property
     def base_url(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from pathline._problems import problem
 from pathline._request import SampleRequest
 from pathline._result import SampleResult
 from pathline._retry import Attempts, RetryPolicy
-from pathline.errors import InvalidURL, PathlineError, ProtocolError
+from pathline.errors import InvalidKey, InvalidURL, PathlineError, ProtocolError
 
 T = TypeVar("T")
 
@@ -139,6 +139,25 @@ def _expect(answer: Answer, media: str) -> None:
 def resume(flow: Flow[T], outcome: Answer | PathlineError | None) -> Call | Wait:
     """Tell a flow how its last step went and return the next one; StopIteration carries its result."""
     return flow.throw(outcome) if isinstance(outcome, PathlineError) else flow.send(outcome)
+
+
+def headers(api_key: str | None, given: Mapping[str, str] | None) -> dict[str, str]:
+    """Return what is sent with every request: who asks, the key, and what the user adds (which wins).
+
+    Raises:
+        TypeError: The key is not a string.
+        InvalidKey: It holds what no header can carry; the message does not repeat it.
+    """
+    key = os.environ.get("PATHLINE_API_KEY", "") if api_key is None else api_key
+    if not isinstance(key, str):
+        raise TypeError(f"api_key is a {type(key).__name__}; use a string, or None for PATHLINE_API_KEY")
+    key = key.strip()
+    if not all("!" <= letter <= "~" for letter in key):
+        raise InvalidKey(
+            "the API key (api_key or PATHLINE_API_KEY) has a character that no header can carry; use visible ASCII "
+            "without spaces, exactly as whoever runs the service gave it"
+        )
+    return {"User-Agent": AGENT, **({"Authorization": f"Bearer {key}"} if key else {}), **(given or {})}
 
 
 def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Core:

@@ -31,6 +31,7 @@ class SampleOptions(TypedDict, total=False):
         start: Start of a multistep method: ``"ramp"`` or ``"rk"``.
         error_control: ``"sample"`` (each sample its own steps) or ``"batch"`` (one for the request).
         controller: Step-size controller: ``"paper"``, ``"i"`` or ``"pi"``.
+        first_step: Size of the first step of error control; automatic where left out.
         max_nfe: Most velocity evaluations of a sample.
         condition: Class label or vector of a conditional model.
         guidance: Strength of classifier-free guidance.
@@ -41,6 +42,7 @@ class SampleOptions(TypedDict, total=False):
         decode: Whether to turn latent states into data.
         timeout_s: Time limit in seconds, waiting included.
         on_timeout: ``"error"``, or ``"partial"`` for the states reached when the limit passes.
+        priority: ``"interactive"``, or ``"bulk"`` for work that lets others go first.
     """
 
     version: int | None
@@ -49,6 +51,7 @@ class SampleOptions(TypedDict, total=False):
     start: str | None
     error_control: Literal["sample", "batch"]
     controller: str | None
+    first_step: float | None
     max_nfe: int
     condition: Any
     guidance: float | None
@@ -59,6 +62,7 @@ class SampleOptions(TypedDict, total=False):
     decode: bool
     timeout_s: float | None
     on_timeout: Literal["error", "partial"]
+    priority: Literal["interactive", "bulk"]
 
 
 COMMON = ("solver", "steps", "rtol", "atol")

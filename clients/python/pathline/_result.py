@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import numpy as np
+
+from pathline._picture import draw
+
+_SHOWN_POINTS, _SHOWN_PICTURES = 20_000, 64  # that a notebook shows
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,30 @@ class SampleResult:
             f"SampleResult({len(self)} samples of {self.model} v{self.version} by {solver_label(self.solver)}, "
             f"nfe={self.nfe}, status={self.status}, seed={self.seed})"
         )
+
+    def picture(self, most: int | None = None) -> bytes:
+        """Return the samples as a PNG: points in the plane as a scatter plot, pictures as a sheet.
+
+        Args:
+            most: Draw only the first so many.
+
+        Raises:
+            ValueError: Samples of this shape, or so many, cannot be drawn; the message says what can.
+        """
+        return draw(self.samples[:most])
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the picture that a notebook shows, or None where there is none to show."""
+        try:
+            return self.picture(_SHOWN_POINTS if self.samples.shape[1:] == (2,) else _SHOWN_PICTURES)
+        except ValueError:
+            return None
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the summary and the picture."""
+        png = self._repr_png_()
+        image = "" if png is None else f'<img alt="samples" src="data:image/png;base64,{b64encode(png).decode()}">'
+        return f"<pre>{escape(str(self))}</pre>{image}"
 
     def __str__(self) -> str:
         nfe = self.nfe_per_sample

@@ -6,12 +6,14 @@
 
     PathlineError
      +- InvalidURL                     the base URL is not one (also a ValueError)
+     +- InvalidKey                     the API key cannot be sent (also a ValueError)
      +- InvalidValue                   the value cannot be sent, and nothing was (also a ValueError)
      +- APIError                       the service answered with a problem
      |   +- InvalidRequest             422 invalid-request
      |   |   +- BadRequest             400 bad-request
      |   |       +- MalformedJSON      400 malformed-json
-     |   +- Unauthorized               401, 403
+     |   +- Unauthorized               401 unauthorized
+     |   +- Forbidden                  403 forbidden
      |   +- NotFound                   404
      |   |   +- NoSuchRoute            404 no-such-route
      |   |   +- UnknownModel           404 unknown-model
@@ -54,7 +56,9 @@ __all__ = [
     "DeadlineExceeded",
     "Draining",
     "EngineFailed",
+    "Forbidden",
     "IncompleteAnswer",
+    "InvalidKey",
     "InvalidRequest",
     "InvalidURL",
     "InvalidValue",
@@ -95,6 +99,10 @@ class PathlineError(Exception):
 
 class InvalidURL(PathlineError, ValueError):
     """The base URL cannot be used."""
+
+
+class InvalidKey(PathlineError, ValueError):
+    """The API key cannot be sent in a header."""
 
 
 class InvalidValue(PathlineError, ValueError):
@@ -175,9 +183,15 @@ class MalformedJSON(BadRequest):
 
 
 class Unauthorized(APIError):
-    """The key is missing, wrong, or does not allow this."""
+    """The key is missing or wrong; `Client(api_key=...)` and PATHLINE_API_KEY send one."""
 
-    slugs, statuses = ("unauthorized", "forbidden"), (401, 403)
+    slugs, statuses = ("unauthorized",), (401,)
+
+
+class Forbidden(APIError):
+    """This address is closed, or the key does not open it."""
+
+    slugs, statuses = ("forbidden",), (403,)
 
 
 class NotFound(APIError):
