@@ -22,7 +22,9 @@
      |   +- Unsupported
      |   |   +- NotAcceptable          406 not-acceptable
      |   |   +- UnsupportedMediaType   415 unsupported-media-type
+     |   +- SlowRequest         (r)    408 request-timeout
      |   +- TooLarge                   413 body-too-large
+     |   |   +- HeadTooLarge           431 head-too-large
      |   +- Overloaded          (r)    429 overloaded
      |   +- DeadlineExceeded           504 deadline-exceeded
      |   +- ServerError                500 internal-error, and every other 5xx
@@ -57,6 +59,7 @@ __all__ = [
     "Draining",
     "EngineFailed",
     "Forbidden",
+    "HeadTooLarge",
     "IncompleteAnswer",
     "InvalidKey",
     "InvalidRequest",
@@ -74,6 +77,7 @@ __all__ = [
     "ProtocolError",
     "RequestTimeout",
     "ServerError",
+    "SlowRequest",
     "TooLarge",
     "TooManyConnections",
     "TransportError",
@@ -244,6 +248,18 @@ class TooLarge(APIError):
     """The request body is larger than the service allows."""
 
     slugs, statuses = ("body-too-large",), (413,)
+
+
+class HeadTooLarge(TooLarge):
+    """Address and headers of the request are longer than the service allows."""
+
+    slugs, statuses = ("head-too-large",), (431,)
+
+
+class SlowRequest(APIError):
+    """The request did not reach the service in the time it allows."""
+
+    slugs, statuses, retryable = ("request-timeout",), (408,), True
 
 
 class Overloaded(APIError):
