@@ -9,13 +9,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.errors import MEDIA_TYPE, Kind, ProblemError
+from service.connections import protocol
 from service.settings import Settings, StartError
 from service.state import Service
 
@@ -73,7 +71,7 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
     """
     config = uvicorn.Config(
         app,
-        http=_limited(settings.max_connections),
+        http=protocol(settings),
         ws="none",
         log_level="warning",
         access_log=False,
@@ -125,33 +123,3 @@ class _Server(uvicorn.Server):
             # When the engine is empty, uvicorn still waits for answers that are on their way.
             self.should_exit = self._service.engine.active_jobs == 0
         return await super().on_tick(counter)
-
-
-def _limited(most: int) -> type[HttpToolsProtocol]:
-    """Return the HTTP protocol with a limit on open connections; one too many gets a 503 problem and is closed."""
-    problem = ProblemError(
-        Kind.CONNECTIONS, f"{most} connections are open, the limit (PATHLINE_MAX_CONNECTIONS); try again in a second"
-    )
-    content = bytes(problem.response("none").body)
-    refusal = (
-        f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(content)}\r\n"
-        "Retry-After: 1\r\nConnection: close\r\n\r\n"
-    ).encode() + content
-
-    class Limited(HttpToolsProtocol):
-        def connection_made(self, transport: Any) -> None:
-            if len(self.connections) >= most:
-                transport.write(refusal)
-                transport.close()
-                return
-            super().connection_made(transport)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            if self.transport is not None:
-                super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            if self.transport is not None:
-                super().data_received(data)
-
-    return Limited

@@ -1,0 +1,176 @@
+"""Clients that are slow, rude or wrong, against a real process: each is answered or cut off, and nobody else waits."""
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.service.serving import serving
+
+HEAD = b"POST /v1/sample HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+BODY = b'{"model": "moons", "num_samples": 1, "solver": "euler", "steps": 1}'
+WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+_SAVE = {"solver": "euler", "steps": 50, "save_at": [k / 50 for k in range(51)], "trace": "none"}
+_ASK = json.dumps({"model": "moons", "num_samples": 50_000, **_SAVE}).encode()
+LARGE = HEAD + b"Accept: application/x-npz\r\nContent-Length: %d\r\n\r\n" % len(_ASK) + _ASK
+"""An answer of 20 MB: more than the buffers of the system take in."""
+
+
+@pytest.fixture(scope="module")
+def address(repository: Path) -> Iterator[tuple[str, int]]:
+    limits = {"receive_s": "0.6", "send_s": "0.6", "keep_alive_s": "1", "max_header_bytes": "2048"}
+    with serving(repository, **limits) as (url, _):
+        host, port = url.removeprefix("http://").split(":")
+        yield host, int(port)
+
+
+def _ask(address: tuple[str, int], *parts: bytes, pause: float = 0.0) -> tuple[int, dict[str, str], bytes]:
+    """Send parts with pauses between, read until the service closes; status, headers and body of the first answer."""
+    with socket.create_connection(address, 10) as raw:
+        for part in parts:
+            raw.sendall(part)
+            time.sleep(pause)
+        received = b""
+        while part := raw.recv(1 << 16):
+            received += part
+    head, _, body = received.partition(b"\r\n\r\n")
+    if not head:
+        return 0, {}, b""
+    first, *lines = head.decode().split("\r\n")
+    return int(first.split()[1]), dict(line.lower().split(": ", 1) for line in lines), body
+
+
+def _is_problem(answer: tuple[int, dict[str, str], bytes], status: int, slug: str) -> None:
+    found, headers, body = answer
+    assert found == status
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["connection"] == "close"
+    problem = json.loads(body)
+    assert len(body) == int(headers["content-length"])
+    assert (problem["type"], problem["status"]) == (f"/problems/{slug}", status)
+    assert problem["request_id"] == headers["x-request-id"]
+    assert problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /v1/sam",
+        HEAD,
+        HEAD + b"Content-Length: 100\r\n\r\n",
+        HEAD + b"Content-Length: 100\r\n\r\n" + BODY,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+    ],
+)
+def test_half_a_request(address: tuple[str, int], sent: bytes) -> None:
+    begin = time.monotonic()
+    _is_problem(_ask(address, sent), 408, "request-timeout")
+    assert time.monotonic() - begin < 8
+
+
+def test_a_byte_now_and_then_does_not_help(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, 10) as raw:
+        raw.sendall(HEAD)
+        begin = time.monotonic()
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):  # noqa: PT012  (whichever byte finds the connection closed)
+            while time.monotonic() - begin < 8:
+                raw.sendall(b"X")
+                time.sleep(0.1)
+        assert time.monotonic() - begin < 8
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", WHOLE, WHOLE + b"\r\n"])
+def test_an_idle_connection_is_closed(address: tuple[str, int], sent: bytes) -> None:
+    status, _, _ = _ask(address, sent)
+    assert status == (200 if sent.startswith(HEAD) else 0)
+
+
+def test_the_time_of_a_request_begins_anew(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, 10) as raw:
+        for _ in range(4):
+            raw.sendall(WHOLE[:40])
+            time.sleep(0.3)
+            raw.sendall(WHOLE[40:])
+            received = b""
+            while not received.endswith(b"}}"):
+                received += raw.recv(1 << 16)
+            assert received.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"X-Long: " + b"a" * 4096 + b"\r\n\r\n",
+        HEAD + b"X-Long: " + b"a" * 4096,
+        b"GET /" + b"a" * 4096 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        HEAD + b"".join(b"X-%d: 1\r\n" % k for k in range(1000)) + b"\r\n",
+    ],
+)
+def test_a_head_that_is_too_large(address: tuple[str, int], sent: bytes) -> None:
+    _is_problem(_ask(address, sent), 431, "head-too-large")
+    _is_problem(_ask(address, sent[:1000], sent[1000:], pause=0.02), 431, "head-too-large")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"garbage\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS hello
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /livez HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"GET  HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nBad Header: 1\r\n\r\n",
+        HEAD + b"Content-Length: ten\r\n\r\n",
+        HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
+        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_http(address: tuple[str, int], sent: bytes) -> None:
+    _is_problem(_ask(address, sent), 400, "bad-request")
+
+
+def test_garbage_after_a_request_does_not_garble_its_answer(address: tuple[str, int]) -> None:
+    status, _, body = _ask(address, WHOLE, b"garbage\r\n\r\n", pause=0.3)
+    assert status == 200
+    assert body.count(b"HTTP/1.1 400 ") == 1
+
+
+def test_two_requests_in_one_piece(address: tuple[str, int]) -> None:
+    _, _, received = _ask(address, WHOLE + WHOLE)
+    assert received.count(b"HTTP/1.1 200 ") == 1  # besides the first, which is taken apart
+
+
+def test_an_upgrade_that_is_not_offered_is_answered_as_http_1(address: tuple[str, int]) -> None:
+    upgrade = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    assert _ask(address, upgrade)[0] == 200
+
+
+def test_a_client_that_never_reads_is_cut_off(address: tuple[str, int]) -> None:
+    def unfinished() -> float:
+        text = httpx.get(f"http://{address[0]}:{address[1]}/metrics").text
+        return float(next(line.split()[1] for line in text.splitlines() if line.startswith("pathline_active_jobs")))
+
+    with socket.create_connection(address, 10) as raw:
+        raw.sendall(LARGE)
+        first = raw.recv(1)
+        time.sleep(2)
+        received = bytearray(first)
+        with contextlib.suppress(ConnectionResetError):
+            while part := raw.recv(1 << 16):
+                received += part
+        assert received.startswith(b"HTTP/1.1 200 ")
+        assert not received.endswith(b"0\r\n\r\n")
+    _until(lambda: unfinished() == 0)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
