@@ -15,6 +15,7 @@ from importlib.metadata import version as _version
 from pathline._async_client import AsyncClient
 from pathline._client import Client
 from pathline._compare import Comparison, ComparisonRow
+from pathline._events import Completed, Event, Progress, Started, State
 from pathline._info import ModelInfo, SolverInfo
 from pathline._request import SampleOptions
 from pathline._result import Failure, Latency, SampleResult, Trace
@@ -67,11 +68,13 @@ __all__ = [
     "Client",
     "Comparison",
     "ComparisonRow",
+    "Completed",
     "ConnectError",
     "ConnectionLost",
     "DeadlineExceeded",
     "Draining",
     "EngineFailed",
+    "Event",
     "Failure",
     "Forbidden",
     "HeadTooLarge",
@@ -91,6 +94,7 @@ __all__ = [
     "NotReady",
     "Overloaded",
     "PathlineError",
+    "Progress",
     "ProtocolError",
     "RequestTimeout",
     "RetryPolicy",
@@ -99,6 +103,8 @@ __all__ = [
     "ServerError",
     "SlowRequest",
     "SolverInfo",
+    "Started",
+    "State",
     "TooLarge",
     "TooManyConnections",
     "Trace",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 
@@ -19,7 +19,8 @@ class Answer:
         status: HTTP status.
         reason: Reason phrase of the status.
         headers: Its headers; names in any case.
-        content: Its body.
+        content: Its body; empty where it is still to be read.
+        open: The response, where its body is a stream that is still to be read; whoever reads it closes it.
     """
 
     url: str
@@ -27,12 +28,18 @@ class Answer:
     reason: str
     headers: httpx.Headers
     content: bytes
+    open: httpx.Response | None = None
 
     @classmethod
     def of(cls, response: httpx.Response, content: bytes) -> Answer:
         """Return the answer made of a response's head and the bytes of its body."""
         url = str(response.request.url)
         return cls(url, response.status_code, response.reason_phrase, response.headers, content)
+
+    @classmethod
+    def opened(cls, response: httpx.Response) -> Answer:
+        """Return the answer made of a response's head, with its body still to come."""
+        return replace(cls.of(response, b""), open=response)
 
     @property
     def is_success(self) -> bool:

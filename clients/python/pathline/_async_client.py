@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
@@ -13,6 +13,7 @@ from pathline._answer import Answer
 from pathline._compare import Comparison, Spec, compare
 from pathline._core import Call, Flow, configured, resume
 from pathline._core import headers as all_headers
+from pathline._events import Event, Reader
 from pathline._info import ModelInfo, SolverInfo
 from pathline._problems import reading, sending
 from pathline._request import Pages, SampleOptions, common, sample_request
@@ -105,6 +106,36 @@ class AsyncClient:
 
         return drawn()
 
+    def stream(
+        self,
+        model: str,
+        num_samples: int | None = None,
+        *,
+        solver: str | None = None,
+        steps: int | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        seed: SupportsIndex | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> AsyncGenerator[Event, None]:
+        """Draw samples and follow them (``async for``); arguments, events and errors as in `Client.stream`."""
+        request = sample_request(model, num_samples, seed, common(solver, steps, rtol, atol, options))
+
+        async def events() -> AsyncGenerator[Event, None]:
+            answer = await self._run(self._core.stream(request))
+            assert answer.open is not None  # noqa: S101 - what a driver gives for an open stream
+            reader = Reader(answer, request)
+            try:
+                with reading(self.base_url):
+                    async for part in answer.open.aiter_bytes():
+                        for event in reader.feed(part):
+                            yield event
+                reader.close()
+            finally:
+                await answer.open.aclose()
+
+        return events()
+
     async def models(self) -> list[ModelInfo]:
         """Return the models that the service offers."""
         return await self._run(self._core.models())
@@ -160,6 +191,8 @@ class AsyncClient:
         )
         with sending(self.base_url):
             response = await self._http.send(request, stream=True)
+        if call.stream and response.is_success:
+            return Answer.opened(response)
         try:
             with reading(self.base_url):
                 return Answer.of(response, b"".join([part async for part in response.aiter_bytes()]))

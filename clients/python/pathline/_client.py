@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
@@ -13,6 +13,7 @@ from pathline._answer import Answer
 from pathline._compare import Comparison, Spec, compare
 from pathline._core import Call, Flow, configured, resume
 from pathline._core import headers as all_headers
+from pathline._events import Event, Reader
 from pathline._info import ModelInfo, SolverInfo
 from pathline._problems import reading, sending
 from pathline._request import Pages, SampleOptions, common, sample_request
@@ -135,6 +136,55 @@ class Client:
 
         return drawn()
 
+    def stream(
+        self,
+        model: str,
+        num_samples: int | None = None,
+        *,
+        solver: str | None = None,
+        steps: int | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        seed: SupportsIndex | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> Generator[Event, None, None]:
+        """Draw samples and follow them on their way.
+
+        The first event is `Started`, the last `Completed` with the result; between them come `Progress` and, for each
+        time of `save_at`, a `State`. Leaving the loop early (`break`, then `close` of the iterator or its end of life)
+        closes the connection, and the service stops computing.
+
+        Args:
+            model: As for `sample`, like all that follow.
+            num_samples: How many.
+            solver: Name from `solvers`.
+            steps: Number of fixed steps.
+            rtol: Relative tolerance.
+            atol: Absolute tolerance.
+            seed: Integer in [0, 2**63).
+            **options: See `SampleOptions`.
+
+        Raises:
+            PathlineError: See `pathline.errors`; `IncompleteAnswer` when the connection is cut half-way. A stream that
+                has begun is not begun again.
+            TypeError, ValueError: As for `sample`; raised by the call, not by the first event.
+        """
+        request = sample_request(model, num_samples, seed, common(solver, steps, rtol, atol, options))
+
+        def events() -> Generator[Event, None, None]:
+            answer = self._run(self._core.stream(request))
+            assert answer.open is not None  # noqa: S101 - what a driver gives for an open stream
+            reader = Reader(answer, request)
+            try:
+                with reading(self.base_url):
+                    for part in answer.open.iter_bytes():
+                        yield from reader.feed(part)
+                reader.close()
+            finally:
+                answer.open.close()
+
+        return events()
+
     def models(self) -> list[ModelInfo]:
         """Return the models that the service offers."""
         return self._run(self._core.models())
@@ -204,6 +254,8 @@ class Client:
         )
         with sending(self.base_url):
             response = self._http.send(request, stream=True)
+        if call.stream and response.is_success:
+            return Answer.opened(response)
         try:
             with reading(self.base_url):
                 return Answer.of(response, b"".join(response.iter_bytes()))

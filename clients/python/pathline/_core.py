@@ -10,14 +10,14 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
 
-from pathline import _info, _npz
+from pathline import _events, _info, _npz
 from pathline._answer import Answer
 from pathline._problems import problem
 from pathline._request import SampleRequest
@@ -34,13 +34,14 @@ SERVICE_TIMEOUT_S = 30.0  # what the service allows a request that names no time
 
 @dataclass(frozen=True)
 class Call:
-    """One HTTP request: method, path, headers, body, and the longest silence in seconds before the answer."""
+    """One HTTP request: method, path, headers, body, the longest silence in seconds, and whether it is left open."""
 
     method: str
     path: str
     headers: dict[str, str]
     content: bytes | None
     timeout: httpx.Timeout
+    stream: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,18 @@ class Core:
         def parse(answer: Answer) -> SampleResult:
             _expect(answer, _npz.MEDIA_TYPE)
             return _npz.decode(answer.content, request)
+
+        return self._exchange(call, parse)
+
+    def stream(self, request: SampleRequest) -> Flow[Answer]:
+        """Ask for samples as a stream; it begins once the service has taken the request, and is then open."""
+        headers = {"Accept": _events.MEDIA_TYPE, "Cache-Control": "no-store", "Content-Type": "application/json"}
+        allowed = SERVICE_TIMEOUT_S if request.timeout_s is None else float(request.timeout_s)
+        call = replace(self._call("POST", "/v1/sample/stream", headers, request.body, allowed), stream=True)
+
+        def parse(answer: Answer) -> Answer:
+            _expect(answer, _events.MEDIA_TYPE)
+            return answer
 
         return self._exchange(call, parse)
 

@@ -23,7 +23,7 @@ MEDIA_TYPE = "application/x-npz"
 _DEFLATE_LIMIT = 1032  # deflate cannot shrink data further than this, so more is a lie
 _META = (
     *("model", "version", "checkpoint", "seed", "first_index", "deterministic", "solver", "nfe", "status", "failed"),
-    *("latency", "shape", "nfe_per_sample", "trace", "saved", "status_names"),
+    *("latency", "shape", "nfe_per_sample", "trace", "saved", "status_names", "samples"),
 )
 
 
@@ -34,7 +34,8 @@ def decode(content: bytes, request: SampleRequest) -> SampleResult:
         ProtocolError: It is damaged, lacks something, or answers another request.
     """
     try:
-        return _result(_entries(content), request)
+        entries = _entries(content)
+        return result(entries, json.loads(_entry(entries, "meta").tobytes()), request)
     except ProtocolError:
         raise
     except Exception as error:  # whatever damaged bytes bring up in zipfile, zlib, numpy and json
@@ -71,8 +72,12 @@ def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return readers[np.lib.format.read_magic(file)](file)
 
 
-def _result(entries: Mapping[str, np.ndarray], request: SampleRequest) -> SampleResult:
-    meta = json.loads(_entry(entries, "meta").tobytes())
+def result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: SampleRequest) -> SampleResult:
+    """Build a result from the arrays of an answer and the rest of it.
+
+    Raises:
+        ProtocolError: Something is missing, or it answers another request.
+    """
     _check_answers(meta, request)
     samples, nfe, t = (_entry(entries, name) for name in ("samples", "nfe", "t"))
     status = _names(_entry(entries, "status"), meta)

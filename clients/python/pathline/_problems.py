@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -24,14 +24,20 @@ def problem(answer: Answer) -> errors.APIError:
 
     The problem type decides; the status does where the answer is no problem document (a proxy's, for example).
     """
-    document = _document(answer)
+    return problem_of(_document(answer), answer)
+
+
+def problem_of(document: Mapping[str, Any], answer: Answer) -> errors.APIError:
+    """Return the error that a problem document stands for; what it leaves out is told by the answer's head."""
+    given = document.get("status")
+    status = given if isinstance(given, int) and answer.is_success else answer.status
     slug = re.split(r"[/:#]", str(document.get("type", "")))[-1]
-    by_status = errors.BY_STATUS.get(answer.status)
-    fallback = errors.ServerError if answer.status >= 500 else errors.APIError
+    by_status = errors.BY_STATUS.get(status)
+    fallback = errors.ServerError if status >= 500 else errors.APIError
     kind = errors.BY_SLUG.get(slug) or by_status or fallback
     listed = document.get("errors")
     return kind(
-        answer.status,
+        status,
         str(document.get("detail") or "") or _undocumented(answer),
         title=str(document.get("title") or answer.reason),
         type=str(document.get("type") or ""),

@@ -79,6 +79,7 @@ class SampleRequest:
         seed: The seed, drawn here where none was given.
         first_index: Index of the first sample in the seed's stream.
         timeout_s: Time limit asked of the service in seconds, or None for its default.
+        t_end: Where the samples end.
         body: The JSON body.
     """
 
@@ -87,6 +88,7 @@ class SampleRequest:
     seed: int
     first_index: int
     timeout_s: float | None
+    t_end: float
     body: bytes
 
 
@@ -126,7 +128,9 @@ def sample_request(
         body = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise _fault(document, error) from None
-    return SampleRequest(model, count, chosen, first, fields.get("timeout_s"), body)
+    span = fields.get("t_span")
+    end = span[1] if isinstance(span, list) and len(span) == 2 else 1.0
+    return SampleRequest(model, count, chosen, first, fields.get("timeout_s"), end, body)
 
 
 class Pages:

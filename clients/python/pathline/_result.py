@@ -88,7 +88,7 @@ class SampleResult:
     Attributes:
         samples: The samples, shape (n, *data_shape).
         nfe: Sequential velocity evaluations of the slowest sample.
-        nfe_per_sample: Velocity evaluations of each sample, shape (n,), int64.
+        nfe_per_sample: Velocity evaluations of each sample, shape (n,), int64; -1 in a streamed result.
         status: ``"success"`` when all samples are, else the worst.
         status_per_sample: Status of each sample, shape (n,), strings.
         t: Time that each sample reached, shape (n,), float64.
@@ -167,7 +167,11 @@ class SampleResult:
 
     def __str__(self) -> str:
         nfe = self.nfe_per_sample
-        spread = f" (per sample: min {nfe.min()}, mean {nfe.mean():.1f}, max {nfe.max()})" if len(nfe) else ""
+        spread = (
+            f" (per sample: min {nfe.min()}, mean {nfe.mean():.1f}, max {nfe.max()})"
+            if len(nfe) and nfe.min() >= 0
+            else ""
+        )
         lines = [
             f"{self.model} v{self.version}, {solver_label(self.solver)}, seed {self.seed}"
             + (f", from index {self.first_index}" if self.first_index else ""),
