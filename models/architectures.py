@@ -12,7 +12,11 @@ from torch import nn
 
 from models.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
 from models.condition import LabelCondition, VectorCondition
+from models.program import Program, ProgramConfig
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+
+PROGRAM = "program"
+"""The architecture of imported programs; a service serves them only if a setting allows it."""
 
 
 class ArchitectureError(ValueError):
@@ -34,6 +38,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "residual_mlp": Architecture(ResidualMLPConfig, ResidualMLP),
     "gaussian": Architecture(GaussianConfig, Gaussian),
     "mixture": Architecture(MixtureConfig, Mixture),
+    PROGRAM: Architecture(ProgramConfig, Program),
 }
 
 

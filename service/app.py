@@ -62,7 +62,9 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         if settings.device.startswith("cuda") and not torch.cuda.is_available():
             raise StartError(f"PATHLINE_DEVICE={settings.device}, but torch finds no CUDA device; use cpu or auto")
         engine = RealEngine(settings, observer=metrics)
-    models = Models(settings.models_dir, engine, settings.max_model_bytes, metrics.model_is_loaded)
+    models = Models(
+        settings.models_dir, engine, settings.max_model_bytes, metrics.model_is_loaded, settings.allow_programs
+    )
     return Service(settings, engine, models, metrics)
 
 

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import torch
 
+from models.architectures import PROGRAM
 from models.card import DTYPES
 from models.checkpoint import Card, Checkpoint
 from models.noise import noise
@@ -47,6 +48,9 @@ class Served:
     def describe(self) -> dict[str, Any]:
         """Return what ``GET /v1/models/{name}`` shows of this version."""
         card = self.card.model_dump(mode="json")
+        if self.card.architecture.name == PROGRAM:  # thousands of steps help nobody
+            config = card["architecture"]["config"]
+            config["steps"], config["tensors"] = len(config["steps"]), len(config["tensors"])
         return {"version": self.version, "checkpoint": self.digest, "deterministic": self.deterministic, "card": card}
 
     @classmethod

@@ -100,6 +100,9 @@ class Settings(BaseSettings):
     max_model_bytes: int = Field(
         default=0, ge=0, description="bytes of weights in memory, beyond it the least recently used give way: 0 for any"
     )
+    allow_programs: bool = Field(
+        default=False, description="serve models that were imported as torch.export programs: true or false"
+    )
     receive_s: Seconds = Field(
         default=60.0, description="time for a client to send a request, head and body: seconds above 0"
     )

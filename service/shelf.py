@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import CheckpointError, load
+from models.architectures import PROGRAM
+from models.checkpoint import CheckpointError, load, read_card
 from models.repository import Repository, RepositoryError, Signature, UnknownModel
 from service.errors import Kind, ProblemError
 from service.memory import give_way
@@ -44,6 +45,7 @@ class Models:
         engine: Engine,
         max_bytes: int = 0,
         notify: Callable[[str, int, bool], None] = lambda name, version, loaded: None,
+        allow_programs: bool = False,
     ) -> None:
         """Look whether there is a repository.
 
@@ -51,12 +53,14 @@ class Models:
             root: the repository.
             engine: what solves.
             max_bytes: bytes of weights in memory; beyond it the least recently used are unloaded. 0 for any number.
+            allow_programs: whether imported programs are served.
             notify: told (name, version, whether it is loaded now) of each change.
 
         Raises:
             StartError: the repository is missing or cannot be read.
         """
         self._engine, self._max_bytes, self._notify = engine, max_bytes, notify
+        self._allow_programs = allow_programs
         self._lock = threading.RLock()
         self._stock: dict[str, Stock] = {}
         self._used: dict[tuple[str, int], float] = {}
@@ -237,6 +241,8 @@ class Models:
             signature = self._repository.signature(name, version)
             folder = self._repository.resolve(name, version)
             self._make_room(name, version, self._repository.weight_bytes(name, version), changes)
+            if read_card(folder).architecture.name == PROGRAM and not self._allow_programs:
+                raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
             checkpoint = load(folder, self._engine.device)
             loaded = self._engine.load(name, version, checkpoint)
             served = Served.of(name, version, checkpoint, loaded.deterministic)

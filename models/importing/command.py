@@ -2,13 +2,17 @@
 
 import argparse
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from models.importing.checking import look
 from models.importing.files import ForeignError
-from models.importing.weights import Declared, import_weights
+from models.importing.weights import Declared, Imported, import_program, import_weights
+
+ALLOW = "PATHLINE_ALLOW_PROGRAMS"
+"""The setting that allows programs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", type=int, help="version to save as (default: the next)")
     parser.add_argument("--architecture", help="residual_mlp, unet, ...: whose weights these are")
     parser.add_argument("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
+    parser.add_argument("--program", action="store_true", help="the file is a program of torch.export (.pt2)")
+    parser.add_argument("--event-shape", type=_shape, help="shape that one state of the program must have: 1x28x28")
     parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, where the file has both")
     parser.add_argument("--noise-at", type=int, choices=(0, 1), help="end of the network's time with noise")
     parser.add_argument("--time-scale", type=float, help="what the network's time runs to: 1, or 1000")
@@ -38,9 +44,32 @@ def run(options: argparse.Namespace) -> int:
     wanted = {"data_shape": options.data_shape, "clip": options.clip}
     decoder = {name: value for name, value in wanted.items() if value is not None}
     declared = Declared(options.noise_at, options.time_scale, options.sign)
+    take = _program if options.program else _weights
+    imported = take(options, declared, decoder)
+    print(*imported.said, f"saved: {imported.path}", sep="\n")
+    if options.check:
+        print(*look(imported.path), sep="\n")
+    return 0
+
+
+def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:
+    if os.environ.get(ALLOW, "").lower() not in ("1", "true", "yes", "on"):
+        raise ForeignError(f"programs are off; set {ALLOW}=true to import them, and to serve them")
+    return import_program(
+        options.file,
+        options.models_dir,
+        options.name,
+        options.event_shape,
+        declared=declared,
+        decoder=decoder,
+        version=options.version,
+    )
+
+
+def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:
     if options.architecture is None:
-        raise ForeignError("--architecture is missing; name the network that these weights are for")
-    imported = import_weights(
+        raise ForeignError("--architecture is missing; name the network that these weights are for, or say --program")
+    return import_weights(
         options.file,
         options.models_dir,
         options.name,
@@ -51,10 +80,6 @@ def run(options: argparse.Namespace) -> int:
         decoder=decoder,
         version=options.version,
     )
-    print(*imported.said, f"saved: {imported.path}", sep="\n")
-    if options.check:
-        print(*look(imported.path), sep="\n")
-    return 0
 
 
 def read_config(text: str) -> dict[str, Any]:

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor, nn
 
-from models.architectures import ArchitectureError, build, event_shape_of
+from models.architectures import PROGRAM, ArchitectureError, build, event_shape_of
 from models.conventions import TimeCard
 from models.decoder import Decoder, DecoderConfig
 from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select
 from models.importing.probe import Probe, probe
+from models.importing.programs import read_program
 from models.saving import save
 from models.weights import first_line
 
@@ -90,21 +92,69 @@ def import_weights(
     said = [f"weights: {chosen.matched} tensors, {chosen.which}, under {prefix}"]
     tensors, notes = _usable(str(file), tensors, network.state_dict())
     network.load_state_dict(tensors, assign=True)
+    source: dict[str, JsonValue] = {"imported_from": file.name, "which": chosen.which, "prefix": chosen.prefix}
+    path, told = _store(network, repository, name, source, declared or Declared(), decoder or {}, version)
+    return Imported(path, [*said, *notes, *told])
+
+
+def import_program(
+    file: Path,
+    repository: Path,
+    name: str,
+    event_shape: tuple[int, ...] | None = None,
+    *,
+    declared: Declared | None = None,
+    decoder: Mapping[str, Any] | None = None,
+    version: int | None = None,
+) -> Imported:
+    """Turn a program of `torch.export` into a checkpoint; of its archive data are read, and nothing is run but ATen.
+
+    Args:
+        file: the .pt2 archive of a velocity f(x, t) or f(t, x) with a free number of rows.
+        repository, name, declared, decoder, version: see `import_weights`.
+        event_shape: the shape that one state must have; None takes the program's.
+
+    Raises:
+        ForeignError: the archive is none, or holds what a program may not.
+        CheckpointError: the checkpoint cannot be written.
+    """
+    config, tensors, order = read_program(file, event_shape)
+    try:
+        with torch.device("meta"):
+            network = build(PROGRAM, config)
+    except ArchitectureError as error:
+        raise ForeignError(f"{file}: {error}") from None
+    network.load_state_dict({f"data_{key}": tensor for key, tensor in tensors.items()}, assign=True)
+    said = [f"program: {len(config['steps'])} steps, {len(tensors)} tensors, arguments ({order})"]
+    path, told = _store(
+        network, repository, name, {"imported_from": file.name}, declared or Declared(), decoder or {}, version
+    )
+    return Imported(path, [*said, *told])
+
+
+def _store(
+    network: nn.Module,
+    repository: Path,
+    name: str,
+    source: dict[str, JsonValue],
+    declared: Declared,
+    decoder: Mapping[str, Any],
+    version: int | None,
+) -> tuple[Path, list[str]]:
     network.eval().requires_grad_(False)
-    found = probe_network(network)
-    time, told = (declared or Declared()).resolve(found)
+    time, told = declared.resolve(probe_network(network))
     path = save(
         repository,
         name,
         network,
-        make_decoder(event_shape_of(network), decoder or {}),
+        make_decoder(event_shape_of(network), decoder),
         dataset={"name": "imported"},
-        training={"imported_from": file.name, "which": chosen.which, "prefix": chosen.prefix},
+        training=source,
         seed=0,
         version=version,
         time=time,
     )
-    return Imported(path, [*said, *notes, *told])
+    return path, told
 
 
 def probe_network(network: nn.Module) -> Probe:

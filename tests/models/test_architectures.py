@@ -7,7 +7,9 @@ from models.architectures import ARCHITECTURES, ArchitectureError, build, event_
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_builds_and_answers(name: str) -> None:
-    config = {"dim": 2, "hidden": 8} if name == "residual_mlp" else {}
+    step = {"op": "torch.ops.aten.neg.default", "args": [{"value": "x"}], "out": ["v"]}
+    program = {"event_shape": (2,), "dtype": "float64", "tensors": {}, "steps": [step], "output": "v"}
+    config = {"residual_mlp": {"dim": 2, "hidden": 8}, "program": program}.get(name, {})
     module = build(name, config).double()
     assert name_of(module) == name
     assert isinstance(module.config, ARCHITECTURES[name].config)

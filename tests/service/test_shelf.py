@@ -5,7 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from models.architectures import build
+from models.checkpoint import save
+from models.decoder import Decoder
 from models.repository import RepositoryError
 from service.errors import Kind, ProblemError
 from service.settings import StartError
@@ -277,3 +281,16 @@ def test_links_that_lead_out_are_refused(models: Models, root: Path, tmp_path_fa
             "version": 3,
             "reason": f"moons/3/{what}: leads out of the repository; copy the file here instead",
         }
+
+
+def test_programs_are_served_only_if_a_setting_allows_it(root: Path, engine: Any) -> None:
+    step = {"op": "torch.ops.aten.neg.default", "args": [{"value": "x"}], "out": ["v"]}
+    config = {"event_shape": (3,), "dtype": "float32", "tensors": {}, "steps": [step], "output": "v"}
+    program = build("program", config)
+    save(root, "program", program, Decoder.identity((3,)), dataset={}, training={}, seed=0, dtype=torch.float32)
+    models = Models(root, engine)
+    models.load_all()
+    assert "set PATHLINE_ALLOW_PROGRAMS=true" in models.describe("program")["unavailable"][0]["reason"]
+    allowed = Models(root, engine, allow_programs=True)
+    allowed.load_all()
+    assert allowed.describe("program")["served"][0]["card"]["architecture"]["config"]["steps"] == 1

@@ -1,0 +1,266 @@
+"""From the archive of a `torch.export` program (.pt2) to a program of ours, reading data only.
+
+``torch.export.load`` is never called: it unpickles sample inputs and weights that say so, evaluates the text of
+symbolic sizes and compiles guards. Here only listed members of the archive are opened: the graph as JSON, and
+tensors as plain bytes. Whatever else is in it is left alone.
+"""
+
+import json
+import math
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.importing.files import ForeignError
+from models.operations import OperationError, operation
+from models.program import TENSOR_DTYPES
+
+_MAJOR = 8  # of the schema of torch.export that is understood
+_MOST_JSON = 64 << 20
+_ROWS_NEEDED = 1024
+_SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
+_MEMORY_FORMATS = {1: "contiguous", 2: "channels_last", 4: "preserve"}
+_CHECKS = re.compile(r"torch\.ops\.aten\.(_assert_\w+|sym_constrain_range\w*)\.\w+")  # (they compute nothing)
+_PLAIN = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
+
+
+def read_program(path: Path, event_shape: tuple[int, ...] | None) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+    """Read an exported program.
+
+    Args:
+        path: the archive.
+        event_shape: the shape that one state must have, or None to take what the program says.
+
+    Returns:
+        The config of a `models.program.Program`, its tensors, and the order of its arguments (`x, t` or `t, x`).
+
+    Raises:
+        ForeignError: it is none, or holds something that a program may not; the message says what.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = _Members(path, archive)
+            document = members.json("models/model.json")
+            _check_schema(path, document)
+            return _Reader(path, members, document).read(event_shape)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ForeignError(f"{path}: is no archive of torch.export: {error}") from None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ForeignError(f"{path}: is no program that is understood: {type(error).__name__}: {error}") from None
+
+
+def _check_schema(path: Path, document: Mapping[str, Any]) -> None:
+    major = document["schema_version"]["major"]
+    if major != _MAJOR:
+        raise ForeignError(
+            f"{path}: has schema version {major}; understood is {_MAJOR}: export with torch 2.8 or later"
+        )
+
+
+class _Members:
+    """The members of an archive that may be read, by their path below its folder."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path, self._archive = path, archive
+        roots = {name.split("/", 1)[0] for name in archive.namelist() if name.endswith("/models/model.json")}
+        if len(roots) != 1:
+            raise ForeignError(f"{path}: holds {len(roots)} programs of torch.export; it must be one")
+        self._root = roots.pop()
+
+    def read(self, name: str, most: int) -> bytes:
+        info = self._archive.getinfo(f"{self._root}/{name}")
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > most:
+            raise ForeignError(f"{self.path}: {name} is compressed or has {info.file_size} bytes, over {most}")
+        return self._archive.read(info)
+
+    def json(self, name: str) -> dict[str, Any]:
+        return json.loads(self.read(name, _MOST_JSON))
+
+    def tensor(self, folder: str, entry: Mapping[str, Any], name: str) -> Tensor:
+        """A tensor from its plain bytes."""
+        if entry["use_pickle"] is not False or not re.fullmatch(r"(weight|tensor)_\d+", entry["path_name"]):
+            raise ForeignError(f"{self.path}: tensor {name} is pickled or no plain file; it was not read")
+        meta = entry["tensor_meta"]
+        kind = _SCALAR_TYPES.get(meta["dtype"])
+        if kind is None:
+            raise ForeignError(f"{self.path}: tensor {name} is of a type that is not served; export in float32")
+        shape = [size["as_int"] for size in meta["sizes"]]
+        strides = [stride["as_int"] for stride in meta["strides"]]
+        offset = meta["storage_offset"]["as_int"]
+        dtype = TENSOR_DTYPES[kind]
+        content = bytearray(self.read(f"{folder}/{entry['path_name']}", 1 << 40))
+        flat = torch.frombuffer(content, dtype=dtype) if content else torch.zeros(0, dtype=dtype)
+        last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if min([offset, *shape, *strides], default=0) < 0 or (math.prod(shape) and last >= len(flat)):
+            raise ForeignError(f"{self.path}: tensor {name} of shape {shape} is larger than its {len(content)} bytes")
+        tensor = flat.as_strided(shape, strides, offset).clone() if math.prod(shape) else flat.new_zeros(shape)
+        if not tensor.isfinite().all():
+            raise ForeignError(f"{self.path}: tensor {name} holds numbers that are not finite")
+        return tensor
+
+
+class _Reader:
+    """Turns the JSON of one program into ours."""
+
+    def __init__(self, path: Path, members: _Members, document: Mapping[str, Any]) -> None:
+        self.path, self.members, self.document = path, members, document
+        self.graph = document["graph_module"]["graph"]
+        self.names: dict[str, str] = {}  # theirs -> ours
+        self.tensors: dict[str, Tensor] = {}
+
+    def read(self, event_shape: tuple[int, ...] | None) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+        inputs = self._inputs()
+        order = self._arguments(inputs)
+        output = self._output()
+        shape, dtype = self._rows(order, output, event_shape)
+        steps = [step for number, node in enumerate(self.graph["nodes"]) if (step := self._step(number, node))]
+        stored = {
+            name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+            for name, tensor in self.tensors.items()
+        }
+        config = {"event_shape": list(shape), "dtype": dtype, "tensors": stored, "steps": steps}
+        return config | {"output": self.names[output]}, self.tensors, ", ".join(order)
+
+    def _inputs(self) -> list[str]:
+        """Read the tensors of the graph's inputs; return the names of those that the caller gives."""
+        given: list[str] = []
+        weights = self.members.json("data/weights/model_weights_config.json")["config"]
+        constants = self.members.json("data/constants/model_constants_config.json")["config"]
+        for spec in self.document["graph_module"]["signature"]["input_specs"]:
+            [(kind, content)] = spec.items()
+            if kind == "user_input" and "as_tensor" in content["arg"]:
+                given.append(content["arg"]["as_tensor"]["name"])
+                continue
+            key = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
+            if kind not in key:
+                raise ForeignError(f"{self.path}: has an input of kind {kind}; only tensors may go in")
+            name = content[key[kind]]
+            inside = name in weights and kind != "tensor_constant"
+            table, folder = (weights, "data/weights") if inside else (constants, "data/constants")
+            ours = f"w{len(self.tensors)}"
+            self.tensors[ours] = self.members.tensor(folder, table[name], name)
+            self.names[content["arg"]["name"]] = ours
+        return given
+
+    def _arguments(self, given: list[str]) -> list[str]:
+        """Tell states from times by their dimensions; return `x` and `t` in the order of the arguments."""
+        ranks = [len(self._meta(name)["sizes"]) for name in given]
+        if len(given) != 2 or ranks.count(1) != 1 or 0 in ranks:
+            raise ForeignError(
+                f"{self.path}: takes {len(given)} tensors of {ranks} dimensions; a velocity takes states of two or "
+                "more and times of one: export it as f(x, t) or f(t, x)"
+            )
+        order = ["t" if rank == 1 else "x" for rank in ranks]
+        self.names.update(zip(given, order, strict=True))
+        return order
+
+    def _output(self) -> str:
+        specs, outputs = self.document["graph_module"]["signature"]["output_specs"], self.graph["outputs"]
+        if len(specs) != 1 or "user_output" not in specs[0] or "as_tensor" not in outputs[0]:
+            raise ForeignError(
+                f"{self.path}: answers {len(specs)} values or changes its inputs; a velocity is one tensor"
+            )
+        return outputs[0]["as_tensor"]["name"]
+
+    def _rows(self, order: list[str], output: str, declared: tuple[int, ...] | None) -> tuple[tuple[int, ...], str]:
+        """Check shapes and types: any number of rows, the same in states, times and velocities."""
+        theirs = {ours: name for name, ours in self.names.items()}
+        x, t, v = self._meta(theirs["x"]), self._meta(theirs["t"]), self._meta(output)
+        rows = _symbol(x["sizes"][0])
+        if rows is None or _symbol(t["sizes"][0]) != rows or _symbol(v["sizes"][0]) != rows:
+            raise ForeignError(
+                f"{self.path}: its first dimension is not one free number of rows in states, times and velocities; "
+                "export with dynamic_shapes={'x': {0: Dim('rows')}, 't': {0: Dim('rows')}}"
+            )
+        limits = self.document["range_constraints"].get(rows, {})
+        low, high = limits.get("min_val"), limits.get("max_val")
+        if (low or 0) > 4 or (high is not None and high < _ROWS_NEEDED):
+            raise ForeignError(f"{self.path}: takes {low} to {high} rows; it must take 4 to {_ROWS_NEEDED} or more")
+        shape = tuple(size.get("as_int", 0) for size in x["sizes"][1:])
+        if shape != tuple(size.get("as_int", 0) for size in v["sizes"][1:]) or min(shape) < 1:
+            raise ForeignError(f"{self.path}: answers another shape than that of its states, {list(shape)}")
+        if declared is not None and shape != declared:
+            raise ForeignError(
+                f"{self.path}: its states have the shape {list(shape)}, --event-shape is {list(declared)}"
+            )
+        kinds = {_SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, t, v)}
+        if len(kinds) > 1 or not kinds & {"float32", "float64"}:
+            raise ForeignError(
+                f"{self.path}: states, times and velocities are {', '.join(sorted(kinds))}; export in float32"
+            )
+        return shape, kinds.pop()
+
+    def _meta(self, name: str) -> Mapping[str, Any]:
+        return self.graph["tensor_values"][name]
+
+    def _step(self, number: int, node: Mapping[str, Any]) -> dict[str, Any] | None:
+        target = node["target"]
+        if _CHECKS.fullmatch(target):
+            return None
+        try:
+            operation(target)
+        except OperationError as error:
+            raise ForeignError(f"{self.path}: node {number}: {error}") from None
+        args = [self._value(each["arg"]) for each in node["inputs"] if each.get("kind") != 2]
+        kwargs = {each["name"]: self._value(each["arg"]) for each in node["inputs"] if each.get("kind") == 2}
+        out, single = self._results(node["outputs"], number)
+        return {"op": target, "args": args, "kwargs": kwargs, "out": out, "single": single}
+
+    def _results(self, outputs: list[Mapping[str, Any]], number: int) -> tuple[list[str], bool]:
+        single = len(outputs) == 1 and "as_tensors" not in outputs[0]
+        theirs: list[str] = []
+        for output in outputs:
+            [(kind, content)] = output.items()
+            if kind == "as_tensors":
+                theirs += [each["name"] for each in content]
+            elif kind == "as_tensor":
+                theirs.append(content["name"])
+            elif kind in ("as_sym_int", "as_sym_bool", "as_sym_float"):
+                theirs.append(content["as_name"])
+            else:
+                raise ForeignError(f"{self.path}: node {number} has a result of kind {kind[:40]}")
+        ours = [f"v{number}_{k}" for k in range(len(theirs))]
+        self.names.update(zip(theirs, ours, strict=True))
+        return ours, single
+
+    def _value(self, argument: Mapping[str, Any]) -> Any:
+        [(kind, content)] = argument.items()
+        if kind in _PLAIN:
+            return content
+        if kind == "as_none":
+            return None
+        if kind == "as_tensor":
+            return {"value": self.names[content["name"]]}
+        if kind == "as_tensors":
+            return [{"value": self.names[each["name"]]} for each in content]
+        if kind in ("as_optional_tensor", "as_optional_tensors"):
+            return self._value(content) if kind == "as_optional_tensor" else [self._value(each) for each in content]
+        if kind in ("as_sym_int", "as_sym_float", "as_sym_bool"):
+            return self._number(content)
+        if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
+            return [self._number(each) for each in content]
+        if kind == "as_scalar_type" and content in _SCALAR_TYPES:
+            return {"dtype": _SCALAR_TYPES[content]}
+        if kind == "as_device":
+            return {"device": True}
+        if kind == "as_memory_format" and content in _MEMORY_FORMATS:
+            return {"format": _MEMORY_FORMATS[content]}
+        if kind == "as_layout":
+            return None  # strided, as every tensor here
+        raise ForeignError(f"{self.path}: an argument of kind {kind[:40]} may not be in a program")
+
+    def _number(self, argument: Mapping[str, Any]) -> Any:
+        [(kind, content)] = argument.items()
+        return {"value": self.names[content]} if kind == "as_name" else content
+
+
+def _symbol(size: Mapping[str, Any]) -> str | None:
+    """The name of a free size; its text is matched, never evaluated."""
+    text = size.get("as_expr", {}).get("expr_str", "")
+    found = re.fullmatch(r"Symbol\('(\w+)'(?:, \w+=True)*\)|(\w+)", text)
+    return None if found is None else found.group(1) or found.group(2)

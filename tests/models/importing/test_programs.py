@@ -1,0 +1,307 @@
+"""Exported programs: the same numbers as the network they come from, and nothing but data is read of them."""
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.checkpoint import load
+from models.importing.files import ForeignError
+from models.importing.programs import _SCALAR_TYPES
+from models.importing.weights import import_program
+from models.program import TENSOR_DTYPES
+
+
+class Convolutional(nn.Module):
+    """A small network with what people use: convolutions, norms, attention, an embedding of t, constants."""
+
+    frequencies: Tensor
+    shift: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 8, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 8)
+        self.down = nn.Conv2d(8, 8, 3, stride=2, padding=1)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.time = nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Dropout(0.5), nn.Linear(16, 8))
+        self.last = nn.Conv2d(16, 1, 3, padding=1)
+        self.register_buffer("frequencies", torch.exp(torch.arange(4.0)))
+        self.register_buffer("shift", torch.tensor([3]))
+
+    def forward(self, t: Tensor, x: Tensor) -> Tensor:
+        angles = t[:, None] * self.frequencies
+        h = self.first(x) + self.time(torch.cat((angles.sin(), angles.cos()), 1))[:, :, None, None]
+        low = self.down(torch.nn.functional.silu(self.norm(h)))
+        n, c, height, width = low.shape
+        flat = low.reshape(n, c, height * width).transpose(1, 2)
+        low = low + self.attention(flat, flat, flat, need_weights=False)[0].transpose(1, 2).reshape(n, c, height, width)
+        high = torch.nn.functional.interpolate(low, scale_factor=2.0, mode="nearest")
+        one, two = torch.cat((h, high), 1).chunk(2, dim=1)
+        return self.last(torch.cat((two, one), 1)) * (self.shift - 2)
+
+
+def export(network: nn.Module, arguments: tuple[Tensor, ...], path: Path, dynamic: Any = None) -> Path:
+    rows = torch.export.Dim("rows", min=1, max=8192)
+    shapes = tuple({0: rows} for _ in arguments) if dynamic is None else dynamic
+    program = torch.export.export(network.eval(), arguments, dynamic_shapes=shapes)
+    torch.export.save(program, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def network() -> Convolutional:
+    torch.manual_seed(0)
+    return Convolutional().eval()
+
+
+@pytest.fixture(scope="session")
+def archive(network: Convolutional, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(network, (torch.rand(4), torch.randn(4, 1, 8, 8)), tmp_path_factory.mktemp("program") / "net.pt2")
+
+
+def take(path: Path, root: Path, **arguments: Any) -> Any:
+    return import_program(path, root / "repository", "foreign", **arguments)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 64])
+def test_it_answers_as_the_network_does(network: Convolutional, archive: Path, tmp_path: Path, rows: int) -> None:
+    imported = take(archive, tmp_path, event_shape=(1, 8, 8))
+    assert imported.said[0].endswith("arguments (t, x)")
+    checkpoint = load(imported.path)
+    assert checkpoint.card.event_shape == (1, 8, 8)
+    x, t = torch.randn(rows, 1, 8, 8), torch.rand(rows)
+    with torch.no_grad():
+        torch.testing.assert_close(checkpoint.velocity(x, t), network(t, x), rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, while it decomposes
+def test_decomposed_programs_and_the_other_order(tmp_path: Path) -> None:
+    class Swapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = nn.Sequential(nn.Linear(4, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 3))
+
+        def forward(self, x: Tensor, t: Tensor) -> Tensor:
+            return self.network(torch.cat((x, t[:, None]), 1)) * x.shape[0] / x.shape[0]
+
+    torch.manual_seed(0)
+    plain, x, t = Swapped().eval(), torch.randn(6, 3), torch.rand(6)
+    rows = torch.export.Dim("rows", min=1, max=8192)
+    program = torch.export.export(plain, (x, t), dynamic_shapes=({0: rows}, {0: rows})).run_decompositions({})
+    torch.export.save(program, tmp_path / "net.pt2")
+    imported = take(tmp_path / "net.pt2", tmp_path)
+    assert imported.said[0].endswith("arguments (x, t)")
+    with torch.no_grad():
+        torch.testing.assert_close(load(imported.path).velocity(x, t), plain(x, t))
+
+
+def test_our_numbers_of_types_are_those_of_torch() -> None:
+    from torch._export.serde import schema, serialize
+
+    table = {int(key): str(dtype)[6:] for key, dtype in serialize._SERIALIZE_TO_TORCH_DTYPE.items()}
+    assert all(table[number] == name for number, name in _SCALAR_TYPES.items())
+    assert set(_SCALAR_TYPES.values()) == set(TENSOR_DTYPES)
+    assert schema.SCHEMA_VERSION[0] == 8
+
+
+# What an archive can be made to do. Each of these runs code, or does something like it, in torch.export.load or when
+# the program that it returns is called; here it is refused or passed over, and nothing is run.
+
+
+class Evil:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.target),)
+
+
+Change = Callable[[dict[str, bytes], Path], None]
+
+
+def rewritten(archive: Path, target: Path, change: Change) -> Path:
+    """Change members of an archive, by their names below its folder."""
+    with zipfile.ZipFile(archive) as old:
+        members = {name.split("/", 1)[1]: old.read(name) for name in old.namelist()}
+    change(members, target.parent / "was-run")
+    with zipfile.ZipFile(target, "w") as new:
+        for name, content in members.items():
+            new.writestr(f"net/{name}", content)
+    return target
+
+
+def pickled(content: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def edit(members: dict[str, bytes], name: str, change: Callable[[Any], None]) -> None:
+    document = json.loads(members[name])
+    change(document)
+    members[name] = json.dumps(document).encode()
+
+
+def evil_sample_inputs(members: dict[str, bytes], target: Path) -> None:
+    members["data/sample_inputs/model.pt"] = pickled(Evil(target))
+
+
+def extra_members(members: dict[str, bytes], target: Path) -> None:
+    members["data/constants/custom_obj_0"] = pickle.dumps(Evil(target))
+    members["data/aotinductor/model/evil.so"] = b"\x7fELF"
+    members["../../outside"] = b"x"
+
+
+def evil_guards(members: dict[str, bytes], target: Path) -> None:
+    code = f"__import__('os').mkdir({str(target)!r}) is None"
+    edit(members, "models/model.json", lambda d: d.update(guards_code=[code]))
+
+
+@pytest.mark.parametrize("change", [evil_sample_inputs, extra_members, evil_guards])
+def test_what_is_not_needed_is_not_opened(archive: Path, tmp_path: Path, change: Change) -> None:
+    path = rewritten(archive, tmp_path / "net.pt2", change)
+    assert load(take(path, tmp_path).path).card.event_shape == (1, 8, 8)
+    assert not (tmp_path / "was-run").exists()
+
+
+def pickled_weight(members: dict[str, bytes], target: Path) -> None:
+    def change(document: Any) -> None:
+        entry = next(iter(document["config"].values()))
+        entry["use_pickle"] = True
+        members[f"data/weights/{entry['path_name']}"] = pickled(Evil(target))
+
+    edit(members, "data/weights/model_weights_config.json", change)
+
+
+def weight_elsewhere(members: dict[str, bytes], target: Path) -> None:
+    def change(document: Any) -> None:
+        next(iter(document["config"].values()))["path_name"] = "../../../../etc/passwd"
+
+    edit(members, "data/weights/model_weights_config.json", change)
+
+
+def huge_weight(members: dict[str, bytes], target: Path) -> None:
+    def change(document: Any) -> None:
+        next(iter(document["config"].values()))["tensor_meta"]["sizes"][0] = {"as_int": 1 << 40}
+
+    edit(members, "data/weights/model_weights_config.json", change)
+
+
+def evil_size(members: dict[str, bytes], target: Path) -> None:
+    """Symbolic sizes are text that torch hands to sympify, which evaluates it."""
+    text = f"__import__('os').mkdir({str(target)!r})"
+
+    def change(document: Any) -> None:
+        for meta in document["graph_module"]["graph"]["tensor_values"].values():
+            for size in meta["sizes"]:
+                if "as_expr" in size:
+                    size["as_expr"]["expr_str"] = text
+
+    edit(members, "models/model.json", change)
+
+
+def node(change: Callable[[Any], None]) -> Change:
+    def apply(members: dict[str, bytes], target: Path) -> None:
+        edit(members, "models/model.json", lambda d: change(d["graph_module"]["graph"]["nodes"][0]))
+
+    return apply
+
+
+def target_of(name: str) -> Change:
+    return node(lambda n: n.update(target=name))
+
+
+def argument_of(argument: dict[str, Any]) -> Change:
+    return node(lambda n: n["inputs"][0].update(arg=argument))
+
+
+def custom_object(members: dict[str, bytes], target: Path) -> None:
+    members["data/constants/custom_obj_0"] = pickle.dumps(Evil(target))
+    spec = {"custom_obj": {"arg": {"name": "obj", "class_fqn": "x"}, "custom_obj_name": "obj"}}
+    edit(members, "models/model.json", lambda d: d["graph_module"]["signature"]["input_specs"].insert(0, spec))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (pickled_weight, "is pickled or no plain file; it was not read"),
+        (weight_elsewhere, "is pickled or no plain file; it was not read"),
+        (huge_weight, "is larger than its"),
+        (evil_size, "not one free number of rows"),
+        (custom_object, "has an input of kind custom_obj"),
+        (target_of("os.system"), "'os.system' is not of ATen"),
+        (target_of("torch.ops.aten.from_file.default"), "not among those that a program may use"),
+        (target_of("torch.ops.aten.empty.memory_format"), "not among those that a program may use"),
+        (target_of("torch.ops.aten.rand.default"), "not among those that a program may use"),
+        (target_of("torch.ops.aten.add_.Tensor"), "changes its arguments"),
+        (target_of("torch.ops.aten.nothing.default"), "is unknown to torch"),
+        (target_of("torch.ops.mylib.evil.default"), "is not of ATen"),
+        (target_of("torch.ops.higher_order.cond"), "is not of ATen"),
+        (target_of("torch.ops.aten.add.__class__"), "is unknown to torch"),
+        (target_of("_operator.methodcaller"), "is not of ATen"),
+        (argument_of({"as_graph": {"name": "g", "graph": {}}}), "kind as_graph"),
+        (argument_of({"as_operator": "os.system"}), "kind as_operator"),
+        (argument_of({"as_custom_obj": {"name": "o", "class_fqn": "x"}}), "kind as_custom_obj"),
+        (argument_of({"as_tensor": {"name": "nowhere"}}), "KeyError: 'nowhere'"),
+    ],
+)
+def test_what_may_not_be_in_a_program_is_refused(archive: Path, tmp_path: Path, change: Change, said: str) -> None:
+    path = rewritten(archive, tmp_path / "net.pt2", change)
+    with pytest.raises(ForeignError, match=said):
+        take(path, tmp_path)
+    assert not (tmp_path / "was-run").exists()
+    assert not (tmp_path / "repository").exists()
+
+
+class Flat(nn.Module):
+    def __init__(self, answer: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, x: Tensor, t: Tensor) -> Any:
+        return self.answer(x, t)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda x, t: x[:, :1] * t[:, None], "answers another shape"),
+        (lambda x, t: (x, t), "answers 2 values"),
+        (lambda x, t: x.double(), "float32, float64"),
+        (lambda x, t: x.sum(0, keepdim=True) * t[:1, None], "not one free number of rows"),
+    ],
+)
+def test_programs_that_are_no_velocity(tmp_path: Path, answer: Any, said: str) -> None:
+    path = export(Flat(answer), (torch.randn(4, 3), torch.rand(4)), tmp_path / "net.pt2")
+    with pytest.raises(ForeignError, match=said):
+        take(path, tmp_path)
+
+
+def test_a_fixed_number_of_rows(tmp_path: Path) -> None:
+    path = export(Flat(lambda x, t: x * t[:, None]), (torch.randn(4, 3), torch.rand(4)), tmp_path / "net.pt2", ({}, {}))
+    with pytest.raises(ForeignError, match="not one free number of rows"):
+        take(path, tmp_path)
+
+
+def test_another_event_shape_than_declared(archive: Path, tmp_path: Path) -> None:
+    with pytest.raises(ForeignError, match=r"have the shape \[1, 8, 8\], --event-shape is \[3, 8, 8\]"):
+        take(archive, tmp_path, event_shape=(3, 8, 8))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", bytes(100)])
+def test_no_archive(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "net.pt2").write_bytes(content)
+    with pytest.raises(ForeignError, match=r"no archive of torch\.export"):
+        take(tmp_path / "net.pt2", tmp_path)
+    torch.save({"a": torch.zeros(1)}, tmp_path / "net.pt2")
+    with pytest.raises(ForeignError, match="holds 0 programs"):
+        take(tmp_path / "net.pt2", tmp_path)
