@@ -1,7 +1,6 @@
 """Looking at a checkpoint: a few samples, their mean and spread, and a picture."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -42,8 +41,7 @@ def look(path: Path) -> list[str]:
 
 def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
     card = checkpoint.card
-    condition: Any = card.condition
-    given = None if condition is None else condition.examples(count, checkpoint.dtype)
+    given = None if card.condition is None else card.condition.examples(count, checkpoint.dtype)
     start = noise(0, 0, count, card.event_shape, checkpoint.dtype)
 
     def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

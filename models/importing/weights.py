@@ -9,7 +9,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor, nn
 
-from models.architectures import PROGRAM, ArchitectureError, build, event_shape_of
+from models.architectures import PROGRAM, ArchitectureError, build, condition_of, event_shape_of
 from models.conventions import TimeCard
 from models.decoder import Decoder, DecoderConfig
 from models.importing.files import ForeignError, read_tensors
@@ -164,7 +164,7 @@ def probe_network(network: nn.Module) -> Probe:
         ForeignError: it cannot be evaluated.
     """
     dtype = next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
-    given: Any = getattr(network, "condition", None)
+    given = condition_of(network)
 
     def ask(x: Tensor, t: Tensor) -> Tensor:
         return network(x, t) if given is None else network(x, t, given.examples(len(x), dtype))
