@@ -11,7 +11,7 @@ from benchmarks.solvers.others import LIBRARIES, METHODS
 from benchmarks.solvers.problems import PROBLEMS, Problem
 from benchmarks.solvers.timing import Counted, clock
 
-TOLERANCES = {"dopri5": np.logspace(-3, -9, 9), "tsit5": np.logspace(-3, -9, 9), "bosh3": np.logspace(-2, -6, 7)}
+TOLERANCES = {"dopri5": np.logspace(-3, -9, 49), "tsit5": np.logspace(-3, -9, 49), "bosh3": np.logspace(-2, -6, 33)}
 
 
 @dataclass(frozen=True)

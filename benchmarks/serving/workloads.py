@@ -1,0 +1,65 @@
+"""What the clients ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+Wish = dict[str, object]
+
+FIVE: tuple[Wish, ...] = (
+    {"solver": "euler", "steps": 50},
+    {"solver": "midpoint", "steps": 40},
+    {"solver": "rk4", "steps": 10},
+    {"solver": "rk4", "steps": 20},
+    {"solver": "dopri5", "rtol": 1e-5, "atol": 1e-5},
+)
+
+
+def label(wish: Wish) -> str:
+    """`rk4-20`, or the solver's name under error control."""
+    return f"{wish['solver']}-{wish['steps']}" if "steps" in wish else str(wish["solver"])
+
+
+def _mixed(draw: Random, most: int) -> Wish:
+    return {**draw.choice(FIVE), "num_samples": draw.randint(1, most)}
+
+
+def _own(draw: Random) -> Wish:
+    kind = draw.choice(("euler", "midpoint", "rk4", "dopri5"))
+    if kind == "dopri5":
+        tolerance = 10 ** draw.uniform(-6, -3)
+        return {"solver": kind, "rtol": tolerance, "atol": tolerance, "num_samples": draw.randint(1, 4)}
+    least, most = {"euler": (10, 60), "midpoint": (5, 40), "rk4": (5, 25)}[kind]
+    return {"solver": kind, "steps": draw.randint(least, most), "num_samples": draw.randint(1, 4)}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A stream of requests.
+
+    Attributes:
+        title: for people.
+        clients: how many ask at once, each when its last answer has come.
+        draw: the next request.
+        target: how many times the plain service's rate is to be reached; None for latency only.
+    """
+
+    title: str
+    clients: int
+    draw: Callable[[Random], Wish]
+    target: float | None
+
+
+WORKLOADS = {
+    "a": Workload(
+        "Euler-16, 16 samples, all alike", 32, lambda _: {"solver": "euler", "steps": 16, "num_samples": 16}, 2.2
+    ),
+    "b": Workload("five solvers, 1 to 64 samples", 32, lambda draw: _mixed(draw, 64), 1.7),
+    "c": Workload(
+        "one client, RK4-20, 16 samples", 1, lambda _: {"solver": "rk4", "steps": 20, "num_samples": 16}, None
+    ),
+    "d": Workload("five solvers, 1 to 4 samples", 32, lambda draw: _mixed(draw, 4), 5.0),
+    "e": Workload("own steps or tolerance each, 1 to 4 samples", 32, _own, 6.0),
+}
