@@ -33,8 +33,9 @@ def _overhead(out: Path, arguments: argparse.Namespace) -> str:
 def _rows(out: Path, arguments: argparse.Namespace) -> str:
     found, equal = [], {}
     for name, field in rows.models(arguments.models_dir):
-        mine, equal[name] = rows.measure(name, field)
-        found += mine
+        for samples in rows.SIZES:
+            mine, equal[f"{name}, {samples}"] = rows.measure(name, field, samples)
+            found += mine
     return "## Network rows under error control per sample\n\n" + report.rows(found, equal)
 
 

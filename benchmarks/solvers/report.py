@@ -83,8 +83,8 @@ def rows(found: list[Rows], equal: dict[str, float]) -> str:
         f"Claim: at most 60 % of torchode's rows at tolerance 1e-5 for the same error: {_verdict(holds)} ({shown}).\n\n"
     )
     return text + table(
-        ["model", "solver", "calls", "rows", "error, geometric mean", "error, root mean square"],
-        [[r.model, r.solver, r.calls, r.rows, f"{r.error:.1e}", f"{r.rms:.1e}"] for r in found],
+        ["model", "samples", "solver", "calls", "rows", "error, geometric mean", "error, root mean square"],
+        [[r.model, r.samples, r.solver, r.calls, r.rows, f"{r.error:.1e}", f"{r.rms:.1e}"] for r in found],
     )
 
 

@@ -17,7 +17,7 @@ from benchmarks.solvers.timing import Counted
 from models.analytic import Mixture
 from solvers import integrate
 
-SAMPLES, TOLERANCE = 256, 1e-5
+SIZES, TOLERANCE = (256, 2048), 1e-5
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Rows:
     """
 
     model: str
+    samples: int
     solver: str
     rows: int
     calls: int
@@ -49,29 +50,29 @@ def models(checkpoints: Path) -> Iterator[tuple[str, Field]]:
                 yield f"trained {name}", load(repository.resolve(name)).velocity
 
 
-def _start() -> Tensor:
-    return torch.randn(SAMPLES, 2, generator=torch.Generator().manual_seed(0))
+def _start(samples: int) -> Tensor:
+    return torch.randn(samples, 2, generator=torch.Generator().manual_seed(0))
 
 
 def _solve(model: str, field: Field, solver: str, tolerance: float, exact: Tensor) -> Rows:
-    counted = Counted(field)
+    counted, start = Counted(field), _start(len(exact))
     if solver == "torchode dopri5":
-        x = torchode_(counted, _start(), 1.0, "dopri5", tolerance)
+        x = torchode_(counted, start, 1.0, "dopri5", tolerance)
     else:
-        x = integrate(counted, _start(), rtol=tolerance, atol=tolerance, controller=solver.split()[-1]).x
+        x = integrate(counted, start, rtol=tolerance, atol=tolerance, controller=solver.split()[-1]).x
     error = (x - exact).double().norm(dim=1).clamp_min(1e-9)
     rms = float(error.square().mean().sqrt())
-    return Rows(model, solver, counted.rows, counted.calls, float(error.log().mean().exp()), rms)
+    return Rows(model, len(exact), solver, counted.rows, counted.calls, float(error.log().mean().exp()), rms)
 
 
-def measure(model: str, field: Field) -> tuple[list[Rows], float]:
+def measure(model: str, field: Field, samples: int) -> tuple[list[Rows], float]:
     """Both at the tolerance; and our rows over torchode's for the error that torchode has there.
 
     The latter is read off a line through our solves at seven tolerances, in log-log.
     """
     with torch.no_grad():
         # As exact as float32 allows: a hundredth of the tolerance.
-        exact = integrate(field, _start(), rtol=1e-7, atol=1e-7, controller="i").x
+        exact = integrate(field, _start(samples), rtol=1e-7, atol=1e-7, controller="i").x
         solvers = ("pathline dopri5, paper", "pathline dopri5, i", "torchode dopri5")
         found = [_solve(model, field, solver, TOLERANCE, exact) for solver in solvers]
         sweep = [_solve(model, field, solvers[0], float(tolerance), exact) for tolerance in np.logspace(-5.5, -4, 7)]
