@@ -57,13 +57,16 @@ class Answer:
 def outcome(result: JobResult) -> dict[str, Any]:
     """Return the members that say how it went: `nfe`, `nfe_per_sample`, `network_rows`, `status`, `failed`."""
     nfe, t, status = result.nfe, result.t, result.status
-    bad = np.flatnonzero(status != Status.SUCCESS.value)
-    order = [member.value for member in Status]  # from best to worst
+    good = status == Status.SUCCESS.value
+    worst, bad = Status.SUCCESS.value, []
+    if not good.all():
+        order = [member.value for member in Status]  # from best to worst
+        worst, bad = max(set(status.tolist()), key=order.index), np.flatnonzero(~good)
     return {
         "nfe": int(nfe.max(initial=0)),
         "nfe_per_sample": {"min": int(nfe.min()), "mean": float(nfe.mean()), "max": int(nfe.max())},
         "network_rows": int(result.rows),
-        "status": max(set(status.tolist()), key=order.index),
+        "status": worst,
         "failed": [{"index": int(i), "status": str(status[i]), "t": float(t[i])} for i in bad],
     }
 
@@ -74,17 +77,22 @@ def to_data(x: torch.Tensor, decode: Decode | None) -> Array:
     A row that is not finite becomes NaN throughout, as a decoder that clips would make a number of an infinity.
 
     Args:
-        x: at least one row.
+        x: at least one row, on the CPU; without `decode` the answer may share its memory.
         decode: (rows, *event) -> (rows, *data_shape), each row from its own alone.
 
     Returns:
         (rows, *data_shape), C-contiguous, in the dtype of x.
     """
-    finite = torch.isfinite(x).reshape(len(x), -1).all(1)
-    with torch.inference_mode():
-        data = x.clone() if decode is None else decode(x).clone()
-        data[~finite] = float("nan")
-    return data.contiguous().numpy()
+    states = x.numpy()
+    data = states
+    if decode is not None:
+        with torch.inference_mode():
+            data = decode(x).numpy()
+    finite = np.isfinite(states)
+    if not finite.all():
+        data = data.copy()
+        data[~finite.reshape(len(states), -1).all(1)] = np.nan
+    return np.ascontiguousarray(data)
 
 
 def saved_to_data(saved: torch.Tensor, decode: Decode | None) -> Array:

@@ -12,7 +12,7 @@ from service import errors
 from service.access import CORS, Locked
 from service.engine.engine import Engine as RealEngine
 from service.metrics import Metrics
-from service.middleware import Observe
+from service.middleware import Direct, Observe
 from service.ports import Engine
 from service.routes import admin, catalogue, health, page, sample
 from service.settings import Settings, StartError, load_settings
@@ -48,6 +48,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     for module in (page, sample, catalogue, admin, health):
         app.include_router(module.router)
     errors.install(app)
+    app.add_middleware(Direct, routes=sample.router.routes, endpoint=sample.sample)
     if settings.api_keys:
         app.add_middleware(Locked, settings=settings)
     if settings.cors_origins:

@@ -45,6 +45,12 @@ class Served:
         """The shape of one state."""
         return tuple(self.card.event_shape)
 
+    @property
+    def plain(self) -> bool:
+        """Whether states are data already, so that decoding changes nothing."""
+        decoder = self.card.decoder
+        return decoder.kind == "identity" and decoder.clip is None and decoder.event_shape == decoder.data_shape
+
     def describe(self) -> dict[str, Any]:
         """Return what ``GET /v1/models/{name}`` shows of this version."""
         card = self.card.model_dump(mode="json")

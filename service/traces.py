@@ -44,12 +44,23 @@ def view(level: str, solve: Plan | Adaptive, trace: Trace) -> TraceView | None:
     if level == "full":
         return TraceView({name: getattr(trace, name) for name in COLUMNS})
     if isinstance(solve, Plan):
-        grid = Trace.of_grid(solve.times, np.zeros(1, dtype=np.int64), np.array([len(solve.times) - 1]))
-        return TraceView({name: getattr(grid, name) for name in COLUMNS})
+        return TraceView(_grid(solve.times))
     first = trace.sample == 0
     taken = trace.accepted
     quantiles = _quantiles(trace.t[taken], np.abs(trace.h[taken]), solve.t_span)
     return TraceView({name: getattr(trace, name)[first] for name in COLUMNS}, quantiles)
+
+
+def _grid(times: NDArray[np.float64]) -> dict[str, Array]:
+    """Return the columns of one sample that took every step of a grid."""
+    steps = len(times) - 1
+    return {
+        "sample": np.zeros(steps, dtype=np.int64),
+        "t": times[:-1],
+        "h": np.diff(times),
+        "error": np.full(steps, np.nan),
+        "accepted": np.ones(steps, dtype=bool),
+    }
 
 
 def _quantiles(

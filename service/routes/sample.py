@@ -50,7 +50,7 @@ async def sample(request: Request) -> Response:
 
 
 def _answer(wish: SampleRequest, model: Served, job: Job, result: JobResult, context: Context) -> Answer:
-    decode = model.decode if wish.decode else None
+    decode = model.decode if wish.decode and not model.plain else None
     samples = to_data(result.x, decode)
     head = {
         "model": model.name,
