@@ -14,7 +14,7 @@ from service.engine.engine import Engine as RealEngine
 from service.metrics import Metrics
 from service.middleware import Direct, Observe
 from service.ports import Engine
-from service.routes import admin, catalogue, health, page, sample
+from service.routes import admin, catalogue, health, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.shelf import Models
 from service.state import Service
@@ -45,7 +45,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    for module in (page, sample, catalogue, admin, health):
+    for module in (page, sample, stream, catalogue, admin, health):
         app.include_router(module.router)
     errors.install(app)
     app.add_middleware(Direct, routes=sample.router.routes, endpoint=sample.sample)

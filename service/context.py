@@ -14,13 +14,14 @@ class Context:
     """One request: its id, when it came (`time.perf_counter`), and what the route found out for metrics and headers.
 
     `timings` are seconds by name, shown in ``Server-Timing``. `model` and `solver` stay empty until they are known
-    to exist, so that they can be metric labels.
+    to exist, so that they can be metric labels. `outcome` is set where the status code does not tell how it ended.
     """
 
     request_id: str = field(default_factory=lambda: uuid4().hex)
     started: float = field(default_factory=time.perf_counter)
     model: str = ""
     solver: str = ""
+    outcome: str = ""
     timings: dict[str, float] = field(default_factory=dict)
 
     def elapsed(self) -> float:

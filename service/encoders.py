@@ -71,10 +71,10 @@ def _whole(answer: Answer) -> bytes:
 
 def _in_pieces(answer: Answer) -> Pieces:
     yield orjson.dumps(answer.head)[:-1] + b',"samples":'
-    yield from _states(answer.samples)
+    yield from states_json(answer.samples)
     if answer.saved is not None:
         yield b',"saved":{"t":' + orjson.dumps(answer.save_at) + b',"states":'
-        yield from _states(answer.saved, depth=2)
+        yield from states_json(answer.saved, depth=2)
         yield b"}"
     if answer.trace is not None:
         yield b',"trace":{'
@@ -86,7 +86,7 @@ def _in_pieces(answer: Answer) -> Pieces:
         yield b"}"
 
 
-def _states(states: Array, depth: int = 1) -> Pieces:
+def states_json(states: Array, depth: int = 1) -> Pieces:
     """Yield states (n, *shape), or (n, m, *shape) for a depth of 2, as JSON; a state with a NaN is null."""
     rows = max(1, NUMBERS_A_PIECE * len(states) // max(1, states.size))
     yield b"["

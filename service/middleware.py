@@ -46,7 +46,7 @@ class Observe:
         outcome = CLIENT_GONE
         try:
             await self._run(scope, receive, answer, context)
-            outcome = str(answer.status) if answer.status else CLIENT_GONE
+            outcome = context.outcome or (str(answer.status) if answer.status else CLIENT_GONE)
         finally:
             self._count(scope, context, outcome)
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from starlette.responses import Response
+
 from service.encoders import ENCODERS
 from service.errors import MEDIA_TYPE, Kind
 from service.schemas import ProblemBody, SampleRequest, SampleResponse
@@ -48,3 +50,16 @@ SAMPLE_OPERATION: dict[str, Any] = {
     },
 }
 """Arguments of the route of ``POST /v1/sample``."""
+
+STREAM_OPERATION: dict[str, Any] = {
+    "openapi_extra": SAMPLE_OPERATION["openapi_extra"],
+    "response_class": Response,
+    "responses": {
+        **SAMPLE_OPERATION["responses"],
+        200: {
+            "description": "Server-sent events: start, progress and sample on the way, completed or error at the end",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+    },
+}
+"""Arguments of the route of ``POST /v1/sample/stream``."""

@@ -11,6 +11,8 @@ from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, Jo
 from service.errors import ClientGoneError, Kind, ProblemError
 from service.ports import Engine
 
+REFUSALS = (Overloaded, Draining, DeadlineExceeded, EngineFailed)
+
 
 async def solve(engine: Engine, job: Job, receive: Receive) -> JobResult:
     """Submit a job and wait for its result, or for the client to leave; the body must have been read.
@@ -21,25 +23,40 @@ async def solve(engine: Engine, job: Job, receive: Receive) -> JobResult:
     """
     try:
         return await _solve(engine, job, receive)
-    except Overloaded as error:
-        raise _overloaded(error) from None
-    except Draining:
+    except REFUSALS as error:
+        raise problem_of(error) from None
+
+
+def submit(engine: Engine, job: Job) -> Future[JobResult]:
+    """Submit a job; whoever waits for it must cancel it if the client leaves.
+
+    Raises:
+        ProblemError: 429, 503 or 500, as the engine says.
+    """
+    try:
+        return engine.submit(job)
+    except REFUSALS as error:
+        raise problem_of(error) from None
+
+
+def problem_of(error: Exception) -> ProblemError:
+    """Return one of the engine's exceptions (`REFUSALS`) as a problem."""
+    if isinstance(error, Overloaded):
+        return _overloaded(error)
+    if isinstance(error, Draining):
         detail = "the service is shutting down; send the request to another one"
-        raise ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5) from None
-    except DeadlineExceeded:
-        raise ProblemError(
-            Kind.DEADLINE,
-            "the samples were not done within timeout_s; raise it, ask for less, or set on_timeout to 'partial'",
-        ) from None
-    except EngineFailed as error:
-        raise ProblemError(Kind.ENGINE, f"the engine failed on this request: {error}") from None
+        return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
+    if isinstance(error, DeadlineExceeded):
+        detail = "the samples were not done within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
+        return ProblemError(Kind.DEADLINE, detail)
+    return ProblemError(Kind.ENGINE, f"the engine failed on this request: {error}")
 
 
 async def _solve(engine: Engine, job: Job, receive: Receive) -> JobResult:
     future = engine.submit(job)
     result = asyncio.wrap_future(future)
-    result.add_done_callback(_look_at)
-    gone = asyncio.ensure_future(_until_disconnect(receive))
+    result.add_done_callback(look_at)
+    gone = asyncio.ensure_future(until_disconnect(receive))
     try:
         await asyncio.wait((result, gone), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -53,13 +70,14 @@ async def _solve(engine: Engine, job: Job, receive: Receive) -> JobResult:
     return result.result()
 
 
-async def _until_disconnect(receive: Receive) -> None:
+async def until_disconnect(receive: Receive) -> None:
+    """Wait until the client has closed its connection."""
     with contextlib.suppress(OSError):
         while (await receive())["type"] != "http.disconnect":
             pass
 
 
-def _look_at(future: "asyncio.Future[JobResult] | Future[JobResult]") -> None:
+def look_at(future: "asyncio.Future[JobResult] | Future[JobResult]") -> None:
     """Retrieve the exception of a result that nobody waits for any more, so that none is logged as forgotten."""
     if not future.cancelled():
         future.exception()

@@ -32,6 +32,24 @@ async def sample(request: Request) -> Response:
     """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
     service, context = service_of(request), context_of(request.scope)
     encoder = ENCODERS[choose(request.headers.get("accept"), list(ENCODERS))]
+    wish, model, job = await understand(request, encoder)
+    result = await solve(service.engine, job, request.receive)
+    count(service, context, job, result)
+    if result.x.numel() <= NUMBERS_A_PIECE and len(result.trace) <= NUMBERS_A_PIECE:
+        answer = answer_of(wish, model, job, result, context)
+    else:
+        answer = await asyncio.to_thread(answer_of, wish, model, job, result, context)
+    return await _respond(answer, encoder)
+
+
+async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest, Served, Job]:
+    """Read and check a request: what is wished, the model, and the job for the engine.
+
+    Raises:
+        ProblemError: What is wrong with it.
+        ClientGoneError: The client left before the body was complete.
+    """
+    service, context = service_of(request), context_of(request.scope)
     body = await read_body(request, service.settings.max_body_bytes)
     beside = len(body) > _LARGE_BODY
     wish = await asyncio.to_thread(parse, SampleRequest, body) if beside else parse(SampleRequest, body)
@@ -40,16 +58,11 @@ async def sample(request: Request) -> Response:
     arguments = (wish, model, service.settings, encoder)
     job = await asyncio.to_thread(prepare, *arguments) if beside else prepare(*arguments)
     context.solver = str(job.solve.settings["name"])
-    result = await solve(service.engine, job, request.receive)
-    _count(service, context, job, result)
-    if result.x.numel() <= NUMBERS_A_PIECE and len(result.trace) <= NUMBERS_A_PIECE:
-        answer = _answer(wish, model, job, result, context)
-    else:
-        answer = await asyncio.to_thread(_answer, wish, model, job, result, context)
-    return await _respond(answer, encoder)
+    return wish, model, job
 
 
-def _answer(wish: SampleRequest, model: Served, job: Job, result: JobResult, context: Context) -> Answer:
+def answer_of(wish: SampleRequest, model: Served, job: Job, result: JobResult, context: Context) -> Answer:
+    """Return the answer to a request whose job is done, for any encoder."""
     decode = model.decode if wish.decode and not model.plain else None
     samples = to_data(result.x, decode)
     head = {
@@ -79,7 +92,8 @@ def _answer(wish: SampleRequest, model: Served, job: Job, result: JobResult, con
     )
 
 
-def _count(service: Service, context: Context, job: Job, result: JobResult) -> None:
+def count(service: Service, context: Context, job: Job, result: JobResult) -> None:
+    """Take a finished job into the metrics and the timings of its request."""
     context.timings.update(queue=result.queue_s, solve=result.solve_s, network=result.network_s)
     metrics, name = service.metrics, context.solver
     metrics.solved(context.model, name, result.nfe, result.queue_s, result.solve_s, result.network_s)

@@ -1,0 +1,95 @@
+"""Streams in process: events, errors before and after the start, and a client that leaves or reads slowly."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from service.engine.job import DeadlineExceeded, Overloaded, Progress
+from service.feed import Feed
+from service.routes import stream as route
+
+pytestmark = pytest.mark.anyio
+
+
+def events(text: str) -> list[tuple[str, Any]]:
+    found = []
+    for block in text.split("\n\n"):
+        if block and not block.startswith(":"):
+            name, data = block.split("\n", 1)
+            found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+async def test_events_in_order_and_the_body_of_a_plain_request(running: Any) -> None:
+    body = {"model": "moons", "num_samples": 3, "seed": 5, "solver": "rk4", "steps": 4, "save_at": [0.25, 1.0]}
+    answer = await running.http.post("/v1/sample/stream", json=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    found = events(answer.text)
+    assert [name for name, _ in found] == ["start", "sample", "sample", "progress", "completed"]
+    assert (found[0][1]["seed"], found[0][1]["nfe_bound"]) == (5, 16)
+    assert [state["t"] for _, state in found[1:3]] == [0.25, 1.0]
+    assert found[3][1]["share"] == 1
+    plain = (await running.post(**body)).json()
+    assert {**found[4][1], "latency": 0} == {**plain, "latency": 0}
+    assert [state["states"] for _, state in found[1:3]] == [
+        list(t) for t in zip(*plain["saved"]["states"], strict=True)
+    ]
+
+
+async def test_errors_before_the_start_are_answers_and_later_ones_events(running: Any) -> None:
+    assert (await running.http.post("/v1/sample/stream", json={"model": "none"})).status_code == 404
+    refused = await running.http.post("/v1/sample/stream", json={"model": "moons"}, headers={"Accept": "image/png"})
+    assert refused.status_code == 406
+    running.engine.refuse = Overloaded("the queue is full", 7.2)
+    full = await running.http.post("/v1/sample/stream", json={"model": "moons"})
+    assert (full.status_code, full.headers["Retry-After"]) == (429, "8")
+    running.engine.refuse, running.engine.fail = None, DeadlineExceeded()
+    late = events((await running.http.post("/v1/sample/stream", json={"model": "moons"})).text)
+    assert [name for name, _ in late] == ["start", "error"]
+    assert (late[1][1]["status"], late[1][1]["type"]) == (504, "/problems/deadline-exceeded")
+    assert 'outcome="504",route="/v1/sample/stream"' in (await running.http.get("/metrics")).text
+
+
+async def test_a_quiet_stream_is_kept_alive_and_a_client_that_leaves_ends_its_job(
+    running: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "KEEP_ALIVE_S", 0.01)
+    running.engine.hold = True
+    sent, body = [], json.dumps({"model": "moons"}).encode()
+    enough = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if not sent:
+            return {"type": "http.request", "body": body, "more_body": False}
+        await enough.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+        if len(sent) > 4:
+            enough.set()
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/sample/stream", "raw_path": b"/v1/sample/stream"}
+    scope |= {"headers": headers, "query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1"}
+    app = running.http._transport.app
+    await asyncio.wait_for(app(scope, receive, send), 5)
+    assert b": keep-alive\n\n" in [message.get("body") for message in sent]
+    assert running.engine.cancelled == running.engine.submitted
+    assert 'outcome="client_gone",route="/v1/sample/stream"' in (await running.http.get("/metrics")).text
+
+
+async def test_a_feed_keeps_the_newest_progress_only() -> None:
+    feed = Feed()
+    for k in range(10_000):
+        await asyncio.to_thread(feed.put, Progress(k, 0.0, 0.0, 0)) if k % 5000 == 0 else feed.put(
+            Progress(k, 0.0, 0.0, 0)
+        )
+    assert await feed.wait(1)
+    newest = feed.take()
+    assert newest is not None
+    assert newest.nfe == 9_999
+    assert feed.take() is None
+    assert not await feed.wait(0.01)
