@@ -1,0 +1,166 @@
+"""The models that experiments need, trained once and kept by the hash of their recipe.
+
+The folder is a model repository like any other, so what is trained here can be served, and a model that
+`python -m training fit` made counts as well. One run to the largest number of epochs gives all smaller ones on the way:
+the rate is constant and each random number is a function of the seed and the step, so the weights after k epochs are
+bit for bit those of a run of k epochs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from models.checkpoint import load, save
+from training import published
+from training.config import Recipe
+from training.data import DataSet, prepare
+from training.errors import StateError, Stopped, TrainingError
+from training.files import make_writable
+from training.fit import new_network
+from training.progress import Progress
+from training.signals import StopRequest
+from training.state import RunFolder
+from training.trainer import Hooks, Trainer
+
+_SAVE_EVERY = 30.0  # seconds
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained network with its data.
+
+    Attributes:
+        velocity: the network, in eval mode, float32.
+        data: what it was trained on and is judged against.
+        recipe: how it was trained.
+        path: its checkpoint.
+        loss: mean training loss of its last epoch, None where the card does not say.
+        train_s: seconds spent in training steps up to it.
+    """
+
+    velocity: nn.Module
+    data: DataSet
+    recipe: Recipe
+    path: Path
+    loss: float | None
+    train_s: float
+
+
+class TrainedModels:
+    """Finds or trains models.
+
+    Attributes:
+        folder: the model repository that is written to.
+    """
+
+    def __init__(self, folder: Path, runs: Path, also: Path | None = None, data_dir: Path | None = None) -> None:
+        """Use `folder` and `runs` (the state of unfinished runs); look in the repository `also`, too."""
+        self.folder = folder
+        self._runs = runs
+        self._also = also
+        self._data_dir = data_dir
+        self._data: dict[str, DataSet] = {}
+
+    def get(self, recipe: Recipe) -> Model:
+        """Return the model of a recipe, trained now if need be.
+
+        Raises:
+            TrainingError: the training failed or was stopped.
+        """
+        return self.series(recipe, [recipe.epochs])[0]
+
+    def series(self, recipe: Recipe, epochs: Sequence[int]) -> list[Model]:
+        """Return the models after each of several numbers of epochs, from one run to the largest.
+
+        Raises:
+            TrainingError: the training failed or was stopped.
+        """
+        recipes = [recipe.model_copy(update={"epochs": count}) for count in epochs]
+        missing = [one for one in recipes if self._find(one) is None]
+        if missing:
+            self._train(missing)
+        return [self._load(one) for one in recipes]
+
+    def data(self, recipe: Recipe) -> DataSet:
+        """Return the data set of a recipe, made once."""
+        key = f"{recipe.seed} {recipe.data.model_dump_json()}"
+        if key not in self._data:
+            self._data[key] = prepare(recipe, self._data_dir)
+        return self._data[key]
+
+    def _find(self, recipe: Recipe) -> Path | None:
+        for folder in (self.folder, self._also):
+            found = published.find(folder, recipe.name, recipe.hash) if folder else None
+            if found:
+                return found
+        return None
+
+    def _load(self, recipe: Recipe) -> Model:
+        path = self._find(recipe)
+        if path is None:
+            raise TrainingError(f"{recipe.name}: model {recipe.hash} was removed from {self.folder}; run this again")
+        checkpoint = load(path)
+        record = checkpoint.card.training
+        loss, seconds = record.get("loss"), record.get("train_s")
+        return Model(
+            velocity=checkpoint.velocity,
+            data=self.data(recipe),
+            recipe=recipe,
+            path=path,
+            loss=loss if isinstance(loss, float) else None,
+            train_s=seconds if isinstance(seconds, float) else float("nan"),
+        )
+
+    def _train(self, missing: Sequence[Recipe]) -> None:
+        """Train to the largest number of epochs and publish each missing model when its last epoch is done."""
+        recipe = max(missing, key=lambda one: one.epochs)
+        make_writable(self.folder, "model folder")
+        run = RunFolder(self._runs / f"{recipe.name}-{recipe.hash}")
+        with run.locked():
+            data = self.data(recipe)
+            trainer = Trainer(recipe, new_network(recipe, data), data.train, torch.device("cpu"))
+            due = {one.epochs * trainer.steps_per_epoch: one for one in missing}
+            _resume(trainer, run, data, min(due))
+            with StopRequest() as stop, Progress(_label(recipe), trainer.total_steps, trainer.step) as progress:
+
+                def after(loss: float | None) -> None:
+                    progress.step(loss)
+                    if trainer.step in due:
+                        self._publish(trainer, due[trainer.step], data)
+
+                hooks = Hooks(after, lambda one: run.write(*one.state(data.digest)), lambda: bool(stop), _SAVE_EVERY)
+                complete = trainer.run(hooks)
+            if stop.signum is not None and not complete:
+                raise Stopped(f"{_label(recipe)}: stopped; run the same command to go on", stop.signum)
+            run.remove()
+
+    def _publish(self, trainer: Trainer, recipe: Recipe, data: DataSet) -> None:
+        record: dict[str, object] = {
+            "recipe": recipe.model_dump(mode="json"),
+            "recipe_hash": recipe.hash,
+            "steps": trainer.step,
+            "threads": torch.get_num_threads(),
+            "train_s": round(trainer.seconds, 3),
+            "loss": trainer.last_loss,
+        }
+        network = trainer.published()
+        save(self.folder, recipe.name, network, data.decoder, dataset=data.card, training=record, seed=recipe.seed)
+
+
+def _resume(trainer: Trainer, run: RunFolder, data: DataSet, first: int) -> None:
+    """Go on from a saved state, unless it lies behind the first model that is wanted (then that was deleted)."""
+    saved = run.read()
+    if saved is None or saved[1].step >= first:
+        return
+    try:
+        trainer.restore(*saved, data.digest)
+    except StateError as error:
+        raise StateError(f"{run.file}: {error}; delete {run.folder} to train from the start") from None
+    torch.set_num_threads(saved[1].threads)  # another number would change the last bits
+
+
+def _label(recipe: Recipe) -> str:
+    return f"{recipe.name} {recipe.network.hidden} x {recipe.network.blocks}, seed {recipe.seed}"
