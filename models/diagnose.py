@@ -1,0 +1,149 @@
+"""The Jacobian of a velocity field along the paths of samples: how stiff, and how unevenly stretched, a flow is.
+
+At a state x and a time t the Jacobian J = dv/dx says how nearby paths part or meet. A large negative real part of an
+eigenvalue limits the step of explicit methods; the condition number says how differently directions are stretched.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from solvers import Status, integrate
+
+MAX_WIDTH = 256
+"""The largest length of one sample: eigenvalues cost its third power."""
+MAX_NUMBERS = 1 << 24
+"""The most entries of all Jacobians together, samples x times x width^2: what memory and time are bounded by."""
+MAX_TIMES = 1000
+
+_DIRECTIONS = 16  # products at once, which bounds the memory of one call
+Array = NDArray[np.float64]
+Velocity = Callable[[Tensor, Tensor], Tensor]
+
+
+class DiagnoseError(ValueError):
+    """A spectrum was asked for that would be too large, or at times that are not allowed.
+
+    Attributes:
+        field: the argument at fault.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Jacobian spectra of every sample at every time; NaN where a sample did not get to or the Jacobian is not finite.
+
+    Attributes:
+        times: (M,) where the Jacobian was taken.
+        real, imag: (samples, M, width) parts of the eigenvalues, by ascending real part.
+        condition: (samples, M) largest over smallest singular value; infinite for a singular Jacobian.
+        status: how each path ended.
+    """
+
+    times: Array
+    real: Array
+    imag: Array
+    condition: Array
+    status: tuple[Status, ...]
+
+
+def spectrum(
+    velocity: Velocity,
+    x0: Tensor,
+    times: Sequence[float],
+    *,
+    solver: str = "rk4",
+    steps: int | None = 20,
+    rtol: float | None = None,
+    atol: float | None = None,
+    max_nfe: int = 10_000,
+) -> Spectrum:
+    """Follow samples from t = 0 to 1 and take the Jacobian of the velocity on the way.
+
+    The cost is that of the paths and of 2 x width network rows for each sample and time.
+
+    Args:
+        velocity: (rows, *event), (rows,) -> (rows, *event); each row of the answer may depend on that row alone, and it
+            must be differentiable by `torch.func`. Bind the condition of a conditional field first.
+        x0: (samples, *event) starting states, float32 or float64.
+        times: strictly ascending times in [0, 1]. With fixed steps these must be grid points.
+        solver, steps, rtol, atol, max_nfe: how the paths are solved (see `solvers.resolve`); `steps=None` for error
+            control.
+
+    Raises:
+        DiagnoseError: too many numbers or times, before anything is computed.
+        SolverError: the solver's arguments contradict each other, or a time is not allowed.
+    """
+    width = math.prod(x0.shape[1:])
+    _check_size(len(x0), len(times), width)
+    solution = integrate(
+        velocity, x0, solver=solver, steps=steps, rtol=rtol, atol=atol, max_nfe=max_nfe, save_at=times
+    )
+    assert solution.saved is not None  # noqa: S101  (save_at was given)
+    real, imag = (np.full((len(x0), len(times), width), np.nan) for _ in range(2))
+    condition = np.full((len(x0), len(times)), np.nan)
+    for k, t in enumerate(times):
+        x = solution.saved[:, k]
+        there = x.flatten(1).isfinite().all(dim=1)
+        if bool(there.any()):
+            place = np.flatnonzero(there.cpu().numpy())
+            matrices = jacobian(velocity, x[there], t)
+            finite = np.isfinite(matrices).all(axis=(1, 2))
+            found = place[finite]
+            real[found, k], imag[found, k], condition[found, k] = _decompose(matrices[finite])
+    return Spectrum(np.asarray(times, dtype=np.float64), real, imag, condition, solution.status)
+
+
+def jacobian(velocity: Velocity, x: Tensor, t: float) -> Array:
+    """The Jacobian of every row, d velocity_i / d x_j, from vector-Jacobian products.
+
+    Args:
+        velocity: as in `spectrum`.
+        x: (rows, *event) states.
+        t: the time of all rows.
+
+    Returns:
+        (rows, width, width) float64, on the CPU.
+    """
+    width = math.prod(x.shape[1:])
+    with torch.no_grad():
+        at = torch.full((len(x),), t, dtype=x.dtype, device=x.device)
+        _, pull = torch.func.vjp(lambda y: velocity(y, at), x)  # type: ignore[misc]
+        basis = torch.eye(width, dtype=x.dtype, device=x.device).reshape(width, 1, *x.shape[1:])
+        # Rows do not depend on each other, so one product gives row i of every sample's Jacobian.
+        rows = torch.vmap(lambda e: pull(e.expand_as(x))[0].flatten(1), chunk_size=_DIRECTIONS)(basis)
+    return rows.transpose(0, 1).double().cpu().numpy()
+
+
+def _check_size(samples: int, times: int, width: int) -> None:
+    if width > MAX_WIDTH:
+        raise DiagnoseError("x0", f"a sample has {width} numbers; spectra are taken up to {MAX_WIDTH}")
+    if not 1 <= times <= MAX_TIMES:
+        raise DiagnoseError("times", f"there are {times} times; 1 to {MAX_TIMES} are allowed")
+    if samples * times * width**2 > MAX_NUMBERS:
+        most = MAX_NUMBERS // (times * width**2)
+        raise DiagnoseError(
+            "x0",
+            f"{samples} samples at {times} times with {width} x {width} Jacobians are too many; "
+            f"at most {most} samples at so many times",
+        )
+
+
+def _decompose(matrices: Array) -> tuple[Array, Array, Array]:
+    """Eigenvalues by ascending real part, real and imaginary (n, width), and condition numbers (n,)."""
+    values = np.linalg.eigvals(matrices)
+    order = np.argsort(values.real, axis=1, kind="stable")
+    values = np.take_along_axis(values, order, axis=1)
+    singular = np.linalg.svd(matrices, compute_uv=False)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        condition = np.where(singular[:, -1] > 0, singular[:, 0] / singular[:, -1], np.inf)
+    return values.real, values.imag, condition

@@ -1,0 +1,85 @@
+"""Results on disk: each measurement is one JSON file, named by what decides it, and is never made twice."""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training.errors import StateError, TrainingError
+from training.files import make_writable, write_atomically
+
+
+class Cells:
+    """The cells of one experiment.
+
+    Attributes:
+        folder: where the files are.
+        seconds: time that the cells asked for so far took to measure, also where that was in an earlier process.
+        found: how many were there already.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seconds = 0.0
+        self.found = 0
+
+    def get(self, label: str, key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
+        """Return what `compute` measures, from the disk where it was measured before.
+
+        Args:
+            label: first part of the file's name.
+            key: all that decides the result, JSON-ready.
+            compute: makes the result: numbers, texts, None, NumPy arrays, and lists and dicts of them.
+
+        Raises:
+            StateError: the file is damaged.
+            TrainingError: it cannot be written.
+        """
+        text = json.dumps(plain(key), sort_keys=True)
+        path = self.folder / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
+        if path.exists():
+            stored = _read(path)
+            self.found += 1
+        else:
+            make_writable(self.folder, "result folder")
+            begin = time.perf_counter()
+            value = plain(compute())
+            stored = {"key": json.loads(text), "seconds": round(time.perf_counter() - begin, 2), "value": value}
+            try:
+                write_atomically(path, json.dumps(stored, allow_nan=False).encode())
+            except OSError as error:
+                raise TrainingError(f"result {path} cannot be written: {error.strerror}; make room there") from None
+            print(f"    {label}: {stored['seconds']:.1f} s", flush=True)
+        self.seconds += stored["seconds"]
+        return stored["value"]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_bytes())
+        if isinstance(stored["seconds"], int | float) and "value" in stored:
+            return stored
+        reason = "not a result"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = type(error).__name__
+    raise StateError(f"result {path} is damaged ({reason}); delete it to measure it again")
+
+
+def plain(value: Any) -> Any:
+    """Turn NumPy numbers and arrays, tuples and mappings into what JSON has; a number that is not finite into None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

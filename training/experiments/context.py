@@ -1,0 +1,54 @@
+"""What an experiment gets to run with: sizes, trained models, and a place for its results."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.config import CONFIGS, MnistData, Recipe, load_recipe
+from training.experiments.cells import Cells
+from training.experiments.sizes import Sizes
+from training.experiments.trained import TrainedModels
+
+
+@dataclass(frozen=True)
+class Context:
+    """The surroundings of one experiment.
+
+    Attributes:
+        sizes: how much is measured.
+        models: finds or trains models.
+        cells: results of this experiment on disk.
+        data_dir: folder with data files, or None.
+    """
+
+    sizes: Sizes
+    models: TrainedModels
+    cells: Cells
+    data_dir: Path | None = None
+
+    def cell(self, label: str, key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
+        """Return what `compute` measures; kept by `key` (see `Cells.get`)."""
+        return self.cells.get(label, key, compute)
+
+    def points_recipe(self, dataset: str, seed: int, hidden: int | None = None) -> Recipe:
+        """The paper's recipe for `moons` or `circles` at this size, with the largest number of epochs in use."""
+        recipe = load_recipe(CONFIGS / f"{dataset}.toml")
+        network = recipe.network.model_copy(
+            update={"hidden": hidden or self.sizes.hidden, "blocks": self.sizes.blocks}
+        )
+        return recipe.model_copy(update={"seed": seed, "network": network, "epochs": self.sizes.epochs})
+
+    def mnist_recipe(self) -> Recipe:
+        """The paper's recipe for MNIST at this size."""
+        recipe = load_recipe(CONFIGS / "mnist.toml")
+        sizes = self.sizes
+        return recipe.model_copy(
+            update={
+                "data": MnistData(name="mnist", samples=sizes.mnist_digits, components=sizes.mnist_components),
+                "network": recipe.network.model_copy(
+                    update={"hidden": sizes.mnist_hidden, "blocks": sizes.mnist_blocks}
+                ),
+                "epochs": sizes.mnist_epochs,
+            }
+        )

@@ -1,0 +1,202 @@
+"""Order of convergence of every method with fixed steps on y' = -y, and what accuracy costs."""
+
+import math
+
+import numpy as np
+import torch
+
+from models.noise import noise
+from solvers import catalogue, integrate
+from training.experiments.context import Context
+from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
+from training.experiments.figures import COLOURS, Figures
+from training.experiments.verdicts import at_least, exact, within
+
+DIMENSIONS = (1, 100, 1000)
+TOLERANCE = 0.1
+"""A slope is the order if it is this near."""
+ROUNDING = 1e-12
+"""Relative errors below this are left out of the regression: rounding, not the method."""
+TARGET = 1e-8
+PAPER = {"euler": 1, "midpoint": 2, "rk4": 4}
+RATIO = 1e4
+
+CLAIMS = (
+    Claim(
+        "orders",
+        "Euler, Midpoint and RK4 converge with orders 1, 2 and 4",
+        f"the slope of log error against log h on y' = -y is within {TOLERANCE} of the order in 1, 100 and 1000 "
+        "dimensions",
+        "convergence",
+    ),
+    Claim(
+        "all-orders",
+        "Every other method with fixed steps converges with its stated order",
+        f"as above, for all of `solvers.catalogue`; Adams-Bashforth with its `rk` start; within {TOLERANCE}",
+        "convergence",
+        ours=True,
+    ),
+    Claim(
+        "ratio",
+        "At h = 0.1 RK4 is orders of magnitude more accurate than Euler",
+        f"the error of Euler over that of RK4 at h = 0.1 on y' = -y is at least {RATIO:g} (theory: 60 / h^3 = 60,000)",
+        "convergence",
+    ),
+    Claim(
+        "cost",
+        "High accuracy is cheaper with a higher order",
+        f"NFE for a relative error of {TARGET:g} at t = 1: Midpoint needs at most a hundredth of Euler's, RK4 at most "
+        "a tenth of Midpoint's",
+        "convergence",
+    ),
+)
+
+
+def _error(solver: str, steps: int, dimension: int) -> float:
+    """Relative error at t = 1, in the Euclidean norm, from a random start."""
+    x0 = noise(0, 0, 1, (dimension,), torch.float64)
+    start = "rk" if catalogue.find(solver).multistep_order else None
+    x = integrate(lambda x, t: -x, x0, solver=solver, steps=steps, start=start).x
+    return float((x - math.exp(-1) * x0).norm() / (math.exp(-1) * x0.norm()))
+
+
+def _fixed_nfe(solver: str, steps: int) -> int:
+    entry = catalogue.find(solver)
+    return steps + entry.extra_calls if entry.multistep_order else steps * entry.tableau.used_stages
+
+
+def _euler_error(steps: int) -> float:
+    """Relative error of Euler's steps, (1 - h)^N / e^-1 - 1, without adding rounding to rounding N times."""
+    return abs(math.expm1(steps * math.log1p(-1 / steps) + 1))
+
+
+def steps_needed(solver: str, target: float) -> int:
+    """The smallest number of steps with an error of at most `target`, by bisection."""
+    known: dict[int, float] = {}
+
+    def good(steps: int) -> bool:
+        if steps not in known:
+            known[steps] = _euler_error(steps) if solver == "euler" else _error(solver, steps, 1)
+        return known[steps] <= target
+
+    low, high = 0, max(4, catalogue.find(solver).order)
+    while not good(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if good(middle) else (middle, high)
+    return high
+
+
+def run(context: Context) -> Results:
+    """Measure errors at doubling numbers of steps, and the steps needed for the target."""
+    counts = [10]
+    while counts[-1] * 2 <= context.sizes.finest:
+        counts.append(counts[-1] * 2)
+
+    def measure() -> Results:
+        errors = {
+            name: {str(dim): [_error(name, steps, dim) for steps in counts] for dim in DIMENSIONS}
+            for name in catalogue.solvers()
+        }
+        needed = {name: steps_needed(name, TARGET) for name in catalogue.solvers()}
+        return {
+            "steps": counts,
+            "errors": errors,
+            "needed": {name: {"steps": n, "nfe": _fixed_nfe(name, n)} for name, n in needed.items()},
+            "euler_formula": {"formula": _euler_error(counts[-1]), "run": errors["euler"]["1"][-1]},
+        }
+
+    return context.cell("errors", {"steps": counts, "dimensions": DIMENSIONS, "target": TARGET}, measure)
+
+
+def slope(results: Results, solver: str, dimension: int) -> float:
+    """The slope of log error against log h, rounding left out."""
+    errors = np.array(results["errors"][solver][str(dimension)])
+    kept = errors > ROUNDING
+    h = 1 / np.array(results["steps"])
+    return float(np.polyfit(np.log(h[kept]), np.log(errors[kept]), 1)[0])
+
+
+def judge(results: Results) -> list[Finding]:
+    """Apply the rules."""
+    claims = by_key(CLAIMS)
+    orders, others = [], []
+    for name in results["errors"]:
+        order = catalogue.find(name).order
+        for dimension in DIMENSIONS:
+            measured = exact(slope(results, name, dimension))
+            part = Part(
+                f"slope of {name} in {dimension} dimensions (order {order})",
+                measured,
+                within(measured, order - TOLERANCE, order + TOLERANCE),
+            )
+            (orders if name in PAPER else others).append(part)
+    at = results["steps"].index(10)
+    ratio = exact(results["errors"]["euler"]["1"][at] / results["errors"]["rk4"]["1"][at])
+    nfe = {name: row["nfe"] for name, row in results["needed"].items()}
+    cheaper = [
+        Part(f"NFE of {a} / {b} for {TARGET:g}", exact(nfe[a] / nfe[b]), at_least(exact(nfe[a] / nfe[b]), bound))
+        for a, b, bound in (("euler", "midpoint", 100), ("midpoint", "rk4", 10))
+    ]
+    listed = ", ".join(f"{name} {count:,}" for name, count in nfe.items())
+    formula = results["euler_formula"]
+    note = (
+        f"NFE for {TARGET:g}: {listed}. Euler's number comes from the exact formula (1 - h)^N, since so many rounded "
+        f"steps cannot be run; at {results['steps'][-1]} steps formula and run agree to "
+        f"{abs(formula['formula'] / formula['run'] - 1):.0e}"
+    )
+    return [
+        Finding(claims["orders"], tuple(orders)),
+        Finding(claims["all-orders"], tuple(others)),
+        Finding(claims["ratio"], (Part("error of Euler / error of RK4", ratio, at_least(ratio, RATIO)),)),
+        Finding(claims["cost"], tuple(cheaper), note),
+    ]
+
+
+def tables(results: Results) -> list[Table]:
+    """Slopes and costs, one row a method."""
+    at = results["steps"].index(10)
+    rows = [
+        [
+            name,
+            catalogue.find(name).order,
+            *(round(slope(results, name, dimension), 4) for dimension in DIMENSIONS),
+            results["errors"][name]["1"][at],
+            results["needed"][name]["steps"],
+            results["needed"][name]["nfe"],
+        ]
+        for name in results["errors"]
+    ]
+    columns = (
+        "method", "order", *(f"slope in {d}-D" for d in DIMENSIONS), "error at h = 0.1", "steps for 1e-8", "NFE for 1e-8",
+    )  # fmt: skip
+    return [Table("convergence", "Slopes on y' = -y, t = 0 to 1, float64", columns, rows)]
+
+
+def draw(results: Results, figures: Figures) -> None:
+    """Error against h in the smallest and the largest dimension."""
+    figure, axes = figures.panels(1, 2, width=4.4, height=3.6)
+    h = 1 / np.array(results["steps"])
+    for axis, dimension in zip(axes, (DIMENSIONS[0], DIMENSIONS[-1]), strict=True):
+        for name in results["errors"]:
+            style = "o-" if name in PAPER else ".--"
+            errors = np.maximum(results["errors"][name][str(dimension)], 1e-17)
+            axis.loglog(h, errors, style, color=COLOURS[name], linewidth=1.3, label=name)
+        axis.set_title(f"y' = -y in {dimension:,} dimension{'s' if dimension > 1 else ''}")
+        axis.set_xlabel("step h")
+        axis.set_ylabel("relative error at t = 1")
+        axis.axhspan(1e-17, ROUNDING, color="grey", alpha=0.12, linewidth=0)
+    axes[1].legend(ncols=2)
+    figures.save(figure, "convergence")
+
+
+EXPERIMENT = Experiment(
+    name="convergence",
+    title="Order of convergence",
+    claims=CLAIMS,
+    run=run,
+    judge=judge,
+    tables=tables,
+    draw=draw,
+)

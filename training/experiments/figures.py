@@ -1,0 +1,78 @@
+"""Pictures: one look for all, each written as PNG and SVG."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from training.errors import TrainingError
+from training.files import make_writable
+
+COLOURS = {
+    "euler": "#d1495b",
+    "midpoint": "#edae49",
+    "rk4": "#00798c",
+    "dopri5": "#30638e",
+    "heun2": "#8d6a9f",
+    "ralston2": "#b08968",
+    "bosh3": "#6a994e",
+    "rk4_38": "#56cfe1",
+    "tsit5": "#003d5b",
+    "ab2": "#ff9f1c",
+    "ab3": "#9c6644",
+    "ab4": "#5c4742",
+}
+"""One colour a solver, the same in every picture."""
+
+_STYLE = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.hashsalt": "pathline",
+}
+
+
+class Figures:
+    """Writes the pictures of a report.
+
+    Attributes:
+        written: names of the pictures so far, without their ends.
+    """
+
+    def __init__(self, folder: Path, dpi: int = 100) -> None:
+        self._folder = folder
+        self._dpi = dpi
+        self.written: list[str] = []
+
+    def panels(self, rows: int, columns: int, width: float = 3.4, height: float = 2.8) -> tuple[Figure, list[Axes]]:
+        """Make a figure of rows x columns panels of so many inches each; panels in reading order."""
+        with mpl.rc_context(_STYLE):
+            figure, axes = plt.subplots(
+                rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
+            )
+        return figure, [axis for row in axes for axis in row]
+
+    def save(self, figure: Figure, name: str) -> None:
+        """Write a figure and close it.
+
+        Raises:
+            TrainingError: it cannot be written.
+        """
+        make_writable(self._folder, "figure folder")
+        try:
+            with mpl.rc_context(_STYLE):
+                figure.savefig(self._folder / f"{name}.png", dpi=self._dpi, metadata={"Software": None})
+                figure.savefig(self._folder / f"{name}.svg", dpi=self._dpi, metadata={"Date": None})
+        except OSError as error:
+            raise TrainingError(f"figure {self._folder / name} cannot be written: {error.strerror}") from None
+        finally:
+            plt.close(figure)
+        self.written.append(name)

@@ -1,0 +1,106 @@
+"""From measured numbers to a verdict, by rules that know nothing of what is measured.
+
+A number that was measured over seeds is an interval: mean and 95 % confidence limits of the mean (Student's t). A rule
+holds when the whole interval keeps it and does not hold when the whole interval breaks it. In between, the measurement
+cannot tell.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from scipy.stats import t as student
+
+
+class Verdict(StrEnum):
+    """What the measurements say of a claim."""
+
+    HOLDS = "holds"
+    PARTLY = "partly"
+    FAILS = "does not hold"
+    NOISE = "cannot be told apart from noise"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A measured number.
+
+    Attributes:
+        mean: the mean over seeds.
+        low, high: 95 % confidence limits of the mean; both equal the mean for a number without spread.
+        sd: standard deviation over seeds, 0 for a number without spread.
+        n: how many seeds.
+    """
+
+    mean: float
+    low: float
+    high: float
+    sd: float = 0.0
+    n: int = 1
+
+    def __str__(self) -> str:
+        if self.n == 1:
+            return f"{self.mean:.4g}"
+        return f"{self.mean:.4g} ± {self.sd:.2g}"
+
+
+def exact(value: float) -> Interval:
+    """A number that has no spread: a count, or the answer of a deterministic calculation."""
+    return Interval(value, value, value)
+
+
+def over_seeds(values: Sequence[float]) -> Interval:
+    """Mean and confidence limits of values that were measured with different seeds.
+
+    One value alone has limits at infinity: it says nothing of the spread.
+
+    Raises:
+        ValueError: there is no value, or one is not finite.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not len(array) or not np.isfinite(array).all():
+        raise ValueError(f"values over seeds must be a list of finite numbers, got {values!r}")
+    mean = float(array.mean())
+    if len(array) == 1:
+        return Interval(mean, -math.inf, math.inf)
+    sd = float(array.std(ddof=1))
+    half = float(student.ppf(0.975, len(array) - 1)) * sd / math.sqrt(len(array))
+    return Interval(mean, mean - half, mean + half, sd, len(array))
+
+
+def within(measured: Interval, low: float, high: float) -> Verdict:
+    """Judge the rule low <= number <= high."""
+    if low <= measured.low and measured.high <= high:
+        return Verdict.HOLDS
+    if measured.high < low or high < measured.low:
+        return Verdict.FAILS
+    return Verdict.NOISE
+
+
+def at_most(measured: Interval, bound: float) -> Verdict:
+    """Judge the rule number <= bound."""
+    return within(measured, -math.inf, bound)
+
+
+def at_least(measured: Interval, bound: float) -> Verdict:
+    """Judge the rule number >= bound."""
+    return within(measured, bound, math.inf)
+
+
+def combine(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict of a claim with several parts.
+
+    All alike: that. Some part holds and another does not, or cannot be told: partly. None holds and at least one does
+    not: does not hold.
+
+    Raises:
+        ValueError: there is no part.
+    """
+    found = set(verdicts)
+    if not found:
+        raise ValueError("a claim needs at least one part")
+    if len(found) == 1:
+        return found.pop()
+    return Verdict.PARTLY if found & {Verdict.HOLDS, Verdict.PARTLY} else Verdict.FAILS
