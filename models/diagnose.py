@@ -85,9 +85,7 @@ def spectrum(
     """
     width = math.prod(x0.shape[1:])
     _check_size(len(x0), len(times), width)
-    solution = integrate(
-        velocity, x0, solver=solver, steps=steps, rtol=rtol, atol=atol, max_nfe=max_nfe, save_at=times
-    )
+    solution = integrate(velocity, x0, solver=solver, steps=steps, rtol=rtol, atol=atol, max_nfe=max_nfe, save_at=times)
     assert solution.saved is not None  # noqa: S101  (save_at was given)
     real, imag = (np.full((len(x0), len(times), width), np.nan) for _ in range(2))
     condition = np.full((len(x0), len(times)), np.nan)

@@ -34,9 +34,7 @@ class Context:
     def points_recipe(self, dataset: str, seed: int, hidden: int | None = None) -> Recipe:
         """The paper's recipe for `moons` or `circles` at this size, with the largest number of epochs in use."""
         recipe = load_recipe(CONFIGS / f"{dataset}.toml")
-        network = recipe.network.model_copy(
-            update={"hidden": hidden or self.sizes.hidden, "blocks": self.sizes.blocks}
-        )
+        network = recipe.network.model_copy(update={"hidden": hidden or self.sizes.hidden, "blocks": self.sizes.blocks})
         return recipe.model_copy(update={"seed": seed, "network": network, "epochs": self.sizes.epochs})
 
     def mnist_recipe(self) -> Recipe:

@@ -70,7 +70,9 @@ def judge(results: Results) -> list[Finding]:
             (Part("parameters", small, within(small, SMALL - 500, SMALL + 500)),),
             f"Counted: {small.mean:,.0f}, with a 64-wide time embedding and a final LayerNorm",
         ),
-        Finding(claims["parameters-mnist"], (Part("parameters", large, within(large, LARGE - 5e4, LARGE + 5e4)),), note),
+        Finding(
+            claims["parameters-mnist"], (Part("parameters", large, within(large, LARGE - 5e4, LARGE + 5e4)),), note
+        ),
         Finding(claims["nfe"], (*calls, Part("calls of RK4-20", total, within(total, 80, 80)))),
     ]
 

@@ -107,9 +107,7 @@ def quality(context: Context, model: Model, wanted: Sequence[Spec], samples: int
     projections = context.sizes.projections
     shape = tuple(model.data.train.shape[1:])
     floor: list[float] = []
-    found: dict[str, dict[str, list[float]]] = {
-        spec.label: {"swd": [], "endpoint": [], "nfe": []} for spec in wanted
-    }
+    found: dict[str, dict[str, list[float]]] = {spec.label: {"swd": [], "endpoint": [], "nfe": []} for spec in wanted}
     for seed in context.sizes.sampling_seeds:
         x0 = noise(seed, 0, samples, shape)
         exact = exact_end(model.velocity, x0[:endpoints])

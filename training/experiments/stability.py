@@ -151,7 +151,8 @@ def tables(results: Results) -> list[Table]:
         for name in results["real"]
     ]
     decay = [
-        [name, *(found[name][-1] for found in results["decay"].values())] for name in next(iter(results["decay"].values()))
+        [name, *(found[name][-1] for found in results["decay"].values())]
+        for name in next(iter(results["decay"].values()))
     ]
     return [
         Table("stability", "Where methods are stable", ("method", "real axis to", "of Euler's", "imaginary axis to", "area"), rows),

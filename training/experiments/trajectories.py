@@ -64,9 +64,7 @@ def _measure(context: Context, model: Model, pictures: bool) -> Results:
     if pictures:
         found["paths"] = states[:_PATHS, ::4].round(3)
         found["real"] = real(context, model, 0, _POINTS)[0].round(3)
-        found["samples"] = {
-            spec.label: solve(model.velocity, x0[:_POINTS], spec).x.numpy().round(3) for spec in SHOWN
-        }
+        found["samples"] = {spec.label: solve(model.velocity, x0[:_POINTS], spec).x.numpy().round(3) for spec in SHOWN}
     return found
 
 
@@ -79,7 +77,12 @@ def run(context: Context) -> Results:
         for seed in sizes.training_seeds:
             recipe = context.points_recipe(dataset, seed)
             pictures = seed == sizes.training_seeds[0]
-            key = {"recipe": recipe.hash, "paths": sizes.trajectories, "shown": [one.label for one in SHOWN], "keep": pictures}
+            key = {
+                "recipe": recipe.hash,
+                "paths": sizes.trajectories,
+                "shown": [one.label for one in SHOWN],
+                "keep": pictures,
+            }
             found = context.cell(
                 f"{dataset}-{seed}", key, lambda r=recipe, p=pictures: _measure(context, context.models.get(r), p)
             )

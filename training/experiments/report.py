@@ -1,0 +1,183 @@
+"""Writes REPORT.md and the numbers behind it."""
+
+import csv
+import io
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from training.errors import TrainingError
+from training.experiments.cells import plain
+from training.experiments.experiment import Experiment, Finding, Results, Table
+from training.experiments.sizes import Sizes
+from training.files import make_writable, write_atomically
+
+PAPER = "From Euler to Dormand-Prince: ODE Solvers for Flow Matching Generative Models (arXiv:2605.00836)"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment after its run.
+
+    Attributes:
+        experiment: which.
+        results: its numbers, None if it could not be run.
+        seconds: time that measuring took, the training of models included.
+        problem: why it could not be run, or "".
+    """
+
+    experiment: Experiment
+    results: Results | None
+    seconds: float
+    problem: str = ""
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """Its claims with verdicts; none if it could not be run."""
+        return () if self.results is None else self.experiment.judge(self.results)
+
+
+def write_report(folder: Path, sizes: Sizes, sections: Sequence[Section], conditions: str = "") -> Path:
+    """Write REPORT.md, one CSV a table, and numbers.json with all findings.
+
+    Args:
+        folder: where; the figures are in its `figures/`.
+        sizes: how much was measured.
+        sections: the experiments, in the order of the report.
+        conditions: what else a reader should know of the run, one sentence.
+
+    Raises:
+        TrainingError: a file cannot be written.
+    """
+    make_writable(folder / "numbers", "report folder")
+    for section in sections:
+        for table in [] if section.results is None else section.experiment.tables(section.results):
+            _write(folder / "numbers" / f"{table.name}.csv", _csv(table))
+    findings = {
+        f"{section.experiment.name}/{finding.claim.key}": {
+            **asdict(finding), "verdict": finding.verdict.value, "ours": finding.claim.ours
+        }
+        for section in sections
+        for finding in section.findings
+    }  # fmt: skip
+    numbers = {"sizes": asdict(sizes), "seconds": {s.experiment.name: s.seconds for s in sections}, "claims": findings}
+    _write(folder / "numbers" / "numbers.json", json.dumps(plain(numbers), indent=1, allow_nan=False) + "\n")
+    _write(folder / "REPORT.md", "\n".join(_report(sizes, sections, conditions)) + "\n")
+    return folder / "REPORT.md"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise TrainingError(f"{path} cannot be written: {error.strerror}; make room there and run this again") from None
+
+
+def _csv(table: Table) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(table.rows)
+    return text.getvalue()
+
+
+def _report(sizes: Sizes, sections: Sequence[Section], conditions: str) -> list[str]:
+    lines = [f"# {PAPER}: what holds", "", *_head(sizes, sections, conditions), ""]
+    lines += ["| claim | measured | verdict | figure |", "|---|---|---|---|"]
+    for section in sections:
+        if section.results is None:
+            lines.append(f"| all claims of `{section.experiment.name}` | not run: {section.problem} | not run | |")
+        lines += [_row(finding) for finding in section.findings]
+    for section in sections:
+        lines += _section(section)
+    return lines
+
+
+def _head(sizes: Sizes, sections: Sequence[Section], conditions: str) -> list[str]:
+    total = sum(section.seconds for section in sections)
+    kind = (
+        f"This is the **{sizes.name}** run: reduced sizes, so its verdicts are hints."
+        if sizes.name != "full"
+        else "This is the full run."
+    )
+    return [
+        f"Written by `python -m training reproduce{'' if sizes.name == 'full' else ' --' + sizes.name}`. {kind} "
+        f"{len(sizes.training_seeds)} training seeds and {len(sizes.sampling_seeds)} sampling seeds for moons and circles, "
+        f"one training seed for MNIST; {sizes.samples:,} samples against as many real ones. Measuring and training took "
+        f"{total / 60:.0f} minutes in all, on {platform.machine()} with {os.cpu_count()} cores, torch {torch.__version__}, "
+        f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''} (CPU)."
+        + (f" {conditions}" if conditions else ""),
+        "",
+        "Each verdict follows from a rule that stood in the code before the run (`training/experiments/`). A number over "
+        "seeds is given as mean ± standard deviation; a rule holds if the whole 95 % confidence interval of the mean "
+        "(Student's t over training seeds; over sampling seeds for MNIST) keeps it, does not hold if the whole interval "
+        "breaks it, and else cannot be told apart from noise. A claim with several parts holds *partly* if some of them "
+        "hold. The paper's code and data were not at hand; claims are worded after its abstract and its results. Claims "
+        "marked (ours) are promises of this project.",
+    ]
+
+
+def _row(finding: Finding) -> str:
+    claim = finding.claim
+    parts = finding.parts
+    measured = "; ".join(f"{part.label}: {part.measured}" for part in parts[:4])
+    if len(parts) > 4:
+        kept = sum(part.verdict == "holds" for part in parts)
+        measured = f"{kept} of {len(parts)} measurements keep the rule (below); " + "; ".join(
+            f"{part.label}: {part.measured}" for part in _extremes(finding)
+        )
+    figure = f"[{claim.figure}](figures/{claim.figure}.png)" if claim.figure else ""
+    text = f"{claim.text}{' (ours)' if claim.ours else ''}"
+    return f"| {_cell(text)} | {_cell(measured)} | **{finding.verdict}** | {figure} |"
+
+
+def _extremes(finding: Finding) -> Sequence[object]:
+    """Two parts that say most: the first that breaks the rule, if one does, and the first of all."""
+    broken = [part for part in finding.parts if part.verdict != "holds"]
+    return list(dict.fromkeys([*broken[:2], finding.parts[0]]))[:2]
+
+
+def _section(section: Section) -> list[str]:
+    experiment = section.experiment
+    lines = ["", f"## {experiment.title}", "", f"`--only {experiment.name}`, {section.seconds:.0f} s."]
+    if section.results is None:
+        return [*lines, "", f"Not run: {section.problem}."]
+    lines += [text for note in experiment.notes(section.results) for text in ("", note)]
+    for finding in section.findings:
+        lines += ["", f"**{finding.claim.text}: {finding.verdict}.** Rule: {finding.claim.rule}.", ""]
+        lines += ["| measured | value | 95 % interval | keeps the rule |", "|---|---|---|---|"]
+        for part in finding.parts:
+            value = part.measured
+            interval = f"{value.low:.4g} to {value.high:.4g}" if value.n > 1 else ""
+            if value.n == 1 and not np.isfinite(value.low):
+                interval = "one seed: no spread"
+            lines.append(f"| {_cell(part.label)} | {value} | {interval} | {part.verdict} |")
+        if finding.note:
+            lines += ["", f"{finding.note}."]
+    for table in experiment.tables(section.results):
+        lines += ["", f"{table.title} ([all numbers](numbers/{table.name}.csv))", "", *_markdown(table)]
+    figures = dict.fromkeys(finding.claim.figure for finding in section.findings if finding.claim.figure)
+    for name in [*figures, *(_MORE.get(experiment.name, ()))]:
+        lines += ["", f"![{name}](figures/{name}.png)"]
+    return lines
+
+
+_MORE = {"trajectories": ("samples",)}
+"""Figures that belong to no claim."""
+
+
+def _markdown(table: Table) -> list[str]:
+    lines = ["| " + " | ".join(map(_cell, table.columns)) + " |", "|" + "---|" * len(table.columns)]
+    for row in table.rows[: table.shown]:
+        lines.append("| " + " | ".join("" if v is None else f"{v:.4g}" if isinstance(v, float) else _cell(str(v)) for v in row) + " |")  # noqa: E501  # fmt: skip
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,168 @@
+"""`python -m training reproduce`: every result of the paper measured, with a verdict for each claim.
+
+What has been measured is kept in `<out>/cells`, trained models in `<out>/models`: the command can be stopped at any
+moment and goes on where it was, and a second run only draws the figures and writes the report again.
+"""
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from training.errors import Stopped, TrainingError, UsageError
+from training.experiments.ablation import EXPERIMENT as ABLATION
+from training.experiments.cells import Cells
+from training.experiments.context import Context
+from training.experiments.convergence import EXPERIMENT as CONVERGENCE
+from training.experiments.digits import EXPERIMENT as DIGITS
+from training.experiments.experiment import Experiment
+from training.experiments.figures import Figures
+from training.experiments.jacobian import EXPERIMENT as JACOBIAN
+from training.experiments.numbers import EXPERIMENT as NUMBERS
+from training.experiments.pareto import EXPERIMENT as PARETO
+from training.experiments.report import Section, write_report
+from training.experiments.sizes import FULL, QUICK, Sizes
+from training.experiments.stability import EXPERIMENT as STABILITY
+from training.experiments.step_sizes import EXPERIMENT as STEP_SIZES
+from training.experiments.trained import TrainedModels
+from training.experiments.trajectories import EXPERIMENT as TRAJECTORIES
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    CONVERGENCE,
+    STABILITY,
+    PARETO,
+    TRAJECTORIES,
+    JACOBIAN,
+    STEP_SIZES,
+    DIGITS,
+    ABLATION,
+    NUMBERS,
+)
+"""In the order of the report."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command was asked.
+
+    Attributes:
+        out: folder of the report, and of all that it rests on.
+        only: names of the experiments to run; the report still shows the others as far as they are measured.
+        sizes: how much is measured.
+        models_dir: a model repository whose models count as trained already, where their recipes agree.
+        data_dir: folder with data files (MNIST), or None to download.
+        force: measure the chosen experiments again (models are kept).
+        threads: torch's threads, None for its own choice.
+        conditions: a sentence about the machine for the report.
+    """
+
+    out: Path
+    only: Sequence[str] = ()
+    sizes: Sizes = FULL
+    models_dir: Path | None = None
+    data_dir: Path | None = None
+    force: bool = False
+    threads: int | None = None
+    conditions: str = ""
+
+
+def sizes_of(quick: bool) -> Sizes:
+    """The sizes of the quick or of the full run."""
+    return QUICK if quick else FULL
+
+
+def reproduce(options: Options) -> Path:
+    """Run the experiments, draw the figures, write the report.
+
+    An experiment that fails does not stop the others; the report says why it is missing.
+
+    Returns:
+        The report.
+
+    Raises:
+        UsageError: there is no experiment of that name.
+        TrainingError: an experiment failed; raised when the others are done and the report is written.
+        Stopped: a signal came; what was measured is kept.
+    """
+    chosen = _chosen(options.only)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    out = options.out / options.sizes.name if options.sizes.name != FULL.name else options.out
+    models = TrainedModels(out / "models", out / "runs", options.models_dir, options.data_dir)
+    sections: list[Section] = []
+    for experiment in EXPERIMENTS:
+        folder = out / "cells" / experiment.name
+        if experiment.name not in chosen and not folder.exists():
+            continue
+        if options.force and experiment.name in chosen:
+            shutil.rmtree(folder, ignore_errors=True)
+        cells = Cells(folder)
+        context = Context(options.sizes, models, cells, options.data_dir)
+        if experiment.name not in chosen:
+            sections.append(_measured(experiment, context))
+            continue
+        sections.append(_run(experiment, context, Figures(out / "figures")))
+    path = write_report(out, options.sizes, [one for one in sections if one.problem != _PART], options.conditions)
+    print(f"report: {path}", flush=True)
+    failed = [section for section in sections if section.problem and section.problem != _PART]
+    if failed:
+        raise TrainingError(
+            f"{len(failed)} of {len(sections)} experiments could not be run ("
+            + "; ".join(f"{one.experiment.name}: {one.problem}" for one in failed)
+            + "); put that right and run the same command again"
+        )
+    return path
+
+
+_PART = "measured in part only"
+
+
+def _chosen(only: Sequence[str]) -> set[str]:
+    names = [experiment.name for experiment in EXPERIMENTS]
+    for name in only:
+        if name not in names:
+            raise UsageError(f"--only is {name!r}; experiments are {', '.join(names)}")
+    return set(only or names)
+
+
+def _run(experiment: Experiment, context: Context, figures: Figures) -> Section:
+    print(f"{experiment.name}: {experiment.title}", flush=True)
+    begin = time.perf_counter()
+    try:
+        results = experiment.run(context)
+    except Stopped:
+        raise
+    except TrainingError as error:
+        print(f"{experiment.name}: not run: {error}", flush=True)
+        return Section(experiment, None, context.cells.seconds, str(error))
+    experiment.draw(results, figures)
+    section = Section(experiment, results, context.cells.seconds)
+    for finding in section.findings:
+        print(f"  {finding.verdict}: {finding.claim.text}", flush=True)
+    print(f"  {time.perf_counter() - begin:.1f} s now; {context.cells.found} results were there", flush=True)
+    return section
+
+
+class _Missing(Exception):
+    """A cell is not there."""
+
+
+def _measured(experiment: Experiment, context: Context) -> Section:
+    """The section of an experiment that was not asked for, if all of it has been measured before."""
+
+    class Present(Cells):
+        def get(self, label: str, key: object, compute: object) -> object:  # type: ignore[override]
+            def missing() -> None:
+                raise _Missing
+
+            return super().get(label, key, missing)  # type: ignore[arg-type]
+
+    cells = Present(context.cells.folder)
+    try:
+        results = experiment.run(Context(context.sizes, context.models, cells, context.data_dir))
+    except _Missing:
+        return Section(experiment, None, 0.0, _PART)
+    return Section(experiment, results, cells.seconds)
