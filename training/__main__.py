@@ -1,4 +1,4 @@
-"""The command `python -m training`: fit and defaults."""
+"""The command `python -m training`: fit, reproduce and defaults."""
 
 import argparse
 import os
@@ -29,6 +29,22 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
 
 
+def _add_reproduce(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="all experiments at reduced size, in minutes")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="one experiment; can be repeated")
+    out = Path("reports/paper")
+    parser.add_argument("--out", type=Path, default=out, metavar="DIR", help="report, results (default: %(default)s)")
+    parser.add_argument("--force", action="store_true", help="measure again what was measured; models are kept")
+    parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
+    parser.add_argument("--note", default="", metavar="TEXT", help="a sentence for the report (load of the machine)")
+    data_dir = os.environ.get("PATHLINE_DATA_DIR") or None
+    parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (MNIST: IDX files)")
+    models_dir = os.environ.get("PATHLINE_MODELS_DIR") or "checkpoints"
+    parser.add_argument(
+        "--models-dir", type=Path, default=models_dir, metavar="DIR", help="its models count, too (now: %(default)s)"
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m training", description="Train flow-matching models.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -43,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--force", action="store_true", help="train although a model of this recipe exists")
     fit.add_argument("--save-every", type=float, default=10.0, metavar="SECONDS", help="(default: %(default)s)")
     _add_places(fit)
+    _add_reproduce(commands.add_parser("reproduce", help="measure every result of the paper, write a report"))
     _add_places(commands.add_parser("defaults", help="make what the model repository lacks"))
     return parser
 
@@ -70,6 +87,25 @@ def _fit(arguments: argparse.Namespace) -> None:
     fit(recipe, places)
 
 
+def _reproduce(arguments: argparse.Namespace) -> None:
+    if arguments.threads is not None and arguments.threads < 1:
+        raise UsageError(f"--threads is {arguments.threads}; it must be 1 or more")
+    from training.reproduce import Options, reproduce, sizes_of
+
+    reproduce(
+        Options(
+            out=arguments.out,
+            only=arguments.only,
+            sizes=sizes_of(arguments.quick),
+            models_dir=arguments.models_dir,
+            data_dir=arguments.data_dir,
+            force=arguments.force,
+            threads=arguments.threads,
+            conditions=arguments.note,
+        )
+    )
+
+
 def _defaults(arguments: argparse.Namespace) -> None:
     from training.defaults import make_defaults
 
@@ -83,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         arguments = _parser().parse_args(argv)
-        (_fit if arguments.command == "fit" else _defaults)(arguments)
+        {"fit": _fit, "reproduce": _reproduce, "defaults": _defaults}[arguments.command](arguments)
     except TrainingError as error:
         print(f"training: {error}", file=sys.stderr)
         return error.exit_code

@@ -27,7 +27,7 @@ from training.experiments.report import Section, write_report
 from training.experiments.sizes import FULL, QUICK, Sizes
 from training.experiments.stability import EXPERIMENT as STABILITY
 from training.experiments.step_sizes import EXPERIMENT as STEP_SIZES
-from training.experiments.trained import TrainedModels
+from training.experiments.trained import TrainedModels, training_seconds
 from training.experiments.trajectories import EXPERIMENT as TRAJECTORIES
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -105,7 +105,8 @@ def reproduce(options: Options) -> Path:
             sections.append(_measured(experiment, context))
             continue
         sections.append(_run(experiment, context, Figures(out / "figures")))
-    path = write_report(out, options.sizes, [one for one in sections if one.problem != _PART], options.conditions)
+    shown = [one for one in sections if one.problem != _PART]
+    path = write_report(out, options.sizes, shown, training_seconds(out / "models"), options.conditions)
     print(f"report: {path}", flush=True)
     failed = [section for section in sections if section.problem and section.problem != _PART]
     if failed:
@@ -146,7 +147,7 @@ def _run(experiment: Experiment, context: Context, figures: Figures) -> Section:
     return section
 
 
-class _Missing(Exception):
+class _Missing(Exception):  # noqa: N818  (not a fault)
     """A cell is not there."""
 
 

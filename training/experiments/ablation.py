@@ -19,8 +19,8 @@ CLAIMS = (
     Claim(
         "undertrained",
         "The gap between low-order and high-order solvers widens for undertrained models",
-        "gap = Euler-50 minus RK4-20; the gap after the fewest epochs minus the gap after the most is above 0, with its "
-        "95 % interval over training seeds, in SWD and in endpoint error",
+        "gap = Euler-50 minus RK4-20; the gap after the fewest epochs minus the gap after the most is above 0, with "
+        "its 95 % interval over training seeds, in SWD and in endpoint error",
         "ablation",
     ),
     Claim(

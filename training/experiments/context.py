@@ -8,7 +8,7 @@ from typing import Any
 from training.config import CONFIGS, MnistData, Recipe, load_recipe
 from training.experiments.cells import Cells
 from training.experiments.sizes import Sizes
-from training.experiments.trained import TrainedModels
+from training.experiments.trained import Model, TrainedModels
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,13 @@ class Context:
         recipe = load_recipe(CONFIGS / f"{dataset}.toml")
         network = recipe.network.model_copy(update={"hidden": hidden or self.sizes.hidden, "blocks": self.sizes.blocks})
         return recipe.model_copy(update={"seed": seed, "network": network, "epochs": self.sizes.epochs})
+
+    def points_model(self, recipe: Recipe) -> Model:
+        """The model of a recipe for moons or circles; on moons one run also gives the ablation's numbers of epochs."""
+        counts = (recipe.epochs,)
+        if recipe.data.name == "moons" and recipe.network.hidden == self.sizes.hidden:
+            counts = self.sizes.epoch_counts
+        return self.models.series(recipe, counts)[counts.index(recipe.epochs)]
 
     def mnist_recipe(self) -> Recipe:
         """The paper's recipe for MNIST at this size."""

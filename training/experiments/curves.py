@@ -21,7 +21,7 @@ def means(model: Measured, label: str, measure: str) -> float:
 
 
 def quality_table(name: str, title: str, models: Sequence[Measured]) -> Table:
-    """One row a solver, one for the noise floor; spread over models, or over sampling seeds where there is one model."""
+    """One row a solver, one for the noise floor; spread over models, or over sampling seeds of a single model."""
     rows: list[list[str | float | int | None]] = []
     for label, row in models[0]["solvers"].items():
         nfe = float(np.mean([model["solvers"][label]["nfe"] for model in models]))

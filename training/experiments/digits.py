@@ -144,9 +144,9 @@ def judge(results: Results) -> list[Finding]:
     sure = {label: over_seeds(values) for label, values in look["sure"].items()}
     shares = ", ".join(f"{label} {value.mean:.1%} ± {value.sd:.1%}" for label, value in sure.items())
     note = (
-        f"Share with a probability over {SURE}: {shares}. The classifier (scikit-learn MLP on the components, trained on "
-        f"{look['trained_on']:,} real digits) names {look['accuracy']:.1%} of the 10,000 test digits rightly. It takes "
-        f"DOPRI5's samples for 0 to 9 this often: {', '.join(map(str, look['classes']))}"
+        f"Share with a probability over {SURE}: {shares}. The classifier (scikit-learn MLP on the components, trained "
+        f"on {look['trained_on']:,} real digits) names {look['accuracy']:.1%} of the 10,000 test digits rightly. It "
+        f"takes DOPRI5's samples for 0 to 9 this often: {', '.join(map(str, look['classes']))}"
     )
     ends = {label: means(found, label, "endpoint") for label in ("euler-50", "rk4-20", "dopri5")}
     distances = ", ".join(f"{label} {value:.3g}" for label, value in ends.items())

@@ -32,8 +32,8 @@ CLAIMS = (
     Claim(
         "stiffens",
         "The spectrum stiffens sharply near t = 1",
-        f"the most negative real part (mean over samples, the lowest of t = 0.8, 0.9 and 1) is at least {SHARPLY:g} times "
-        "as negative as at t = 0.5, with its 95 % interval over training seeds",
+        f"the most negative real part (mean over samples, the lowest of t = 0.8, 0.9 and 1) is at least {SHARPLY:g} "
+        "times as negative as at t = 0.5, with its 95 % interval over training seeds",
         "jacobian",
     ),
     Claim(
@@ -77,7 +77,7 @@ def run(context: Context) -> Results:
         for seed in sizes.training_seeds:
             recipe = context.points_recipe(dataset, seed)
             key = {"recipe": recipe.hash, "samples": sizes.jacobian_samples, "times": TIMES, "steps": STEPS}
-            found = context.cell(f"{dataset}-{seed}", key, lambda r=recipe: _measure(context, context.models.get(r)))
+            found = context.cell(f"{dataset}-{seed}", key, lambda r=recipe: _measure(context, context.points_model(r)))
             results[dataset].append(found)
     return results
 

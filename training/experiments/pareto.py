@@ -60,7 +60,7 @@ def run(context: Context) -> Results:
             }
 
             def measure(recipe: Any = recipe) -> dict[str, object]:
-                model = context.models.get(recipe)
+                model = context.points_model(recipe)
                 return quality(context, model, wanted, sizes.samples, sizes.endpoint_samples)
 
             results[dataset]["models"].append(context.cell(f"{dataset}-{seed}", key, measure))

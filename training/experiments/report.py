@@ -43,13 +43,16 @@ class Section:
         return () if self.results is None else self.experiment.judge(self.results)
 
 
-def write_report(folder: Path, sizes: Sizes, sections: Sequence[Section], conditions: str = "") -> Path:
+def write_report(
+    folder: Path, sizes: Sizes, sections: Sequence[Section], training_s: float = 0.0, conditions: str = ""
+) -> Path:
     """Write REPORT.md, one CSV a table, and numbers.json with all findings.
 
     Args:
         folder: where; the figures are in its `figures/`.
         sizes: how much was measured.
         sections: the experiments, in the order of the report.
+        training_s: seconds that training the models took.
         conditions: what else a reader should know of the run, one sentence.
 
     Raises:
@@ -68,7 +71,7 @@ def write_report(folder: Path, sizes: Sizes, sections: Sequence[Section], condit
     }  # fmt: skip
     numbers = {"sizes": asdict(sizes), "seconds": {s.experiment.name: s.seconds for s in sections}, "claims": findings}
     _write(folder / "numbers" / "numbers.json", json.dumps(plain(numbers), indent=1, allow_nan=False) + "\n")
-    _write(folder / "REPORT.md", "\n".join(_report(sizes, sections, conditions)) + "\n")
+    _write(folder / "REPORT.md", "\n".join(_report(sizes, sections, training_s, conditions)) + "\n")
     return folder / "REPORT.md"
 
 
@@ -87,8 +90,8 @@ def _csv(table: Table) -> str:
     return text.getvalue()
 
 
-def _report(sizes: Sizes, sections: Sequence[Section], conditions: str) -> list[str]:
-    lines = [f"# {PAPER}: what holds", "", *_head(sizes, sections, conditions), ""]
+def _report(sizes: Sizes, sections: Sequence[Section], training_s: float, conditions: str) -> list[str]:
+    lines = [f"# {PAPER}: what holds", "", *_head(sizes, sections, training_s, conditions), ""]
     lines += ["| claim | measured | verdict | figure |", "|---|---|---|---|"]
     for section in sections:
         if section.results is None:
@@ -99,27 +102,25 @@ def _report(sizes: Sizes, sections: Sequence[Section], conditions: str) -> list[
     return lines
 
 
-def _head(sizes: Sizes, sections: Sequence[Section], conditions: str) -> list[str]:
-    total = sum(section.seconds for section in sections)
-    kind = (
-        f"This is the **{sizes.name}** run: reduced sizes, so its verdicts are hints."
-        if sizes.name != "full"
-        else "This is the full run."
-    )
+def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditions: str) -> list[str]:
+    quick = sizes.name != "full"
+    measured = sum(section.seconds for section in sections)
+    threads = torch.get_num_threads()
     return [
-        f"Written by `python -m training reproduce{'' if sizes.name == 'full' else ' --' + sizes.name}`. {kind} "
-        f"{len(sizes.training_seeds)} training seeds and {len(sizes.sampling_seeds)} sampling seeds for moons and circles, "
-        f"one training seed for MNIST; {sizes.samples:,} samples against as many real ones. Measuring and training took "
-        f"{total / 60:.0f} minutes in all, on {platform.machine()} with {os.cpu_count()} cores, torch {torch.__version__}, "
-        f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''} (CPU)."
-        + (f" {conditions}" if conditions else ""),
+        f"Written by `python -m training reproduce{f' --{sizes.name}' if quick else ''}`. "
+        + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
+        + f"Moons and circles: {len(sizes.training_seeds)} training seeds and {len(sizes.sampling_seeds)} sampling "
+        f"seeds, {sizes.samples:,} samples of each against as many real ones ({sizes.mnist_samples:,} on MNIST, which has "
+        f"one training seed). Training the models took {training_s / 60:.0f} minutes, measuring {measured / 60:.0f}, summed "
+        f"over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, {threads} "
+        f"thread{'s' if threads > 1 else ''} a process. {conditions}".rstrip(),
         "",
-        "Each verdict follows from a rule that stood in the code before the run (`training/experiments/`). A number over "
-        "seeds is given as mean ± standard deviation; a rule holds if the whole 95 % confidence interval of the mean "
-        "(Student's t over training seeds; over sampling seeds for MNIST) keeps it, does not hold if the whole interval "
-        "breaks it, and else cannot be told apart from noise. A claim with several parts holds *partly* if some of them "
-        "hold. The paper's code and data were not at hand; claims are worded after its abstract and its results. Claims "
-        "marked (ours) are promises of this project.",
+        "Each verdict follows from a rule that stood in the code before the run (`training/experiments/`). A number "
+        "over seeds is given as mean ± standard deviation. A rule holds if the whole 95 % confidence interval of the mean "
+        "(Student's t; over training seeds, on MNIST over sampling seeds) keeps it, it does not hold if the whole "
+        "interval breaks it, and in between it cannot be told apart from noise. A claim with several parts holds "
+        "*partly* if some of them hold. Of the paper we had its abstract, its introduction and a list of its results; "
+        "claims are in our words. Those marked (ours) are promises of this project.",
     ]
 
 
@@ -174,8 +175,12 @@ _MORE = {"trajectories": ("samples",)}
 
 def _markdown(table: Table) -> list[str]:
     lines = ["| " + " | ".join(map(_cell, table.columns)) + " |", "|" + "---|" * len(table.columns)]
+
+    def shown(value: str | float | int | None) -> str:
+        return "" if value is None else f"{value:.4g}" if isinstance(value, float) else _cell(str(value))
+
     for row in table.rows[: table.shown]:
-        lines.append("| " + " | ".join("" if v is None else f"{v:.4g}" if isinstance(v, float) else _cell(str(v)) for v in row) + " |")  # noqa: E501  # fmt: skip
+        lines.append("| " + " | ".join(map(shown, row)) + " |")
     return lines
 
 

@@ -132,8 +132,8 @@ def judge(results: Results) -> list[Finding]:
             Part(f"{label}: |y({SPAN:g})| of RK4", exact(rk4), Verdict.HOLDS if rk4 < 1 else Verdict.FAILS),
         ]
     stiff = (
-        "At h = 0.1 the product is 1.5: Euler multiplies by -0.5 a step, so it swings about zero but decays. At h = 1/6 "
-        "it is 2.5: Euler grows by 1.5 a step, RK4 shrinks by 0.65"
+        "At h = 0.1 the product is 1.5: Euler multiplies by -0.5 a step, so it swings about zero but decays. At h = "
+        "1/6 it is 2.5: Euler grows by 1.5 a step, RK4 shrinks by 0.65"
     )
     return [Finding(claims["three-times"], (further,), note), Finding(claims["stiff-test"], tuple(parts), stiff)]
 
@@ -154,10 +154,12 @@ def tables(results: Results) -> list[Table]:
         [name, *(found[name][-1] for found in results["decay"].values())]
         for name in next(iter(results["decay"].values()))
     ]
+    limits = ("method", "real axis to", "of Euler's", "imaginary axis to", "area")
+    title = f"y({SPAN:g}) for y' = -15 y, y(0) = 1; exact: 2.9e-20"
     return [
-        Table("stability", "Where methods are stable", ("method", "real axis to", "of Euler's", "imaginary axis to", "area"), rows),
-        Table("stiff-decay", f"y({SPAN:g}) for y' = -15 y, y(0) = 1; exact: 2.9e-20", ("method", *results["decay"]), decay),
-    ]  # fmt: skip
+        Table("stability", "Where methods are stable", limits, rows),
+        Table("stiff-decay", title, ("method", *results["decay"]), decay),
+    ]
 
 
 def draw(results: Results, figures: Figures) -> None:

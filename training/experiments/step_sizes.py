@@ -35,8 +35,8 @@ CLAIMS = (
     Claim(
         "concentrates",
         "DOPRI5 concentrates its steps near t = 1",
-        f"the share of accepted steps that begin at t >= {LATE} is at least {CONCENTRATED} times {1 - LATE:.1f}, with its "
-        "95 % interval over training seeds, in both kinds of error control",
+        f"the share of accepted steps that begin at t >= {LATE} is at least {CONCENTRATED} times {1 - LATE:.1f}, with "
+        "its 95 % interval over training seeds, in both kinds of error control",
         "step-sizes",
     ),
 )
@@ -80,7 +80,7 @@ def run(context: Context) -> Results:
         for seed in context.sizes.training_seeds:
             recipe = context.points_recipe(dataset, seed)
             key = {"recipe": recipe.hash, "samples": _SAMPLES, "bins": _BINS, "late": LATE}
-            found = context.cell(f"{dataset}-{seed}", key, lambda r=recipe: _measure(context.models.get(r)))
+            found = context.cell(f"{dataset}-{seed}", key, lambda r=recipe: _measure(context.points_model(r)))
             results[dataset].append(found)
     return results
 

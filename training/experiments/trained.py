@@ -6,6 +6,7 @@ the rate is constant and each random number is a function of the seed and the st
 bit for bit those of a run of k epochs.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,3 +165,17 @@ def _resume(trainer: Trainer, run: RunFolder, data: DataSet, first: int) -> None
 
 def _label(recipe: Recipe) -> str:
     return f"{recipe.name} {recipe.network.hidden} x {recipe.network.blocks}, seed {recipe.seed}"
+
+
+def training_seconds(folder: Path) -> float:
+    """Seconds that training the models of a repository took; those of one run (a snapshot each) are counted once."""
+    longest: dict[str, float] = {}
+    for file in sorted(folder.glob("*/*/card.json")):
+        try:
+            record = json.loads(file.read_bytes())["training"]
+            recipe = {key: value for key, value in record["recipe"].items() if key != "epochs"}
+            run = json.dumps(recipe, sort_keys=True)
+            longest[run] = max(longest.get(run, 0.0), float(record["train_s"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # not one of ours
+    return sum(longest.values())

@@ -84,7 +84,7 @@ def run(context: Context) -> Results:
                 "keep": pictures,
             }
             found = context.cell(
-                f"{dataset}-{seed}", key, lambda r=recipe, p=pictures: _measure(context, context.models.get(r), p)
+                f"{dataset}-{seed}", key, lambda r=recipe, p=pictures: _measure(context, context.points_model(r), p)
             )
             results[dataset].append(found)
     return results
