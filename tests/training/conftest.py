@@ -55,4 +55,6 @@ def mnist_dir(tmp_path: Path) -> Path:
         coarse = source.integers(0, 256, size=(count, 14, 14))
         fine = np.kron(coarse, np.ones((2, 2))) // 2 + source.integers(0, 64, size=(count, 28, 28))
         (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(idx(fine))
+        labels = struct.pack(">II", 0x801, count) + (np.arange(count) % 10).astype(np.uint8).tobytes()
+        (folder / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
     return folder.parent

@@ -96,12 +96,14 @@ def run(context: Context) -> Results:
     while counts[-1] * 2 <= context.sizes.finest:
         counts.append(counts[-1] * 2)
 
+    target = context.sizes.target
+
     def measure() -> Results:
         errors = {
             name: {str(dim): [_error(name, steps, dim) for steps in counts] for dim in DIMENSIONS}
             for name in catalogue.solvers()
         }
-        needed = {name: steps_needed(name, TARGET) for name in catalogue.solvers()}
+        needed = {name: steps_needed(name, target) for name in catalogue.solvers()}
         return {
             "steps": counts,
             "errors": errors,
@@ -109,7 +111,7 @@ def run(context: Context) -> Results:
             "euler_formula": {"formula": _euler_error(counts[-1]), "run": errors["euler"]["1"][-1]},
         }
 
-    return context.cell("errors", {"steps": counts, "dimensions": DIMENSIONS, "target": TARGET}, measure)
+    return context.cell("errors", {"steps": counts, "dimensions": DIMENSIONS, "target": target}, measure)
 
 
 def slope(results: Results, solver: str, dimension: int) -> float:

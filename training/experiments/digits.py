@@ -203,7 +203,8 @@ def draw(results: Results, figures: Figures) -> None:
     for axis, (label, rows) in zip(
         axes, sorted(sheets.items(), key=lambda item: item[0] == "real digits"), strict=True
     ):
-        pictures = np.array(rows, dtype=np.uint8).reshape(-1, _COLUMNS, 28, 28)
+        whole = len(rows) // _COLUMNS * _COLUMNS
+        pictures = np.array(rows[:whole], dtype=np.uint8).reshape(-1, _COLUMNS, 28, 28)
         axis.imshow(255 - pictures.transpose(0, 2, 1, 3).reshape(-1, _COLUMNS * 28), cmap="gray", vmin=0, vmax=255)
         axis.set_title(label)
         axis.axis("off")

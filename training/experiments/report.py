@@ -110,14 +110,14 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
         f"Written by `python -m training reproduce{f' --{sizes.name}' if quick else ''}`. "
         + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
         + f"Moons and circles: {len(sizes.training_seeds)} training seeds and {len(sizes.sampling_seeds)} sampling "
-        f"seeds, {sizes.samples:,} samples of each against as many real ones ({sizes.mnist_samples:,} on MNIST, which has "
-        f"one training seed). Training the models took {training_s / 60:.0f} minutes, measuring {measured / 60:.0f}, summed "
-        f"over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, {threads} "
-        f"thread{'s' if threads > 1 else ''} a process. {conditions}".rstrip(),
+        f"seeds, {sizes.samples:,} samples against as many real ones ({sizes.mnist_samples:,} on MNIST, which has "
+        f"one training seed). Training the models took {training_s / 60:.0f} minutes, measuring {measured / 60:.0f}, "
+        f"summed over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "
+        f"{threads} thread{'s' if threads > 1 else ''} a process. {conditions}".rstrip(),
         "",
         "Each verdict follows from a rule that stood in the code before the run (`training/experiments/`). A number "
-        "over seeds is given as mean ± standard deviation. A rule holds if the whole 95 % confidence interval of the mean "
-        "(Student's t; over training seeds, on MNIST over sampling seeds) keeps it, it does not hold if the whole "
+        "over seeds is given as mean ± standard deviation. A rule holds if the whole 95 % confidence interval of the "
+        "mean (Student's t; over training seeds, on MNIST over sampling seeds) keeps it, it does not hold if the whole "
         "interval breaks it, and in between it cannot be told apart from noise. A claim with several parts holds "
         "*partly* if some of them hold. Of the paper we had its abstract, its introduction and a list of its results; "
         "claims are in our words. Those marked (ours) are promises of this project.",

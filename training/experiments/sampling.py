@@ -19,7 +19,6 @@ from training.experiments.trained import Model
 Array = NDArray[np.float64]
 TOLERANCE = 1e-5
 """The paper's tolerance of DOPRI5, relative and absolute."""
-_TIGHT = 1e-9
 _ROWS = 1000
 _FRESH_SEEDS = 1_000_000  # seeds of real data that no training uses
 
@@ -68,10 +67,10 @@ def solve(velocity: nn.Module, x0: Tensor, spec: Spec) -> Solution:
     return solution
 
 
-def exact_end(velocity: nn.Module, x0: Tensor) -> Array:
-    """The end of each path, by DOPRI5 at 1e-9 in float64 with the same weights; (samples, *event)."""
+def exact_end(velocity: nn.Module, x0: Tensor, tolerance: float) -> Array:
+    """The end of each path, by DOPRI5 in float64 with the same weights; (samples, *event)."""
     doubled = copy.deepcopy(velocity).double()
-    solution = integrate(doubled, x0.double(), solver="dopri5", rtol=_TIGHT, atol=_TIGHT, controller="i")
+    solution = integrate(doubled, x0.double(), solver="dopri5", rtol=tolerance, atol=tolerance, controller="i")
     if any(status != Status.SUCCESS for status in solution.status):
         raise TrainingError("the tight float64 solution did not reach t = 1; the network is not usable")
     return solution.x.numpy()
@@ -110,7 +109,7 @@ def quality(context: Context, model: Model, wanted: Sequence[Spec], samples: int
     found: dict[str, dict[str, list[float]]] = {spec.label: {"swd": [], "endpoint": [], "nfe": []} for spec in wanted}
     for seed in context.sizes.sampling_seeds:
         x0 = noise(seed, 0, samples, shape)
-        exact = exact_end(model.velocity, x0[:endpoints])
+        exact = exact_end(model.velocity, x0[:endpoints], context.sizes.tight)
         reference, second = real(context, model, seed, samples)
         floor.append(swd(second, reference, projections, seed))
         for spec in wanted:

@@ -25,6 +25,9 @@ class Sizes:
         mnist_endpoint_samples: of those, how many are also solved tightly in float64.
         classifier_digits: real digits that the classifier is trained on.
         finest: the most steps in the convergence experiment.
+        target: the relative error whose cost it measures.
+        tight: tolerance of the float64 solutions that stand for the exact ends of paths.
+        grid: points along each side of the map of stability.
     """
 
     name: str
@@ -52,6 +55,9 @@ class Sizes:
     mnist_endpoint_samples: int
     classifier_digits: int
     finest: int
+    target: float
+    tight: float
+    grid: int
 
 
 FULL = Sizes(
@@ -80,6 +86,9 @@ FULL = Sizes(
     mnist_endpoint_samples=20,
     classifier_digits=20_000,
     finest=320,
+    target=1e-8,
+    tight=1e-9,
+    grid=281,
 )
 
 QUICK = Sizes(
@@ -108,4 +117,7 @@ QUICK = Sizes(
     mnist_endpoint_samples=10,
     classifier_digits=5000,
     finest=160,
+    target=1e-8,
+    tight=1e-9,
+    grid=281,
 )

@@ -18,7 +18,6 @@ STEPS_H = {"h = 0.1": 0.1, "h = 1/6": 1 / 6}
 SPAN = 3.0
 PAPER = ("euler", "midpoint", "rk4", "dopri5")
 _BOX = (-5.5, 1.5, -4.5, 4.5)
-_POINTS = 561
 
 CLAIMS = (
     Claim(
@@ -57,14 +56,14 @@ def growth(solver: str, z: NDArray[np.complex128]) -> NDArray[np.float64]:
     return np.abs(np.polynomial.polynomial.polyval(z, np.array([1.0, *powers])))
 
 
-def _grid() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _grid(points: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     left, right, low, high = _BOX
-    return np.linspace(left, right, _POINTS), np.linspace(low, high, _POINTS)
+    return np.linspace(left, right, points), np.linspace(low, high, points)
 
 
-def _area(solver: str) -> float:
+def _area(solver: str, points: int) -> float:
     """Area of the region of stability left of the imaginary axis, by counting points of a grid."""
-    x, y = _grid()
+    x, y = _grid(points)
     inside = growth(solver, x[None, :] + 1j * y[:, None])[:, x <= 0] <= 1
     return float(inside.sum() * (x[1] - x[0]) * (y[1] - y[0]))
 
@@ -94,20 +93,22 @@ def _decay(solver: str, h: float) -> list[float]:
 
 def run(context: Context) -> Results:
     """Limits of all methods, and the decay with the paper's."""
+    points = context.sizes.grid
 
     def measure() -> Results:
         names = list(catalogue.solvers())
         return {
+            "points": points,
             "real": {name: catalogue.find(name).stability_limit for name in names},
             "imaginary": {name: _imaginary_limit(name) for name in names},
-            "area": {name: _area(name) for name in names},
+            "area": {name: _area(name, points) for name in names},
             "decay": {
                 label: {name: _decay(name, h) for name in names if not catalogue.find(name).multistep_order}
                 for label, h in STEPS_H.items()
             },
         }
 
-    return context.cell("limits", {"rate": RATE, "h": list(STEPS_H.values()), "span": SPAN, "grid": _POINTS}, measure)
+    return context.cell("limits", {"rate": RATE, "h": list(STEPS_H.values()), "span": SPAN, "grid": points}, measure)
 
 
 def judge(results: Results) -> list[Finding]:
@@ -164,7 +165,7 @@ def tables(results: Results) -> list[Table]:
 
 def draw(results: Results, figures: Figures) -> None:
     """The regions, and the decay."""
-    x, y = _grid()
+    x, y = _grid(results["points"])
     z = x[None, :] + 1j * y[:, None]
     figure, axes = figures.panels(1, 2, width=4.4, height=4.4)
     for name in results["real"]:
