@@ -22,7 +22,7 @@ MAX_NUMBERS = 1 << 24
 MAX_TIMES = 1000
 
 _DIRECTIONS = 16  # products at once, which bounds the memory of one call
-Array = NDArray[np.float64]
+Array = NDArray[np.floating]
 Velocity = Callable[[Tensor, Tensor], Tensor]
 
 

@@ -139,7 +139,8 @@ def _run(experiment: Experiment, context: Context, figures: Figures) -> Section:
     except TrainingError as error:
         print(f"{experiment.name}: not run: {error}", flush=True)
         return Section(experiment, None, context.cells.seconds, str(error))
-    experiment.draw(results, figures)
+    with figures.style():
+        experiment.draw(results, figures)
     section = Section(experiment, results, context.cells.seconds)
     for finding in section.findings:
         print(f"  {finding.verdict}: {finding.claim.text}", flush=True)

@@ -48,13 +48,13 @@ def run(context: Context) -> Results:
                 "epochs": epochs,
                 "solvers": [EULER.label, RK4.label],
                 "seeds": sizes.sampling_seeds,
-                "samples": [sizes.samples, sizes.endpoint_samples, sizes.projections],
+                "samples": [sizes.samples, sizes.endpoint_samples, sizes.projections, sizes.tight],
             }
 
             def measure(recipe: Any = recipe, counts: Any = counts, epochs: int = epochs) -> dict[str, object]:
                 # One run gives the models of all numbers of epochs (see `trained`).
                 model = context.models.series(recipe, counts)[counts.index(epochs)]
-                found = quality(context, model, (EULER, RK4), sizes.samples, sizes.endpoint_samples)
+                found = quality(context, model, (EULER, RK4), sizes.samples, sizes.endpoint_samples, sizes.tight)
                 return found | {"loss": model.loss}
 
             found = context.cell(f"hidden{width}-epochs{epochs}-seed{seed}", key, measure)

@@ -122,6 +122,13 @@ def slope(results: Results, solver: str, dimension: int) -> float:
     return float(np.polyfit(np.log(h[kept]), np.log(errors[kept]), 1)[0])
 
 
+def _finest_slope(results: Results, solver: str) -> float:
+    """The slope between the two smallest steps whose error in one dimension is above rounding."""
+    errors = np.array(results["errors"][solver]["1"])
+    last = np.flatnonzero(errors > ROUNDING)[-2:]
+    return float(np.diff(np.log(errors[last]))[0] / np.diff(np.log(1 / np.array(results["steps"])[last]))[0])
+
+
 def judge(results: Results) -> list[Finding]:
     """Apply the rules."""
     claims = by_key(CLAIMS)
@@ -150,9 +157,11 @@ def judge(results: Results) -> list[Finding]:
         f"steps cannot be run; at {results['steps'][-1]} steps formula and run agree to "
         f"{abs(formula['formula'] / formula['run'] - 1):.0e}"
     )
+    finest = ", ".join(f"{name} {_finest_slope(results, name):.2f}" for name in results["errors"])
+    local = f"Between the two smallest steps above rounding the slopes are: {finest}"
     return [
         Finding(claims["orders"], tuple(orders)),
-        Finding(claims["all-orders"], tuple(others)),
+        Finding(claims["all-orders"], tuple(others), local),
         Finding(claims["ratio"], (Part("error of Euler / error of RK4", ratio, at_least(ratio, RATIO)),)),
         Finding(claims["cost"], tuple(cheaper), note),
     ]
@@ -179,7 +188,7 @@ def tables(results: Results) -> list[Table]:
 
 def draw(results: Results, figures: Figures) -> None:
     """Error against h in the smallest and the largest dimension."""
-    figure, axes = figures.panels(1, 2, width=4.4, height=3.6)
+    figure, axes = figures.panels(1, 2, width=4.6, height=3.6)
     h = 1 / np.array(results["steps"])
     for axis, dimension in zip(axes, (DIMENSIONS[0], DIMENSIONS[-1]), strict=True):
         for name in results["errors"]:
@@ -190,7 +199,7 @@ def draw(results: Results, figures: Figures) -> None:
         axis.set_xlabel("step h")
         axis.set_ylabel("relative error at t = 1")
         axis.axhspan(1e-17, ROUNDING, color="grey", alpha=0.12, linewidth=0)
-    axes[1].legend(ncols=2)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     figures.save(figure, "convergence")
 
 

@@ -21,6 +21,7 @@ VARIANCE, VARIANCE_NEAR = 0.95, 0.01
 SURE_SHARE = 0.8
 SHEETS = (Spec("euler", 50), Spec("rk4", 20), Spec("dopri5"))
 JUDGED = (Spec("euler", 10), *SHEETS)
+_TIGHT = 1e-9
 _SHEET = 48
 _COLUMNS = 12
 
@@ -76,7 +77,9 @@ def run(context: Context) -> Results:
         }
 
     def measure() -> Results:
-        return quality(context, context.models.get(recipe), wanted, sizes.mnist_samples, sizes.mnist_endpoint_samples)
+        return quality(
+            context, context.models.get(recipe), wanted, sizes.mnist_samples, sizes.mnist_endpoint_samples, _TIGHT
+        )
 
     def look() -> Results:
         return _look(context, context.models.get(recipe))

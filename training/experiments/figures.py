@@ -1,6 +1,8 @@
 """Pictures: one look for all, each written as PNG and SVG."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -28,7 +30,7 @@ COLOURS = {
 }
 """One colour a solver, the same in every picture."""
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.grid": True,
     "grid.alpha": 0.25,
@@ -52,12 +54,16 @@ class Figures:
         self._dpi = dpi
         self.written: list[str] = []
 
+    @staticmethod
+    def style() -> AbstractContextManager[None]:
+        """The look; figures are drawn and saved while it is entered."""
+        return mpl.rc_context(_STYLE)
+
     def panels(self, rows: int, columns: int, width: float = 3.4, height: float = 2.8) -> tuple[Figure, list[Axes]]:
         """Make a figure of rows x columns panels of so many inches each; panels in reading order."""
-        with mpl.rc_context(_STYLE):
-            figure, axes = plt.subplots(
-                rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
-            )
+        figure, axes = plt.subplots(
+            rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
+        )
         return figure, [axis for row in axes for axis in row]
 
     def save(self, figure: Figure, name: str) -> None:
@@ -68,9 +74,8 @@ class Figures:
         """
         make_writable(self._folder, "figure folder")
         try:
-            with mpl.rc_context(_STYLE):
-                figure.savefig(self._folder / f"{name}.png", dpi=self._dpi, metadata={"Software": None})
-                figure.savefig(self._folder / f"{name}.svg", dpi=self._dpi, metadata={"Date": None})
+            figure.savefig(self._folder / f"{name}.png", dpi=self._dpi, metadata={"Software": None})
+            figure.savefig(self._folder / f"{name}.svg", dpi=self._dpi, metadata={"Date": None})
         except OSError as error:
             raise TrainingError(f"figure {self._folder / name} cannot be written: {error.strerror}") from None
         finally:

@@ -50,7 +50,7 @@ def _measure(context: Context, model: Model) -> Results:
     x0 = noise(0, 0, context.sizes.jacobian_samples, (2,))
     found = spectrum(model.velocity, x0, TIMES, solver="rk4", steps=STEPS)
 
-    def summary(values: NDArray[np.float64]) -> Results:
+    def summary(values: NDArray[np.floating]) -> Results:
         quantiles = np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
         names = ("5", "25", "50", "75", "95")
         return {
@@ -82,7 +82,7 @@ def run(context: Context) -> Results:
     return results
 
 
-def _at(model: Any, what: str, statistic: str, times: Sequence[float]) -> NDArray[np.float64]:
+def _at(model: Any, what: str, statistic: str, times: Sequence[float]) -> NDArray[np.floating]:
     return np.array([model[what][statistic][TIMES.index(t)] for t in times])
 
 
@@ -141,7 +141,7 @@ def draw(results: Results, figures: Figures) -> None:
     figure, axes = figures.panels(2, len(results), width=4.2, height=2.9)
     for column, (dataset, models) in enumerate(results.items()):
 
-        def mean(what: str, statistic: str, models: Any = models) -> NDArray[np.float64]:
+        def mean(what: str, statistic: str, models: Any = models) -> NDArray[np.floating]:
             return np.mean([m[what][statistic] for m in models], axis=0)
 
         axis = axes[column]

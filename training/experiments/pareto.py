@@ -56,12 +56,12 @@ def run(context: Context) -> Results:
                 "recipe": recipe.hash,
                 "solvers": [spec.label for spec in wanted],
                 "seeds": sizes.sampling_seeds,
-                "samples": [sizes.samples, sizes.endpoint_samples, sizes.projections],
+                "samples": [sizes.samples, sizes.endpoint_samples, sizes.projections, sizes.tight],
             }
 
             def measure(recipe: Any = recipe) -> dict[str, object]:
                 model = context.points_model(recipe)
-                return quality(context, model, wanted, sizes.samples, sizes.endpoint_samples)
+                return quality(context, model, wanted, sizes.samples, sizes.endpoint_samples, sizes.tight)
 
             results[dataset]["models"].append(context.cell(f"{dataset}-{seed}", key, measure))
     return results
@@ -132,6 +132,16 @@ def tables(results: Results) -> list[Table]:
     ]
 
 
+def notes(results: Results) -> list[str]:
+    """How far the models themselves are from the data: no solver can do better than its model."""
+    phrases = []
+    for dataset, found in results.items():
+        best = over_seeds([means(model, "dopri5", "swd") for model in found["models"]])
+        floor = float(np.mean([model["floor"] for model in found["models"]]))
+        phrases.append(f"{dataset}: {best} with DOPRI5, {best.mean / floor:.1f} times the noise floor of {floor:.4f}")
+    return [f"What the models themselves leave, in SWD to fresh real data: {'; '.join(phrases)}."]
+
+
 def draw(results: Results, figures: Figures) -> None:
     """SWD and endpoint error against NFE, a column a data set."""
     draw_curves(figures, "pareto", {dataset: found["models"] for dataset, found in results.items()})
@@ -145,4 +155,5 @@ EXPERIMENT = Experiment(
     judge=judge,
     tables=tables,
     draw=draw,
+    notes=notes,
 )

@@ -14,7 +14,7 @@ import torch
 
 from training.errors import TrainingError
 from training.experiments.cells import plain
-from training.experiments.experiment import Experiment, Finding, Results, Table
+from training.experiments.experiment import Experiment, Finding, Part, Results, Table
 from training.experiments.sizes import Sizes
 from training.files import make_writable, write_atomically
 
@@ -138,7 +138,7 @@ def _row(finding: Finding) -> str:
     return f"| {_cell(text)} | {_cell(measured)} | **{finding.verdict}** | {figure} |"
 
 
-def _extremes(finding: Finding) -> Sequence[object]:
+def _extremes(finding: Finding) -> Sequence[Part]:
     """Two parts that say most: the first that breaks the rule, if one does, and the first of all."""
     broken = [part for part in finding.parts if part.verdict != "holds"]
     return list(dict.fromkeys([*broken[:2], finding.parts[0]]))[:2]

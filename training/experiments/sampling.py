@@ -16,7 +16,7 @@ from training.evaluation import swd
 from training.experiments.context import Context
 from training.experiments.trained import Model
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating]
 TOLERANCE = 1e-5
 """The paper's tolerance of DOPRI5, relative and absolute."""
 _ROWS = 1000
@@ -96,8 +96,18 @@ def real(context: Context, model: Model, seed: int, count: int) -> tuple[Array, 
     return fresh.reference[:count], fresh.second_reference[:count]
 
 
-def quality(context: Context, model: Model, wanted: Sequence[Spec], samples: int, endpoints: int) -> dict[str, object]:
+def quality(
+    context: Context, model: Model, wanted: Sequence[Spec], samples: int, endpoints: int, tight: float
+) -> dict[str, object]:
     """Measure SWD, endpoint error and NFE of solvers over all sampling seeds.
+
+    Args:
+        context: gives seeds and projections.
+        model: what is sampled.
+        wanted: the solvers.
+        samples: how many samples of each sampling seed.
+        endpoints: how many of them have the exact end of their path computed.
+        tight: the tolerance of that.
 
     Returns:
         `floor`: SWD of real to fresh real data, one number a sampling seed; `solvers`: for each label `swd` and
@@ -109,7 +119,7 @@ def quality(context: Context, model: Model, wanted: Sequence[Spec], samples: int
     found: dict[str, dict[str, list[float]]] = {spec.label: {"swd": [], "endpoint": [], "nfe": []} for spec in wanted}
     for seed in context.sizes.sampling_seeds:
         x0 = noise(seed, 0, samples, shape)
-        exact = exact_end(model.velocity, x0[:endpoints], context.sizes.tight)
+        exact = exact_end(model.velocity, x0[:endpoints], tight)
         reference, second = real(context, model, seed, samples)
         floor.append(swd(second, reference, projections, seed))
         for spec in wanted:

@@ -26,7 +26,7 @@ class Sizes:
         classifier_digits: real digits that the classifier is trained on.
         finest: the most steps in the convergence experiment.
         target: the relative error whose cost it measures.
-        tight: tolerance of the float64 solutions that stand for the exact ends of paths.
+        tight: tolerance of the float64 solutions that stand for the exact ends of paths on moons and circles.
         grid: points along each side of the map of stability.
     """
 
@@ -64,7 +64,7 @@ FULL = Sizes(
     name="full",
     training_seeds=(0, 1, 2),
     sampling_seeds=(0, 1, 2, 3, 4),
-    samples=500,
+    samples=300,
     endpoint_samples=50,
     projections=200,
     hidden=256,
@@ -87,7 +87,7 @@ FULL = Sizes(
     classifier_digits=20_000,
     finest=320,
     target=1e-8,
-    tight=1e-9,
+    tight=1e-7,
     grid=281,
 )
 
@@ -95,7 +95,7 @@ QUICK = Sizes(
     name="quick",
     training_seeds=(0, 1),
     sampling_seeds=(0, 1),
-    samples=250,
+    samples=200,
     endpoint_samples=25,
     projections=100,
     hidden=128,
@@ -118,6 +118,6 @@ QUICK = Sizes(
     classifier_digits=5000,
     finest=160,
     target=1e-8,
-    tight=1e-9,
+    tight=1e-7,
     grid=281,
 )

@@ -35,7 +35,7 @@ CLAIMS = (
 )
 
 
-def growth(solver: str, z: NDArray[np.complex128]) -> NDArray[np.float64]:
+def growth(solver: str, z: NDArray[np.complexfloating]) -> NDArray[np.float64]:
     """By how much a step multiplies the solution of y' = lambda y, z = h lambda.
 
     Runge-Kutta: |R(z)| with R(z) = 1 + sum_k z^k b A^(k-1) 1 (Hairer & Wanner II, IV.2). Adams-Bashforth: the largest
@@ -178,7 +178,7 @@ def draw(results: Results, figures: Figures) -> None:
         axis.set_ylabel("Im(h lambda)")
         axis.set_aspect("equal")
         axis.axvline(0, color="grey", linewidth=0.6)
-        axis.legend(loc="upper left")
+        axis.legend(loc="upper left", fontsize=7)
     figures.save(figure, "stability")
     figure, axes = figures.panels(1, 2, width=4.4, height=3.0)
     for axis, (label, found) in zip(axes, results["decay"].items(), strict=True):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import JsonValue
 from torch import nn
 
 from models.checkpoint import load, save
@@ -139,7 +140,7 @@ class TrainedModels:
             run.remove()
 
     def _publish(self, trainer: Trainer, recipe: Recipe, data: DataSet) -> None:
-        record: dict[str, object] = {
+        record: dict[str, JsonValue] = {
             "recipe": recipe.model_dump(mode="json"),
             "recipe_hash": recipe.hash,
             "steps": trainer.step,

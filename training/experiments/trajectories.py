@@ -143,7 +143,7 @@ def draw(results: Results, figures: Figures) -> None:
         axis.scatter(paths[:, -1, 0], paths[:, -1, 1], s=8, color="#00798c", label="sample, t = 1", zorder=3)
         axis.set_title(dataset)
         axis.set_aspect("equal")
-        axis.legend(loc="upper right")
+        axis.legend(loc="lower left")
     figures.save(figure, "trajectories")
 
 
