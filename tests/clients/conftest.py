@@ -71,7 +71,7 @@ class FakeService:
         if asked["model"] != "moons":
             return problem(404, "unknown-model", f"no model {asked['model']}; there is: moons")
         n, seed, first = asked["num_samples"], asked["seed"], asked.get("first_index", 0)
-        shift = {"euler": 1.0, "rk4": 0.25, "dopri5": 0.0}[asked.get("solver", "dopri5")]
+        shift = {"euler": 1.0, "midpoint": 0.5, "rk4": 0.25, "dopri5": 0.0}[asked.get("solver", "dopri5")]
         index = np.arange(first, first + n)
         samples = np.stack([index + shift, np.full(n, seed % 1000)], 1).astype(np.float32)
         arrays: dict[str, Any] = {

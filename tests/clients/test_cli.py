@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import json
+import re
+import resource
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from pathline._npz import decode
+from pathline._picture import draw
 from pathline._request import sample_request
 from pathline.cli import main
 
@@ -16,6 +23,30 @@ if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
 
 Capture = pytest.CaptureFixture[str]
+
+
+@contextmanager
+def cut(content: bytes, length: int) -> Iterator[str]:
+    """Serve answers that promise `length` bytes and end after `content`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "application/x-npz")
+            self.send_header("content-length", str(length))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 def names(folder: Path) -> list[str]:
@@ -54,8 +85,79 @@ class TestSample:
         assert text.startswith("x0,x1\n")
         np.testing.assert_array_equal(np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1), stored)
 
+    def test_png_is_the_picture_of_all_pages(self, tmp_path: Path, service: FakeService) -> None:
+        path = tmp_path / "out.png"
+        assert main(["sample", "moons", "-n", "7", "--batch", "3", "--seed", "3", "-o", str(path)]) == 0
+        whole = np.stack([np.arange(7), np.full(7, 3)], 1).astype(np.float32)
+        assert path.read_bytes() == draw(whole)
+
+    def test_json_file_holds_samples_and_what_is_said(self, tmp_path: Path, service: FakeService) -> None:
+        path = tmp_path / "out.json"
+        service.change = lambda arrays, meta: arrays["samples"].__setitem__((0, 0), np.nan)
+        assert main(["sample", "moons", "-n", "4", "--batch", "2", "--seed", "3", "-o", str(path)]) == 0
+        found = json.loads(path.read_text())
+        assert found["samples"] == [[None, 3.0], [1.0, 3.0], [None, 3.0], [3.0, 3.0]]
+        assert (found["num_samples"], found["seed"], found["status"]) == (4, 3, "success")
+
+    def test_what_cannot_be_drawn_is_said_and_nothing_is_left(
+        self, tmp_path: Path, service: FakeService, capsys: Capture
+    ) -> None:
+        service.change = lambda arrays, meta: arrays.update(samples=np.zeros((2, 5)))
+        assert main(["sample", "moons", "-n", "2", "-o", str(tmp_path / "o.png")]) == 2
+        assert "samples of shape (5,) cannot be drawn" in one_line(capsys)
+        assert names(tmp_path) == []
+
+    def test_a_disk_that_fills_while_writing(self, tmp_path: Path) -> None:
+        """The limit on file sizes makes the operating system refuse a write in the middle, as a full disk does."""
+        command = [sys.executable, "-m", "pathline", "sample", "moons", "-n", "5000", "-o", str(tmp_path / "o.npy")]
+        limit = (10_000, 10_000)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+        )
+        assert done.returncode == 5
+        assert done.stderr == f"pathline: {tmp_path}/o.npy: not written (File too large); nothing is left of it\n"
+        assert names(tmp_path) == []
+
+    def test_standard_output_that_is_full(self) -> None:
+        with Path("/dev/full").open("w") as full:
+            command = [sys.executable, "-m", "pathline", "models"]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (5, "pathline: standard output: No space left on device\n")
+
+    def test_a_connection_cut_half_way(
+        self, service: FakeService, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("pathline._retry._jitter", lambda: 0.0)
+        monkeypatch.setattr("pathline._retry.RetryPolicy.max_attempts", 2)
+        _, _, content = service._sample({"model": "moons", "num_samples": 99, "seed": 0})
+        with cut(content[: len(content) // 2], len(content)) as url:
+            assert main(["sample", "moons", "-n", "99", "--url", url, "-o", str(tmp_path / "o.npz")]) == 3
+        said = one_line(capsys)
+        assert "was cut off half-way" in said
+        assert said.endswith("; nothing was written, run the command again")
+        assert names(tmp_path) == []
+
+    def test_a_million_samples_in_bounded_memory(self, service: FakeService, tmp_path: Path) -> None:
+        service.seen = type("Forgetful", (list,), {"append": lambda self, item: None})()
+        path = tmp_path / "out.npy"
+        code = f"""if True:
+            from pathline.cli import main
+            assert main(["sample", "moons", "-n", "1000000", "--seed", "1", "-o", {str(path)!r}]) == 0
+            print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
+        """
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        [peak] = re.findall(r"VmHWM:\s+(\d+) kB", done.stdout)
+        assert np.load(path, mmap_mode="r").shape == (1_000_000, 2)
+        assert int(peak) * 1024 < 300e6
+
     def test_all_options_reach_the_service(self, service: FakeService, tmp_path: Path) -> None:
         command = "sample moons -n 2 --solver rk4 --steps 20 --grid uniform --max-nfe 99 --trace none --timeout 5"
+        command += " --priority bulk --condition [1,0.5] --guidance 2 --first-step 0.01"
         command += " --model-version 2 --first-index 7 --no-decode --on-timeout partial --error-control sample"
         assert main([*command.split(), "--seed", "0", "-o", str(tmp_path / "o.npy")]) == 0
         assert json.loads(service.seen[0]["body"]) == {
@@ -73,6 +175,10 @@ class TestSample:
             "decode": False,
             "on_timeout": "partial",
             "error_control": "sample",
+            "priority": "bulk",
+            "condition": [1, 0.5],
+            "guidance": 2.0,
+            "first_step": 0.01,
         }
 
     def test_without_a_file_a_summary_is_shown(self, capsys: Capture) -> None:
@@ -106,15 +212,16 @@ class TestSample:
         self, service: FakeService, capsys: Capture, name: str
     ) -> None:
         assert main(["sample", "moons", "-o", name]) == 2
-        assert one_line(capsys).endswith("use one of .npz, .npy, .csv; see pathline sample --help")
+        assert one_line(capsys).endswith("use one of .npz, .npy, .png, .csv, .json; see pathline sample --help")
         assert service.seen == []
 
     def test_an_unwritable_place_is_refused_before_any_request(
         self, service: FakeService, tmp_path: Path, capsys: Capture
     ) -> None:
         (tmp_path / "folder.npz").mkdir()
-        for path in (tmp_path / "absent" / "out.npz", tmp_path / "folder.npz"):
-            assert main(["sample", "moons", "-o", str(path)]) == 1
+        (tmp_path / "device.npz").symlink_to("/dev/full")
+        for path in (tmp_path / "absent" / "out.npz", tmp_path / "folder.npz", tmp_path / "device.npz"):
+            assert main(["sample", "moons", "-o", str(path)]) == 5
             assert one_line(capsys).startswith(f"pathline: {path}: ")
         assert service.seen == []
 
@@ -127,7 +234,7 @@ class TestSample:
         monkeypatch.setattr("os.fsync", full)
         path = tmp_path / "out.npy"
         path.write_bytes(b"old")
-        assert main(["sample", "moons", "-o", str(path)]) == 1
+        assert main(["sample", "moons", "-o", str(path)]) == 5
         assert one_line(capsys) == f"pathline: {path}: not written (No space left on device); nothing is left of it"
         assert (names(tmp_path), path.read_bytes()) == (["out.npy"], b"old")
 
@@ -138,8 +245,8 @@ class TestSample:
             service.replies = [service.problem(504, "deadline-exceeded", "too slow")]
 
         service.change = change
-        for extension in ("npz", "npy", "csv"):
-            assert main(["sample", "moons", "-n", "4", "--batch", "2", "-o", str(tmp_path / f"o.{extension}")]) == 1
+        for extension in ("npz", "npy", "csv", "png", "json"):
+            assert main(["sample", "moons", "-n", "4", "--batch", "2", "-o", str(tmp_path / f"o.{extension}")]) == 4
             assert one_line(capsys) == "pathline: too slow [504, request r-1]"
             service.replies = []
         assert names(tmp_path) == []
@@ -216,14 +323,51 @@ class TestOthers:
         assert message in one_line(capsys)
         assert service.seen == []
 
+    def test_compare_recommends(self, service: FakeService, capsys: Capture) -> None:
+        assert main(["compare", "moons", "-n", "200", "--seed", "2"]) == 0
+        out = capsys.readouterr().out.splitlines()
+        assert len(out) == 13
+        assert out[-1].startswith(
+            "recommended: dopri5 (rtol 0.001, atol 0.001), 56 NFE: the cheapest of these within 1 % "
+        )
+        assert main(["compare", "moons", "-n", "200", "--within", "0.001", "--solvers", "euler", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["recommended"] is None
+
+    @pytest.mark.parametrize(
+        ("reply", "status", "message"),
+        [
+            ((401, "unauthorized", "the key is not one"), 4, "; set PATHLINE_API_KEY or give --api-key"),
+            ((404, "no-such-route", "nothing is here"), 3, "or is the service older than this command?"),
+            ((422, "invalid-request", "steps = 7 is not allowed"), 4, "steps = 7 is not allowed [422, request r-1]"),
+        ],
+    )
+    def test_advice(
+        self, service: FakeService, capsys: Capture, reply: tuple[int, str, str], status: int, message: str
+    ) -> None:
+        service.replies = [service.problem(*reply)]
+        assert main(["models"]) == status
+        assert message in one_line(capsys)
+
+    def test_something_else_answers(self, service: FakeService, capsys: Capture) -> None:
+        service.replies = [(200, {"content-type": "text/html"}, b"<html>")]
+        assert main(["models"]) == 3
+        assert "is it a Pathline service, and not an older one?" in one_line(capsys)
+
+    def test_the_key_is_sent(self, service: FakeService, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATHLINE_API_KEY", "from-environment")
+        for command in (["models"], ["models", "--api-key", "given"], ["bench", "moons", "--duration", "0.01"]):
+            main(command)
+        keys = {seen["headers"].get("Authorization", seen["headers"].get("authorization")) for seen in service.seen}
+        assert keys == {"Bearer from-environment", "Bearer given"}
+
     def test_errors_of_the_service_are_one_line(self, capsys: Capture) -> None:
         for command in ("sample", "compare", "bench"):
-            assert main([command, "circles"]) == 1
+            assert main([command, "circles"]) == 4
             assert one_line(capsys) == "pathline: no model circles; there is: moons [404, request r-1]"
 
     def test_a_service_that_is_down(self, live: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
         monkeypatch.setattr("pathline._retry._jitter", lambda: 0.0)
-        assert main(["models", "--url", "http://127.0.0.1:9"]) == 1
+        assert main(["models", "--url", "http://127.0.0.1:9"]) == 3
         assert "cannot connect to http://127.0.0.1:9" in one_line(capsys)
 
     def test_interrupting(self, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

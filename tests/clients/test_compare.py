@@ -79,6 +79,55 @@ def test_the_table_prints(client: Client) -> None:
     assert text[-1].split() == ["rk4-2", "0.75", "0", "[2]"]
 
 
+def test_the_cheapest_that_is_near_enough_is_recommended(service: FakeService, client: Client) -> None:
+    def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+        cost = {"euler": 20, "rk4": 80, "dopri5": 200}[meta["solver"]["name"]]
+        arrays["nfe"] = np.full(len(arrays["nfe"]), cost)
+        meta["nfe"] = cost
+
+    service.change = change
+    table = client.compare("moons", ["dopri5@1e-5", "rk4-20", "euler-20"], 100, seed=1, reference="dopri5@1e-7")
+    spread = np.arange(100).std()
+    assert [row.distance for row in table.rows] == pytest.approx([0, 0.25, 1])
+    assert [row.relative for row in table.rows] == pytest.approx([0, 0.25 / spread, 1 / spread])
+    chosen = {within: table.recommend(within).row for within in (0.1, 0.01, 0.001)}
+    assert {within: row and row.label for within, row in chosen.items()} == {
+        0.1: "euler-20",
+        0.01: "rk4-20",
+        0.001: "dopri5 (rtol 1e-05, atol 1e-05)",
+    }
+    assert str(table).splitlines()[-1].startswith("recommended: rk4-20, 80 NFE: the cheapest of these within 1 % ")
+    assert "<td>rk4-20</td>" in table._repr_html_()
+    assert table.to_dict()["reference"] == "dopri5 (rtol 1e-07, atol 1e-07)"
+
+
+def test_none_is_recommended_where_none_is_near(service: FakeService, client: Client) -> None:
+    table = client.compare("moons", ["euler-20", "rk4-20"], 10, seed=1, reference="dopri5@1e-7")
+    said = str(table.recommend(0.001))
+    assert said.startswith("no recommendation: none of these is within 0.1 % ")
+    assert "the closest is rk4-20" in said
+
+
+def test_a_solver_that_fails_is_never_recommended(service: FakeService, client: Client) -> None:
+    def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+        arrays["status"] = np.full(2, "max_nfe")
+        meta |= {"status": "max_nfe", "failed": [{"index": i, "status": "max_nfe", "t": 0.5} for i in (0, 1)]}
+
+    service.change = change
+    table = client.compare("moons", ["rk4-20"], 2, seed=1, reference="dopri5@1e-7")
+    assert (table.rows[0].distance, table.recommend().row) == (None, None)
+    assert "brought its samples to the end" in str(table)
+    assert json.dumps(table.to_dict(), allow_nan=False)
+
+
+def test_a_recommendation_needs_a_reference(client: Client) -> None:
+    table = client.compare("moons", ["rk4-20"], 2, seed=1)
+    with pytest.raises(ValueError, match="there is no reference"):
+        table.recommend()
+    with pytest.raises(ValueError, match="within=0 is not allowed"):
+        client.compare("moons", ["rk4-20"], 2, reference="dopri5").recommend(0)
+
+
 @pytest.mark.parametrize("solvers", [[], "rk4"])
 def test_a_list_of_solvers_is_needed(client: Client, solvers: Any) -> None:
     with pytest.raises(ValueError, match="use a list such as"):

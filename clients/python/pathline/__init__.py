@@ -14,7 +14,7 @@ from importlib.metadata import version as _version
 
 from pathline._async_client import AsyncClient
 from pathline._client import Client
-from pathline._compare import Comparison, ComparisonRow
+from pathline._compare import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
 from pathline._info import ModelInfo, SolverInfo
 from pathline._request import SampleOptions
@@ -96,6 +96,7 @@ __all__ = [
     "PathlineError",
     "Progress",
     "ProtocolError",
+    "Recommendation",
     "RequestTimeout",
     "RetryPolicy",
     "SampleOptions",

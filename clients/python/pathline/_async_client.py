@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
 import httpx
 
 from pathline._answer import Answer
-from pathline._compare import Comparison, Spec, compare
+from pathline._compare import CANDIDATES, Comparison, Spec, compare
 from pathline._core import Call, Flow, configured, resume
 from pathline._core import headers as all_headers
 from pathline._events import Event, Reader
@@ -151,15 +151,18 @@ class AsyncClient:
     async def compare(
         self,
         model: str,
-        solvers: Sequence[Spec],
+        solvers: Sequence[Spec] = CANDIDATES,
         num_samples: int = 256,
         *,
         seed: SupportsIndex | None = None,
         steps: int = 20,
+        reference: Spec | None = None,
+        progress: Callable[[int, int], None] | None = None,
         **options: Unpack[SampleOptions],
     ) -> Comparison:
         """Run several solvers on the same noise; arguments, result and errors as in `Client.compare`."""
-        return await self._run(compare(self._core, model, solvers, num_samples, seed, steps, options))
+        flow = compare(self._core, model, solvers, num_samples, seed, steps, options, reference, progress)
+        return await self._run(flow)
 
     async def aclose(self) -> None:
         """Close the connections."""

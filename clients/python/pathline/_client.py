@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
 import httpx
 
 from pathline._answer import Answer
-from pathline._compare import Comparison, Spec, compare
+from pathline._compare import CANDIDATES, Comparison, Spec, compare
 from pathline._core import Call, Flow, configured, resume
 from pathline._core import headers as all_headers
 from pathline._events import Event, Reader
@@ -200,11 +200,13 @@ class Client:
     def compare(
         self,
         model: str,
-        solvers: Sequence[Spec],
+        solvers: Sequence[Spec] = CANDIDATES,
         num_samples: int = 256,
         *,
         seed: SupportsIndex | None = None,
         steps: int = 20,
+        reference: Spec | None = None,
+        progress: Callable[[int, int], None] | None = None,
         **options: Unpack[SampleOptions],
     ) -> Comparison:
         """Run several solvers on the same noise and compare cost and endpoints.
@@ -216,13 +218,17 @@ class Client:
             num_samples: How many samples each draws.
             seed: Seed of the common noise; drawn where left out.
             steps: Steps of a solver that is given by its bare name and has no error control.
+            reference: A tight solver, such as ``"dopri5@1e-7"``, that all are measured by; `Comparison.recommend` then
+                says which solver the model needs.
+            progress: Called with how many answers came and how many will.
             **options: See `SampleOptions`; they hold for all solvers.
 
         Raises:
             PathlineError: See `pathline.errors`.
             TypeError, ValueError: An option or the description of a solver is not allowed.
         """
-        return self._run(compare(self._core, model, solvers, num_samples, seed, steps, options))
+        flow = compare(self._core, model, solvers, num_samples, seed, steps, options, reference, progress)
+        return self._run(flow)
 
     def close(self) -> None:
         """Close the connections."""

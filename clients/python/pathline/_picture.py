@@ -66,7 +66,7 @@ def _sheet(samples: np.ndarray) -> np.ndarray:
     if channels == 3 and samples.shape[1] == 3:
         samples = np.moveaxis(samples, 1, -1)
     pictures = samples.reshape(len(samples), height, width, channels).astype(np.float64)
-    fine = np.isfinite(pictures.reshape(len(samples), -1)).all(1)
+    fine = np.asarray(np.isfinite(pictures.reshape(len(samples), -1)).all(1))
     low, high = np.percentile(pictures[fine], (0.5, 99.5)) if fine.any() else (0.0, 1.0)
     shades = np.clip((np.where(fine[:, None, None, None], pictures, 0) - low) / max(high - low, 1e-300), 0, 1) * 255
     shades[~fine] = 160

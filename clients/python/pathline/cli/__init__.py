@@ -1,7 +1,8 @@
 """The command line ``pathline``.
 
-Exit status: 0 done; 1 the service or the network failed, a file could not be written, or samples failed; 2 the
-command is not understood; 130 interrupted. Messages go to stderr, one line each.
+Exit status: 0 done; 1 done, but samples did not reach the end or requests of a bench failed; 2 the command is not
+understood; 3 no sound answer came (nothing listens, a wrong URL, a cut connection, an older service); 4 the service
+refused or failed; 5 the output could not be written; 130 interrupted. Messages go to stderr, one line each.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 from pathline.cli import commands
 from pathline.cli.arguments import parser
-from pathline.errors import InvalidURL, PathlineError
+from pathline.errors import APIError, IncompleteAnswer, NoSuchRoute, PathlineError, Unauthorized
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,16 +31,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain("interrupted", 130)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
-    except (InvalidURL, ValueError) as error:
-        return _complain(str(error), 2)
     except PathlineError as error:
-        return _complain(str(error), 1)
+        return _complain(f"{error}{_advice(error)}", _status(error))
+    except ValueError as error:
+        return _complain(str(error), 2)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _complain(f"{where}{error.strerror or error}", 1)
+        if error.filename is None:  # what was printed did not get through; files are named
+            _drop_output()
+        return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}", 5)
     return status
+
+
+def _drop_output() -> None:
+    """Let what is still to be printed vanish, so that the interpreter does not try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _status(error: PathlineError) -> int:
+    if isinstance(error, ValueError):  # nothing was sent
+        return 2
+    return 4 if isinstance(error, APIError) and not isinstance(error, NoSuchRoute) else 3
+
+
+def _advice(error: PathlineError) -> str:
+    """Return what helps, where the words of the service do not say how this command does it."""
+    if isinstance(error, Unauthorized):
+        return "; set PATHLINE_API_KEY or give --api-key"
+    if isinstance(error, NoSuchRoute):
+        return "; check the URL (--url), or is the service older than this command?"
+    if isinstance(error, IncompleteAnswer):
+        return "; nothing was written, run the command again"
+    return ""
 
 
 def _complain(message: str, status: int) -> int:

@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pathline._compare import CANDIDATES, REFERENCE
 from pathline._core import DEFAULT_URL
 from pathline.cli.output import FORMATS
 
-_NAMES = ("version", "first_index", "grid", "start", "error_control", "controller", "max_nfe", "trace", "on_timeout")
+_NAMES = (
+    *("version", "first_index", "grid", "start", "error_control", "controller", "first_step", "max_nfe", "trace"),
+    *("on_timeout", "priority", "condition", "guidance"),
+)
+_KINDS = {"first_index": int, "max_nfe": int, "first_step": float, "guidance": float}
+_HELP = {
+    "first_index": "index of the first sample in the seed's stream",
+    "grid": "time grid of fixed steps: uniform, shift, sway, power, logit_normal",
+    "start": "start of a multistep method: ramp or rk",
+    "error_control": "steps for each sample, or one for the whole request",
+    "controller": "step-size controller: paper, i or pi",
+    "first_step": "first step of error control",
+    "max_nfe": "most network evaluations of a sample",
+    "trace": "how much of the steps to report",
+    "on_timeout": "what to do when the time limit passes",
+    "priority": "bulk lets others go first",
+    "condition": "label of a conditional model, or JSON such as [0.5, 1]",
+    "guidance": "strength of classifier-free guidance",
+}
 _CHOICES = {
     "trace": ("none", "summary", "full"),
     "error_control": ("sample", "batch"),
     "on_timeout": ("error", "partial"),
+    "priority": ("interactive", "bulk"),
 }
+
+
+_EXIT = (
+    "Exit status: 0 done; 1 done, but samples did not reach the end or requests of bench failed; 2 the command is not "
+    "understood; 3 no sound answer came; 4 the service refused or failed; 5 the output could not be written."
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -27,7 +54,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     # Before the command or after it; what is left out after it must not undo what stood before.
     common = _common(argparse.SUPPRESS)
-    top = _Parser(prog="pathline", description="Samples from a Pathline service.", parents=[_common(None)])
+    top = _Parser(
+        prog="pathline", description="Samples from a Pathline service.", epilog=_EXIT, parents=[_common(None)]
+    )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     sample = commands.add_parser(
@@ -45,8 +74,17 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--solvers",
         type=lambda text: [part for part in text.split(",") if part],
-        default=["euler-20", "midpoint-20", "rk4-20", "dopri5"],
-        help="comma-separated: dopri5, rk4-20 (steps), dopri5@1e-8 (tolerance) (default: euler-20,...,dopri5)",
+        default=list(CANDIDATES),
+        help="comma-separated: dopri5, rk4-20 (steps), dopri5@1e-6 (tolerance) (default: ten from euler-10 to "
+        "dopri5@1e-5)",
+    )
+    compare.add_argument("--reference", default=REFERENCE, help="the solver all are measured by (default: %(default)s)")
+    compare.add_argument(
+        "--within",
+        type=_percent,
+        default=0.01,
+        metavar="PERCENT",
+        help="how near is near enough, in %% of the spread (default: 1)",
     )
     compare.add_argument(
         "--steps", dest="bare_steps", type=_count, default=20, help="steps of a bare fixed-step solver (default: 20)"
@@ -62,6 +100,9 @@ def parser() -> argparse.ArgumentParser:
 def _common(default: Any) -> _Parser:
     common = _Parser(add_help=False, argument_default=default)
     common.add_argument("--url", help=f"URL of the service (default: PATHLINE_URL, else {DEFAULT_URL})")
+    common.add_argument(
+        "--api-key", metavar="KEY", help="key of the service (default: PATHLINE_API_KEY, which others do not see)"
+    )
     common.add_argument("--json", action="store_true", default=default, help="print JSON for machines")
     return common
 
@@ -94,8 +135,16 @@ def _add_solving(command: argparse.ArgumentParser, num_samples: int) -> None:
     command.add_argument("--rtol", type=float, help="relative tolerance")
     command.add_argument("--atol", type=float, help="absolute tolerance")
     for name in _NAMES[1:]:
-        kind = int if name in ("first_index", "max_nfe") else str
-        command.add_argument("--" + name.replace("_", "-"), type=kind, choices=_CHOICES.get(name))
+        kind = _condition if name == "condition" else _KINDS.get(name, str)
+        flag, choices = "--" + name.replace("_", "-"), _CHOICES.get(name)
+        command.add_argument(flag, type=kind, choices=choices, help=_HELP[name], metavar=None if choices else "X")
+
+
+def _condition(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text  # a label that is a word
 
 
 def _count(text: str) -> int:
@@ -123,6 +172,16 @@ def _seconds(text: str) -> float:
     if not 0 < value <= 600:
         raise argparse.ArgumentTypeError(f"{text} is not allowed; use seconds above 0, at most 600")
     return value
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; use percent above 0, at most 100")
+    return value / 100
 
 
 def _output(text: str) -> Path:

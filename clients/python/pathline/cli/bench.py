@@ -57,6 +57,7 @@ class Report:
 
 async def measure(
     url: str | None,
+    api_key: str | None,
     model: str,
     num_samples: int,
     *,
@@ -69,6 +70,7 @@ async def measure(
 
     Args:
         url: URL of the service.
+        api_key: Its key, or None for that of the environment.
         model: Name of the model.
         num_samples: Samples in each request.
         concurrency: Requests under way at any time.
@@ -85,7 +87,7 @@ async def measure(
     errors: Counter[str] = Counter()
     sent = 0
 
-    async with AsyncClient(url, retry=RetryPolicy(max_attempts=1)) as client:
+    async with AsyncClient(url, api_key=api_key, retry=RetryPolicy(max_attempts=1)) as client:
 
         async def ask() -> None:
             nonlocal sent

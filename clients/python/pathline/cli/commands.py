@@ -17,13 +17,13 @@ from pathline._client import Client
 from pathline._result import SampleResult
 from pathline.cli.arguments import options
 from pathline.cli.bench import measure
-from pathline.cli.output import FORMATS, replacing
-from pathline.cli.tally import Tally
+from pathline.cli.output import FORMATS, numbers, replacing
+from pathline.cli.tally import Tally, progress
 
 
 def sample(arguments: argparse.Namespace) -> int:
     """Draw samples into a file, or show what one request gives."""
-    with Client(arguments.url) as client, contextlib.ExitStack() as opened:
+    with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None  # before any request: can it be written?
         batch = arguments.batch if file else arguments.num_samples
@@ -49,7 +49,7 @@ def sample(arguments: argparse.Namespace) -> int:
 
 def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleResult | None) -> None:
     if arguments.json:
-        samples = {} if shown is None else {"samples": _numbers(shown.samples)}
+        samples = {} if shown is None else {"samples": numbers(shown.samples)}
         written = {} if shown is not None else {"output": str(arguments.output)}
         _print_json({**tally.describe(), **written, **samples})
     elif shown is not None:
@@ -61,7 +61,7 @@ def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleRe
 
 def models(arguments: argparse.Namespace) -> int:
     """List the models."""
-    with Client(arguments.url) as client:
+    with Client(arguments.url, api_key=arguments.api_key) as client:
         found = client.models()
     if arguments.json:
         _print_json([info.fields for info in found])
@@ -73,7 +73,7 @@ def models(arguments: argparse.Namespace) -> int:
 
 def solvers(arguments: argparse.Namespace) -> int:
     """List the solvers."""
-    with Client(arguments.url) as client:
+    with Client(arguments.url, api_key=arguments.api_key) as client:
         found = client.solvers()
     if arguments.json:
         _print_json([info.fields for info in found])
@@ -85,19 +85,23 @@ def solvers(arguments: argparse.Namespace) -> int:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Run several solvers on the same noise."""
-    with Client(arguments.url) as client:
+    with Client(arguments.url, api_key=arguments.api_key) as client:
         table = client.compare(
             arguments.model,
             arguments.solvers,
             arguments.num_samples,
             seed=arguments.seed,
             steps=arguments.bare_steps,
+            reference=arguments.reference,
+            progress=progress,
             **options(arguments),
         )
+    advice = table.recommend(arguments.within)
     if arguments.json:
-        _print_json(table.to_dict())
+        chosen = None if advice.row is None else advice.row.label
+        _print_json({**table.to_dict(), "within": advice.within, "recommended": chosen})
     else:
-        print(table)
+        print(f"{table.table()}\n{advice}")
     return 0
 
 
@@ -106,6 +110,7 @@ def bench(arguments: argparse.Namespace) -> int:
     report = asyncio.run(
         measure(
             arguments.url,
+            arguments.api_key,
             arguments.model,
             arguments.num_samples,
             concurrency=arguments.concurrency,
@@ -123,15 +128,6 @@ def bench(arguments: argparse.Namespace) -> int:
 
 def _print_json(content: Any) -> None:
     print(json.dumps(content, allow_nan=False))
-
-
-def _numbers(array: np.ndarray) -> list[Any]:
-    """Return an array as lists; JSON has no NaN, so what is not finite becomes null."""
-    if np.isfinite(array).all():
-        return array.tolist()
-    plain = array.astype(object)
-    plain[~np.isfinite(array)] = None
-    return plain.tolist()
 
 
 def _shape(shape: Sequence[int] | None) -> str:

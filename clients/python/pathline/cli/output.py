@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
+from pathline._picture import draw, refusal
 from pathline.cli.tally import Tally
 from pathline.errors import PathlineError
 
@@ -26,6 +28,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(21, "is a folder; name a file", str(path))
+    if target.exists() and not target.is_file():  # it would be replaced by a file, as /dev/full by root
+        raise OSError(22, "is a device, not a file; choose another place", str(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         file = temporary.open("xb")
@@ -77,5 +81,39 @@ def write_npz(file: IO[bytes], tally: Tally) -> None:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
-FORMATS: dict[str, Callable[[IO[bytes], Tally], None]] = {".npz": write_npz, ".npy": write_npy, ".csv": write_csv}
+def write_json(file: IO[bytes], tally: Tally) -> None:
+    """Write one object: the samples as nested lists (null where not finite), then what the answers say beside them."""
+    for number, page in enumerate(tally.pages()):
+        rows = json.dumps(numbers(page.samples), allow_nan=False, separators=(",", ":"))[1:-1]
+        file.write((('{"samples":[' if number == 0 else ",\n") + rows).encode())
+    said = json.dumps(tally.describe(), allow_nan=False)
+    file.write(b"],\n" + said[1:].encode() + b"\n")
+
+
+def write_png(file: IO[bytes], tally: Tally) -> None:
+    """Write a picture: a scatter plot of points in the plane, or a sheet of pictures."""
+    pages = []
+    for page in tally.pages():
+        if why := refusal(tally.total, page.samples.shape[1:]):
+            raise ValueError(why)
+        pages.append(page.samples)
+    file.write(draw(np.concatenate(pages)))
+
+
+def numbers(array: np.ndarray) -> list[Any]:
+    """Return an array as lists; JSON has no NaN, so what is not finite becomes null."""
+    if np.isfinite(array).all():
+        return array.tolist()
+    plain = array.astype(object)
+    plain[~np.isfinite(array)] = None
+    return plain.tolist()
+
+
+FORMATS: dict[str, Callable[[IO[bytes], Tally], None]] = {
+    ".npz": write_npz,
+    ".npy": write_npy,
+    ".png": write_png,
+    ".csv": write_csv,
+    ".json": write_json,
+}
 """Writer for each extension."""
