@@ -119,6 +119,37 @@ def test_pages_are_one_call_bit_for_bit(client: Client) -> None:
     np.testing.assert_array_equal(np.concatenate([page.samples for page in pages]), whole.samples)
 
 
+def test_a_stream_ends_with_what_sample_returns(client: Client) -> None:
+    whole = client.sample("gaussian", 40, solver="rk4", steps=20, seed=SEED, save_at=[0.5])
+    events = list(client.stream("gaussian", 40, solver="rk4", steps=20, seed=SEED, save_at=[0.5]))
+    first, last = events[0], events[-1]
+    states = [event for event in events if isinstance(event, pathline.State)]
+    assert isinstance(first, pathline.Started)
+    assert first.fields["seed"] == SEED
+    assert isinstance(last, pathline.Completed)
+    np.testing.assert_array_equal(last.result.samples, whole.samples)
+    assert last.result.solver == whole.solver
+    assert whole.saved is not None
+    assert [state.t for state in states] == [0.5]
+    np.testing.assert_array_equal(states[0].samples, whole.saved[:, 0])
+    progress = [event for event in events if isinstance(event, pathline.Progress)]
+    assert (progress[-1].nfe, progress[-1].t) == (80, 1.0)
+
+
+def test_a_stream_in_process_over_asgi(repository: Path) -> None:
+    async def run() -> list[pathline.Event]:
+        async with in_process(repository) as client:
+            return [event async for event in client.stream("gaussian", 4, solver="euler", steps=3, seed=1)]
+
+    events = asyncio.run(run())
+    assert isinstance(events[-1], pathline.Completed)
+
+
+def test_a_refused_stream_has_its_class(client: Client) -> None:
+    with pytest.raises(pathline.UnknownModel):
+        list(client.stream("circles"))
+
+
 def test_descriptions(client: Client) -> None:
     info = client.model("gaussian")
     assert (info.version, info.event_shape, info.data_shape) == (1, (2,), (2,))

@@ -51,7 +51,7 @@ def test_the_curl_request_gets_the_members_that_are_shown(service: str) -> None:
     body = re.search(r"-d '(.*)'", command)
     assert body is not None
     found = httpx.post(
-        f"{service}/v1/sample", content=body.group(1), headers={"Content-Type": "application/json"}
+        f"{service}/v1/sample", content=body.group(1), headers={"Content-Type": "application/json"}, timeout=60
     ).json()
     shown = json.loads(answer)
     assert shown.keys() <= found.keys()
