@@ -126,13 +126,13 @@ def draw(results: Results, figures: Figures) -> None:
         axis.plot(steps["t"][good], steps["h"][good], "o", color="#30638e", markersize=3.5, label="accepted")
         axis.plot(steps["t"][~good], steps["h"][~good], "x", color="#d1495b", markersize=6, label="rejected")
         calls = models[0]["batch"]["nfe_mean"]
-        axis.set_title(f"{dataset}, one step size for the batch: {calls:.0f} NFE")
+        axis.set_title(f"{dataset}, per batch: {calls:.0f} NFE")
         axis.set_ylabel("step h")
         axis.set_ylim(bottom=0)
         axis.legend()
         axis = axes[len(results) + column]
         _draw_samples(axis, middle, models[0]["sample"])
-        axis.set_title(f"{dataset}, a step size for each sample: {models[0]['sample']['nfe_mean']:.0f} NFE on average")
+        axis.set_title(f"{dataset}, per sample: {models[0]['sample']['nfe_mean']:.0f} NFE (mean)")
     figures.save(figure, "step-sizes")
 
 
