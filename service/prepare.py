@@ -11,6 +11,7 @@ import time
 import numpy as np
 import torch
 
+from models.condition import ConditionError
 from service.encoders import Encoder
 from service.engine.job import Job, Priority
 from service.errors import invalid
@@ -33,6 +34,7 @@ def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: 
     """
     _check_limits(request, settings)
     _check_model(request, model)
+    condition = _condition(request, model)
     check_form(request, model, encoder)
     try:
         solve = _resolve(request, model)
@@ -56,6 +58,8 @@ def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: 
         seed=secrets.randbelow(SEED_LIMIT) if request.seed is None else request.seed,
         first_index=request.first_index,
         x0=_start(request, model),
+        condition=condition,
+        guidance=request.guidance,
         save_at=None if save_at is None else np.array(save_at),
         deadline=time.monotonic() + (request.timeout_s or settings.timeout_s),
         partial=request.on_timeout == "partial",
@@ -85,9 +89,6 @@ def _check_limits(request: SampleRequest, settings: Settings) -> None:
 
 
 def _check_model(request: SampleRequest, model: Served) -> None:
-    for name in ("condition", "guidance"):
-        if getattr(request, name) is not None:
-            raise invalid(name, f"{name} was given, but model {model.name!r} is unconditional; leave {name} out")
     start, end = request.t_span
     if not (0 <= start <= 1 and 0 <= end <= 1):
         raise invalid("t_span", f"t_span = [{start:g}, {end:g}] leaves [0, 1], where model {model.name!r} is defined")
@@ -95,6 +96,31 @@ def _check_model(request: SampleRequest, model: Served) -> None:
         raise invalid(
             "x0", f"t_span starts at {start:g}, where there is no noise to draw; give x0, the states to start from"
         )
+
+
+def _condition(request: SampleRequest, model: Served) -> torch.Tensor | None:
+    """Return the condition as a tensor with one row a sample; None where the model samples without."""
+    takes = model.card.condition
+    if takes is None:
+        for name in ("condition", "guidance"):
+            if getattr(request, name) is not None:
+                raise invalid(name, f"{name} was given, but model {model.name!r} is unconditional; leave {name} out")
+        return None
+    try:
+        if request.guidance is not None:
+            if request.condition is None:
+                raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
+            if request.guidance != 1:
+                takes.nulls(1, model.dtype)
+        if request.condition is None:
+            takes.nulls(1, model.dtype)  # the model must have learned to do without
+            return None
+    except ConditionError as error:
+        raise invalid("condition" if request.guidance is None else "guidance", str(error)) from None
+    try:
+        return takes.tensor(request.condition, request.num_samples, model.dtype)
+    except (ConditionError, OverflowError) as error:
+        raise invalid("condition", str(error)) from None
 
 
 def _resolve(request: SampleRequest, model: Served) -> Plan | Adaptive:

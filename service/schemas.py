@@ -65,7 +65,9 @@ class SampleRequest(BaseModel):
     controller: str | None = Field(default=None, description="step-size controller: paper, i or pi")
     first_step: Positive | None = Field(default=None, description="size of the first step; automatic where left out")
     max_nfe: int = Field(default=10_000, ge=1, description="most velocity evaluations of a sample")
-    condition: Any = Field(default=None, description="class label or vector of a conditional model")
+    condition: Any = Field(
+        default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
+    )
     guidance: Finite | None = Field(default=None, description="strength of classifier-free guidance")
     x0: Annotated[Any, WithJsonSchema(_X0_SCHEMA)] = None
     t_span: Annotated[tuple[Finite, Finite], Field(strict=False)] = Field(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models.guidance import network_rows
 from service.engine.job import Job, JobResult, Progress
 from solvers.errors import CODES, STATUSES, Status
 from solvers.plan import Plan
@@ -117,7 +118,7 @@ class Assembly:
             nfe=self.nfe,
             status=_NAMES[self.code],
             trace=self._trace(),
-            rows=int(self.nfe.sum()),
+            rows=int(self.nfe.sum()) * network_rows(self.job.guidance),
             queue_s=started - self.submitted,
             solve_s=now - started,
             network_s=0.0 if self.started is None else network_s - self.network_s,

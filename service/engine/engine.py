@@ -448,6 +448,7 @@ class Engine:
         self._deadlines.pop(number, None)
         if running.assembly.started is not None:
             model.solvers[str(running.job.solve.settings["name"])] -= 1
+        model.arena.forget(number)
         return running.future
 
     def _settle(self, future: Future[JobResult], outcome: JobResult | Exception | None) -> None:

@@ -82,6 +82,8 @@ class Job:
         deadline: `time.monotonic()` at which the job is given up, or None.
         partial: at the deadline, answer with the states reached instead of failing.
         trace: `none`, `summary` or `full`.
+        condition: one row a sample, as `models.condition` makes it, for a conditional model; None is its null.
+        guidance: strength of classifier-free guidance; None is none.
         priority: see `Priority`.
         on_progress: called in the engine's thread, which it must not hold up; or None.
         progress_s: least seconds between two calls of it.
@@ -98,6 +100,8 @@ class Job:
     deadline: float | None = None
     partial: bool = False
     trace: str = "summary"
+    condition: torch.Tensor | None = None
+    guidance: float | None = None
     priority: Priority = Priority.INTERACTIVE
     on_progress: Callable[[Progress], None] | None = None
     progress_s: float = 0.1
@@ -112,7 +116,7 @@ class JobResult:
         saved: (n, M, *event) states at `save_at`, NaN where a sample did not get there; or None.
         t, nfe, status: (n,) the time reached, the calls, and a `Status` value for each sample.
         trace: every attempted step; for plans empty unless `full` is asked for, as the grid says it all.
-        rows: network rows spent on the job.
+        rows: network rows spent on the job: one a call, or two where guidance asks for both velocities.
         queue_s, solve_s, network_s: seconds waited, solved, and in network calls that the job took part in.
     """
 

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.checkpoint import Checkpoint
+from models.condition import LabelCondition, VectorCondition
+from models.guidance import Guided
 from models.noise import noise
 from models.velocity import RowStable
+from service.engine.conditions import Conditions
 from service.engine.device import Device
 from service.engine.job import Job
 from service.engine.pace import Pace
@@ -48,9 +51,13 @@ class Arena:
         self.network_s, self.rows, self.pace = 0.0, 0, Pace()
         with device.scope():
             velocity = device.prepare(checkpoint.velocity)
-            self._velocity = RowStable(velocity, self.event_shape, self.dtype, device.device)
+            self._velocity = RowStable(velocity, self.event_shape, self.dtype, device.device, condition=card.condition)
+            self._conditional = None if card.condition is None else Guided(self._velocity, card.condition)
+            self._conditions = None
+            if card.condition is not None:
+                self._conditions = Conditions(card.condition, self.dtype, device.device)
             self.deterministic = self._velocity.deterministic
-            self.budget = self._measure_budget()
+            self.budget = self._measure_budget(card.condition)
         self.lanes = {group: self._empty() for group in groups}
 
     def _empty(self) -> Lanes:
@@ -60,21 +67,22 @@ class Arena:
         """Running lanes of all groups."""
         return sum(map(len, self.lanes.values()))
 
-    def _measure_budget(self) -> int:
+    def _measure_budget(self, condition: LabelCondition | VectorCondition | None) -> int:
         rows = _SMALLEST_BUDGET
         while True:
             x = torch.zeros((rows, *self.event_shape), dtype=self.dtype, device=self.device.device)
             t = torch.full((rows,), 0.5, dtype=self.dtype, device=self.device.device)
-            took = min(self._timed(x, t) for _ in range(2))
+            given = () if condition is None else (condition.examples(rows, self.dtype, self.device.device),)
+            took = min(self._timed(x, t, *given) for _ in range(2))
             self.pace.learn(rows, took)
             if 2 * took > TICK_S or rows >= _LARGEST_BUDGET:
                 return rows
             rows *= 2
 
-    def _timed(self, x: Tensor, t: Tensor) -> float:
+    def _timed(self, *arguments: Tensor) -> float:
         begin = time.perf_counter()
         with torch.inference_mode():
-            self._velocity(x, t)
+            self._velocity(*arguments)
             self.device.finish()
         return time.perf_counter() - begin
 
@@ -87,6 +95,9 @@ class Arena:
     def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "") -> Finished | None:
         """Start lanes for (owner, first sample, count, job); some may end at once, for want of max_nfe."""
         with torch.inference_mode(), self.device.scope():
+            if self._conditions is not None:
+                for owner, _, _, job in granted:
+                    self._conditions.add(owner, job)
             self.lanes[group].admit(
                 [
                     Admission(job.solve, self.device.send(self.start_of(job, first, count)), owner, first, job.save_at)
@@ -108,7 +119,8 @@ class Arena:
             queries = [lanes.query() for lanes in chosen]
             x, t = queries[0] if len(queries) == 1 else (torch.cat(parts) for parts in zip(*queries, strict=True))
             begin = time.perf_counter()
-            v = self._evaluate(x, t, chosen, failed)
+            given = self._given(chosen)
+            v = self._evaluate((x, t, *given), chosen, failed)
             self.network_s += time.perf_counter() - begin
             self.rows += len(x)
             ended: list[Finished] = []
@@ -122,35 +134,57 @@ class Arena:
                     ended.append(replace(finished, x=self.device.fetch(finished.x)))
             return ended, failed
 
-    def _evaluate(self, x: Tensor, t: Tensor, chosen: Sequence[Lanes], failed: dict[int, str]) -> Tensor:
+    def forget(self, owner: int) -> None:
+        """Let go of what is kept for a job whose lanes are gone."""
+        if self._conditions is not None:
+            self._conditions.remove(owner)
+
+    def _given(self, chosen: Sequence[Lanes]) -> tuple[Tensor, ...]:
+        """Conditions and guidances of the lanes; nothing for an unconditional model."""
+        if self._conditions is None:
+            return ()
+        owner, index = (np.concatenate([lanes.records[name] for lanes in chosen]) for name in ("owner", "index"))
+        condition, guidance = self._conditions.of(owner, index)
+        if guidance is None:
+            return (condition,)
+        self.rows += int(((guidance != 0) & (guidance != 1)).sum())
+        return condition, guidance
+
+    def _ask(self, arguments: Sequence[Tensor]) -> Tensor:
+        return self._velocity(*arguments) if self._conditional is None else self._conditional(*arguments)
+
+    def _evaluate(self, arguments: Sequence[Tensor], chosen: Sequence[Lanes], failed: dict[int, str]) -> Tensor:
         try:
-            v = self._velocity(x, t)
+            v = self._ask(arguments)
             self.device.finish()
             return v
         except Exception as error:  # (whatever a network raises is its requests' fault alone)
             said = self.said(error)
         # Out of the handler: the exception keeps what failed, and its memory, alive.
-        return self._by_halves(x, t, np.concatenate([lanes.records["owner"] for lanes in chosen]), failed, said)
+        owner = np.concatenate([lanes.records["owner"] for lanes in chosen])
+        return self._by_halves(arguments, owner, failed, said)
 
-    def _by_halves(self, x: Tensor, t: Tensor, owner: NDArray[np.int64], failed: dict[int, str], said: str) -> Tensor:
+    def _by_halves(
+        self, arguments: Sequence[Tensor], owner: NDArray[np.int64], failed: dict[int, str], said: str
+    ) -> Tensor:
         """Evaluate in ever smaller slices: memory may do for those, and only single rows that fail are given up."""
         if len(owner) == 1:
             failed[int(owner[0])] = said
-            return torch.zeros_like(x)
+            return torch.zeros_like(arguments[0])
         self.device.free()
         parts: list[Tensor] = []
         middle = len(owner) // 2
         for part in (slice(None, middle), slice(middle, None)):
             if all(int(one) in failed for one in owner[part]):
-                parts.append(torch.zeros_like(x[part]))
+                parts.append(torch.zeros_like(arguments[0][part]))
                 continue
             try:
-                parts.append(self._velocity(x[part], t[part]))
+                parts.append(self._ask([argument[part] for argument in arguments]))
                 self.device.finish()
                 continue
             except Exception as error:
                 again = self.said(error)
-            parts.append(self._by_halves(x[part], t[part], owner[part], failed, again))
+            parts.append(self._by_halves([argument[part] for argument in arguments], owner[part], failed, again))
         return torch.cat(parts)
 
     def said(self, error: Exception) -> str:

@@ -62,7 +62,8 @@ async def test_swaps_under_load(served: tuple[httpx.AsyncClient, Service], built
         copying.rename(root / "net" / str(number))
         while service.models.current() != [("net", number)]:
             await asyncio.sleep(0.005)
-        await asyncio.sleep(0.05)
+        while not any(answer.json()["version"] == number for answer in answers[-20:]):
+            await asyncio.sleep(0.005)
     done.set()
     await asyncio.gather(*clients)
     assert {answer.status_code for answer in answers} == {200}

@@ -1,0 +1,113 @@
+"""Conditional models in the engine: each sample its own condition, guidance beside none, and what it costs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.checkpoint import Checkpoint, load, save
+from models.condition import LabelCondition, VectorCondition
+from models.decoder import Decoder
+from models.guidance import Guided
+from models.noise import noise
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from service.engine.engine import Engine
+from solvers import integrate
+
+from .conftest import Settings, job
+
+
+def saved(root: Path, name: str, condition: Any) -> Checkpoint:
+    torch.manual_seed(0)
+    model = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=condition))
+    return load(save(root, name, model, Decoder.identity((2,)), dataset={}, training={}, seed=0))
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return saved(tmp_path_factory.mktemp("repository"), "net", LabelCondition(classes=5))
+
+
+@pytest.fixture(scope="module")
+def conditional(labels: Checkpoint) -> Iterator[Engine]:
+    made = Engine(Settings())
+    made.start()
+    made.load("net", 1, labels)
+    yield made
+    made.stop()
+
+
+def expected(
+    checkpoint: Checkpoint, condition: Any, guidance: float | None, seed: int = 0, **solver: Any
+) -> torch.Tensor:
+    assert checkpoint.card.condition is not None
+    guided = Guided(checkpoint.velocity, checkpoint.card.condition)
+    n = len(condition)
+    strength = None if guidance is None else torch.full((n,), guidance)
+    return integrate(lambda x, t: guided(x, t, condition, strength), noise(0, 0, n, (2,)), **solver).x
+
+
+CONDITION = torch.tensor([0, 3, 4])
+EULER = {"solver": "euler", "steps": 4}
+
+
+@pytest.mark.parametrize("guidance", [None, 0.0, 1.0, 2.5])
+def test_each_sample_has_its_own_condition(conditional: Engine, labels: Checkpoint, guidance: float | None) -> None:
+    result = conditional.submit(job(3, condition=CONDITION, guidance=guidance, **EULER)).result(60)
+    torch.testing.assert_close(result.x, expected(labels, CONDITION, guidance, **EULER), rtol=0, atol=1e-5)
+    assert result.nfe.tolist() == [4, 4, 4]
+    assert result.rows == 12 * (2 if guidance == 2.5 else 1)  # two rows a call only where both velocities are needed
+
+
+def test_no_condition_is_the_null(conditional: Engine) -> None:
+    without = conditional.submit(job(3, **EULER)).result(60)
+    null = conditional.submit(job(3, condition=torch.full((3,), 5), **EULER)).result(60)
+    off = conditional.submit(job(3, condition=CONDITION, guidance=0.0, **EULER)).result(60)
+    assert torch.equal(without.x, null.x)
+    assert torch.equal(without.x, off.x)
+
+
+def test_alone_and_among_others_are_the_same_bits(conditional: Engine) -> None:
+    asked = [
+        {"condition": torch.arange(n) % 5, "guidance": guidance, "seed": n, **solver}
+        for n, guidance in ((3, None), (17, 2.0), (64, 0.0), (5, 1.5), (1, 1.0))
+        for solver in (EULER, {"solver": "dopri5", "rtol": 1e-4, "atol": 1e-4})
+    ]
+    alone = [conditional.submit(job(len(each["condition"]), **each)).result(60) for each in asked]
+    futures = [conditional.submit(job(len(each["condition"]), **each)) for each in asked]
+    for before, future in zip(alone, futures, strict=True):
+        result = future.result(60)
+        assert torch.equal(before.x, result.x)
+        assert before.rows == result.rows
+    assert conditional._arenas[0].arena._conditions is not None
+    assert not conditional._arenas[0].arena._conditions._jobs  # nothing is kept of jobs that ended
+
+
+def test_sample_i_is_the_same_in_a_large_request(conditional: Engine) -> None:
+    many = torch.arange(9000) % 5  # over the row budget: fed in slices
+    whole = conditional.submit(job(9000, condition=many, guidance=2.0, **EULER)).result(60)
+    part = conditional.submit(job(2, condition=many[8990:8992], guidance=2.0, first_index=8990, **EULER)).result(60)
+    assert torch.equal(whole.x[8990:8992], part.x)
+
+
+def test_vectors(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path, "net", VectorCondition(width=3, null=False))
+    engine = Engine(Settings())
+    engine.start()
+    engine.load("net", 1, checkpoint)
+    try:
+        condition = torch.randn(4, 3)
+        result = engine.submit(job(4, condition=condition, **EULER)).result(60)
+    finally:
+        engine.stop()
+    torch.testing.assert_close(result.x, expected(checkpoint, condition, None, **EULER), rtol=0, atol=1e-5)
+
+
+def test_cancelled_jobs_leave_nothing(conditional: Engine) -> None:
+    future = conditional.submit(job(5, condition=torch.zeros(5, dtype=torch.int64), solver="euler", steps=9000))
+    conditional.cancel(future)
+    conditional.submit(job(3, condition=CONDITION, **EULER)).result(60)
+    assert conditional._arenas[0].arena._conditions is not None
+    assert not conditional._arenas[0].arena._conditions._jobs

@@ -1,0 +1,122 @@
+"""Conditions, guidance, states from the client and parts of the span over HTTP, with a real engine."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from models.checkpoint import save
+from models.condition import LabelCondition, VectorCondition
+from models.decoder import Decoder
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from service.app import create_app
+from service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkpoints")
+    conditions = {
+        "labels": LabelCondition(classes=3, names=("cat", "dog", "owl")),
+        "vectors": VectorCondition(width=2),
+        "strict": LabelCondition(classes=3, null=False),
+        "plain": None,
+    }
+    for name, condition in conditions.items():
+        torch.manual_seed(0)
+        model = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, max_frequency=4.0, condition=condition))
+        save(root, name, model, Decoder.identity((2,)), dataset={}, training={}, seed=0)
+    return root
+
+
+@pytest.fixture
+async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings(models_dir=root, device="cpu", threads=1, watch_s=0))
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield http
+
+
+async def ask(http: httpx.AsyncClient, model: str, **body: Any) -> dict[str, Any]:
+    body = {"model": model, "num_samples": 3, "seed": 0, "solver": "rk4", "steps": 5} | body
+    answer = await http.post("/v1/sample", json=body)
+    return answer.json() | {"code": answer.status_code}
+
+
+async def test_labels_for_all_for_each_and_by_name(http: httpx.AsyncClient) -> None:
+    one, two = [await ask(http, "labels", condition=label) for label in (0, 1)]
+    assert one["samples"] != two["samples"]
+    mixed = await ask(http, "labels", condition=[0, 1, 0])
+    assert mixed["samples"] == [one["samples"][0], two["samples"][1], one["samples"][2]]
+    assert (await ask(http, "labels", condition=["cat", "dog", 0]))["samples"] == mixed["samples"]
+    assert mixed["network_rows"] == 3 * 20
+
+
+async def test_guidance_costs_two_rows_a_call_and_says_so(http: httpx.AsyncClient) -> None:
+    plain = await ask(http, "labels", condition=1)
+    for guidance, rows in ((2.0, 120), (1, 60), (0, 60)):
+        answer = await ask(http, "labels", condition=1, guidance=guidance)
+        assert (answer["nfe"], answer["network_rows"]) == (20, rows)
+        assert (answer["samples"] == plain["samples"]) == (guidance == 1)
+
+
+async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
+    one, two = [await ask(http, "vectors", condition=vector) for vector in ([0.5, -1], [2, 0])]
+    mixed = await ask(http, "vectors", condition=[[0.5, -1], [2, 0], [0.5, -1]])
+    assert mixed["samples"] == [one["samples"][0], two["samples"][1], one["samples"][2]]
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "field", "said"),
+    [
+        ("labels", {"condition": 3}, "condition", "whole number from 0 to 2 or one of cat, dog, owl"),
+        ("labels", {"condition": "cow"}, "condition", "one of cat, dog, owl"),
+        ("labels", {"condition": True}, "condition", "class label"),
+        ("labels", {"condition": [0, 1]}, "condition", "has 2 labels"),
+        ("labels", {"condition": [0, 1, -1]}, "condition", "class label"),
+        ("labels", {"condition": {"a": 1}}, "condition", "class label"),
+        ("labels", {"condition": 10**400}, "condition", "class label"),
+        ("labels", {"guidance": 2.0}, "guidance", "without a condition"),
+        ("vectors", {"condition": [1.0]}, "condition", "vector of 2"),
+        ("vectors", {"condition": [[1, 2], [3]]}, "condition", "vector of 2"),
+        ("vectors", {"condition": "x"}, "condition", "vector of 2"),
+        ("vectors", {"condition": [1e300, 0]}, "condition", "not finite"),
+        ("strict", {}, "condition", "needs one every time"),
+        ("strict", {"condition": 0, "guidance": 2.0}, "guidance", "without a null"),
+        ("plain", {"condition": 0}, "condition", "unconditional"),
+        ("plain", {"guidance": 1.0}, "guidance", "unconditional"),
+    ],
+)
+async def test_what_does_not_fit_is_said(
+    http: httpx.AsyncClient, model: str, body: dict[str, Any], field: str, said: str
+) -> None:
+    answer = await ask(http, model, **body)
+    assert answer["code"] == 422
+    assert answer["errors"][0]["field"] == field
+    assert said in answer["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("model", ["plain", "labels"])
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
+async def test_data_to_noise_to_data_comes_back(http: httpx.AsyncClient, model: str, tolerance: float) -> None:
+    given: dict[str, Any] = {"solver": "dopri5", "steps": None, "rtol": tolerance, "atol": tolerance}
+    if model == "labels":
+        given |= {"condition": 2, "guidance": 1.5}
+    data = (await ask(http, model, **given))["samples"]
+    noise = await ask(http, model, x0=data, t_span=[1, 0], **given)
+    back = await ask(http, model, x0=noise["samples"], t_span=[0, 1], **given)
+    # the tolerance is for a step; the error of two whole paths is some times that
+    assert np.abs(np.array(back["samples"]) - np.array(data)).max() < max(20 * tolerance, 1e-5)
+
+
+async def test_a_span_in_two_parts_is_the_span(http: httpx.AsyncClient) -> None:
+    whole = await ask(http, "plain", steps=10)
+    half = await ask(http, "plain", steps=5, t_span=[0, 0.5])
+    rest = await ask(http, "plain", steps=5, t_span=[0.5, 1], x0=half["samples"])
+    np.testing.assert_allclose(rest["samples"], whole["samples"], atol=1e-5)
