@@ -5,15 +5,15 @@ const WHOLE = /"(seed|first_index)":\s*(-?\d+)(?=\s*[,}])/g;
 
 /** An error answer in the service's words, or one line of our own where it did not answer. */
 export class Problem extends Error {
-  constructor(title, detail = "", { errors = [], requestId = "", retryAfter = null } = {}) {
+  constructor(title, detail = "", { errors = [], requestId = "", retryAfter = null, status = 0 } = {}) {
     super(detail || title);
-    Object.assign(this, { title, detail, errors, requestId, retryAfter });
+    Object.assign(this, { title, detail, errors, requestId, retryAfter, status });
   }
 
   static of(body, status) {
-    if (!body?.title) return new Problem(`The service answered with status ${status}`);
+    if (!body?.title) return new Problem(`The service answered with status ${status}`, "", { status });
     const { title, detail, errors, request_id: requestId, retry_after_s: retryAfter } = body;
-    return new Problem(title, detail, { errors, requestId, retryAfter });
+    return new Problem(title, detail, { errors, requestId, retryAfter, status });
   }
 }
 
@@ -37,10 +37,17 @@ export function stringify(value) {
   return `{${members.map(([key, member]) => `${JSON.stringify(key)}: ${stringify(member)}`).join(", ")}}`;
 }
 
+/** The API key of this tab, where the service asks for one; it is forgotten with the tab. */
+export const key = {
+  get: () => sessionStorage.getItem("pathline-key") ?? "",
+  set: (value) => sessionStorage.setItem("pathline-key", value),
+};
+
 async function ask(path, options = {}) {
+  const shown = key.get() && { Authorization: `Bearer ${key.get()}` };
   let answer;
   try {
-    answer = await fetch(path, options);
+    answer = await fetch(path, { ...options, headers: { ...options.headers, ...shown } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem("The service cannot be reached", "Is it running? Start it with `make serve` and draw again.");

@@ -1,0 +1,126 @@
+"""The real service as its own process, and a real Chromium that looks at it."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+import yaml
+from playwright.sync_api import BrowserContext, Page, sync_playwright
+
+from models.analytic import Gaussian, GaussianConfig
+from models.checkpoint import save
+from models.decoder import Decoder
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from tests.system.support import ROOT, until
+
+FLAGS = """
+    --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+    --disable-component-update --disable-sync
+"""
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """moons (2-D), gaussian (known answer, float64), digits (4x4 pictures) and a broken one."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    about: dict[str, Any] = {"dataset": {}, "training": {}, "seed": 0}
+    torch.manual_seed(0)
+    network = ResidualMLP(ResidualMLPConfig(dim=2, hidden=32, blocks=1))
+    save(root, "moons", network, Decoder.identity((2,)), **about)
+    save(root, "gaussian", Gaussian(GaussianConfig()), Decoder.identity((2,)), **about)
+    pca = Decoder.pca(torch.full((16,), 0.5), torch.randn(3, 16), torch.ones(3), (4, 4), clip=(0.0, 1.0))
+    latent = ResidualMLP(ResidualMLPConfig(dim=3, hidden=8, blocks=1, time_width=4))
+    save(root, "digits", latent, pca, **about)
+    (save(root, "broken", network, Decoder.identity((2,)), **about) / "weights.safetensors").write_bytes(b"short")
+    return root
+
+
+@pytest.fixture(scope="session")
+def service(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run the service on a free port; yields its address and sees that it ends well."""
+    log = tmp_path_factory.mktemp("log") / "service.txt"
+    with log.open("w") as output:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "service"],
+            cwd=ROOT,
+            env={
+                "PATHLINE_MODELS_DIR": str(repository),
+                "PATHLINE_PORT": "0",
+                "PATHLINE_MAX_QUEUE": "8",  # so that a test can fill it
+                "PATH": os.environ["PATH"],
+            },
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    text = until("the service", lambda: re.search(r"on (http://[\d.]+:\d+)", log.read_text()))
+    yield text.group(1)
+    running.terminate()
+    assert running.wait(30) == 0
+
+
+@pytest.fixture(scope="session")
+def prometheus(service: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """Run Debian's Prometheus with the configuration and rules of deploy/, pointed at the service, in a hurry."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    nobody = "127.0.0.1:9"  # nothing listens there
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [service.removeprefix("http://"), nobody]}]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    shutil.copy(ROOT / "deploy" / "prometheus" / "rules.yml", folder)
+    running = subprocess.Popen(
+        [
+            "/usr/bin/prometheus",
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        until("Prometheus", lambda: client.get("/-/ready").status_code == 200)
+        yield client
+    running.kill()
+    running.wait()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    """Run Debian's Chromium with an empty profile."""
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            tmp_path_factory.mktemp("profile"),
+            executable_path="/usr/bin/chromium",
+            args=FLAGS.split(),
+            permissions=["clipboard-read", "clipboard-write"],
+            reduced_motion="no-preference",
+            viewport={"width": 1280, "height": 900},
+        )
+        context.set_default_timeout(60_000)  # on a busy machine
+        yield context
+        context.close()
+
+
+@pytest.fixture
+def page(browser: BrowserContext, service: str) -> Iterator[Page]:
+    """Open an empty tab; the test fails if the page logs an error or asks anybody but the service."""
+    tab = browser.new_page()
+    faults: list[str] = []
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    tab.on("request", lambda request: faults.append(request.url) if not request.url.startswith(service) else None)
+    yield tab
+    tab.close()
+    assert faults == []

@@ -1,0 +1,96 @@
+"""Every expression of the dashboard and of the alerts finds data in a real Prometheus, once there is cause for it."""
+
+import math
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from deploy.grafana.panels import RATE, expressions
+from tests.system.support import ROOT, until
+
+pytestmark = pytest.mark.system
+RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
+ALERTS = {rule["alert"]: rule["expr"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
+Sample = Callable[..., httpx.Response]
+
+
+def values(prometheus: httpx.Client, query: str) -> list[float]:
+    answer = prometheus.get("/api/v1/query", params={"query": query.replace(RATE, "1m")}).json()
+    assert answer["status"] == "success", answer
+    return [float(found["value"][1]) for found in answer["data"]["result"]]
+
+
+@pytest.fixture(scope="module")
+def sample(service: str) -> Sample:
+    def post(**body: Any) -> httpx.Response:
+        return httpx.post(f"{service}/v1/sample", json={"model": "moons", "num_samples": 8, **body}, timeout=60)
+
+    return post
+
+
+@pytest.fixture(scope="module")
+def _traffic(sample: Sample, prometheus: httpx.Client) -> None:
+    """Give every expression cause: a rate needs a counter that grows between two scrapes."""
+    heavy = {"num_samples": 100_000, "rtol": 1e-7, "atol": 1e-7, "timeout_s": 6}
+    light: list[dict[str, Any]] = [
+        {"solver": "euler", "steps": 5},
+        {"rtol": 1e-3, "atol": 1e-3},
+        {"solver": "nobody"},
+        *[{"model": "broken"}] * 20,  # enough of all requests for an alert
+    ]
+    with ThreadPoolExecutor(12) as clients:
+        for _ in range(2):
+            assert {sample(**body).status_code for body in light} == {200, 422, 503}
+            time.sleep(1.2)  # a scrape
+        slow = [clients.submit(sample, **heavy) for _ in range(8)]
+        until("a full queue", lambda: sample().status_code == 429, seconds=5)
+        time.sleep(1.2)
+        assert sample().status_code == 429
+        assert {one.result().status_code for one in slow} <= {504, 429}
+    until("the slow requests", lambda: values(prometheus, "sum(pathline_requests_total{outcome='504'})"))
+
+
+@pytest.mark.parametrize("query", expressions())
+@pytest.mark.usefixtures("_traffic")
+def test_every_panel_has_something_to_show(query: str, prometheus: httpx.Client) -> None:
+    found = until("data", lambda: [v for v in values(prometheus, query) if not math.isnan(v)], seconds=10)
+    assert min(found) >= 0
+    if "rejected" not in query and "queue_depth" not in query and "active" not in query:
+        assert max(found) > 0
+
+
+@pytest.mark.parametrize("name", list(ALERTS))
+@pytest.mark.usefixtures("_traffic")
+def test_every_alert_finds_what_it_is_for(name: str, prometheus: httpx.Client) -> None:
+    assert until("data", lambda: values(prometheus, ALERTS[name]), seconds=10)
+
+
+def test_prometheus_has_taken_the_rules(prometheus: httpx.Client) -> None:
+    (group,) = prometheus.get("/api/v1/rules").json()["data"]["groups"]
+    assert [rule["name"] for rule in group["rules"]] == list(ALERTS)
+    until(
+        "an evaluation", lambda: prometheus.get("/api/v1/rules").json()["data"]["groups"][0]["lastEvaluation"][0] != "0"
+    )
+    assert all(not rule.get("lastError") for rule in group["rules"])
+
+
+@pytest.mark.parametrize(
+    "command", [["check", "rules", str(RULES)], ["check", "config", str(RULES.with_name("prometheus.yml"))]]
+)
+def test_promtool_accepts(command: list[str]) -> None:
+    done = subprocess.run(["/usr/bin/promtool", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_alerts_fire_after_their_time_and_not_before() -> None:
+    tests = ROOT / "tests" / "system" / "alerts.yml"
+    done = subprocess.run(
+        ["/usr/bin/promtool", "test", "rules", str(tests)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

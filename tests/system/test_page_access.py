@@ -1,0 +1,109 @@
+"""The playground for everybody: by keyboard, in dark and light, on narrow and wide screens, with names for all."""
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+pytestmark = pytest.mark.system
+VIEW = "#model=gaussian&num_samples=16&seed=1&a.solver=dopri5&a.rtol=1e-3&a.atol=1e-3&b.solver=ab2&b.steps=6"
+
+
+def show(page: Page, service: str) -> None:
+    page.goto("about:blank")
+    page.goto(f"{service}/{VIEW}")
+    page.wait_for_selector("body[data-drawn]")
+
+
+def luminance(colour: str) -> float:
+    channels = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(first: str, second: str) -> float:
+    """WCAG 2 contrast ratio."""
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+COLOURS = """name => { const e = document.createElement('i'); e.style.color = `var(${name})`; document.body.append(e);
+    const found = getComputedStyle(e).color; e.remove(); return found }"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read(page: Page, service: str, scheme: Any) -> None:
+    page.emulate_media(color_scheme=scheme)
+    show(page, service)
+    paint = {name: page.evaluate(COLOURS, f"--{name}") for name in ("bg", "card", "text", "quiet", "a", "b", "bad")}
+    assert (luminance(paint["bg"]) < 0.2) == (scheme == "dark")
+    for back in ("bg", "card"):
+        for name in ("text", "quiet", "a", "b", "bad"):
+            assert contrast(paint[name], paint[back]) >= 4.5, (name, back)
+
+
+def test_the_theme_can_be_chosen_and_stays(page: Page, service: str) -> None:
+    page.emulate_media(color_scheme="light")
+    show(page, service)
+    before = page.evaluate(COLOURS, "--bg")
+    page.click("#theme")
+    page.click("#theme")
+    assert page.inner_text("#theme") == "Theme: dark"
+    dark = page.evaluate(COLOURS, "--bg")
+    assert dark != before
+    show(page, service)
+    assert page.evaluate(COLOURS, "--bg") == dark
+    page.click("#theme")
+    assert page.inner_text("#theme") == "Theme: auto"
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280, 2000])
+def test_nothing_sticks_out(page: Page, service: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    show(page, service)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_by_keyboard_alone(page: Page, service: str) -> None:
+    show(page, service)
+    page.evaluate("document.activeElement.blur()")
+    seen: list[str] = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.id"))
+    wanted = ["theme", "model", "num_samples", "seed", "new-seed", "a-solver", "a-rtol", "compare", "b-solver"]
+    wanted += ["b-steps", "draw", "animate", "side", "over", "tab-curl", "copy-code", "copy-link", "code"]
+    assert [name for name in seen if name in wanted][: len(wanted)] == wanted
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    page.focus("#draw")
+    page.keyboard.press("Tab")
+    assert page.evaluate(outline) == "solid"
+    page.evaluate("delete document.body.dataset.drawn")
+    page.focus("#num_samples")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("17")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("body[data-drawn*='num_samples=17']")
+
+
+def test_everything_has_a_name(page: Page, service: str) -> None:
+    show(page, service)
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('input, select, button, canvas, [role=img]')].filter(e => !(
+            e.labels?.length || e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.innerText?.trim()
+        )).map(e => e.outerHTML)"""
+    )
+    assert nameless == []
+    assert page.get_by_role("alert").count() == 0  # until there is something to say
+    assert page.get_by_role("tab", selected=True).inner_text() == "curl"
+
+
+def test_less_motion_for_those_who_ask_for_it(page: Page, service: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    show(page, service)
+    page.evaluate("delete document.body.dataset.drawn")
+    page.click("#animate")
+    page.wait_for_selector("#player:not([hidden])")
+    assert page.inner_text("#time-value") == "1.00"
+    assert page.get_attribute("#play", "aria-label") == "Play"
