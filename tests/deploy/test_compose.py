@@ -22,6 +22,7 @@ SERVICE_KEYS = """
     read_only restart secrets security_opt shm_size stop_grace_period stop_signal sysctls tmpfs ulimits user volumes
     working_dir
 """
+OURS, THEIRS = ("trainer", "service"), ("prometheus", "grafana")
 HEALTHCHECK = {"disable", "interval", "retries", "test", "timeout", "start_period"}
 
 
@@ -44,7 +45,7 @@ def test_only_keys_that_compose_1_29_knows(name: str) -> None:
     assert not (ROOT / name).read_text().startswith("# syntax")
     for service in services(name).values():
         assert set(service) <= set(SERVICE_KEYS.split())
-        build = service["build"]
+        build = service.get("build", ".")
         assert isinstance(build, str) or set(build) <= BUILD
         assert set(service.get("healthcheck", {})) <= HEALTHCHECK
         assert isinstance(service.get("env_file", []), str | list)
@@ -64,7 +65,7 @@ def test_the_images_for_cpu_and_gpu_have_names_of_their_own() -> None:
 
 
 def test_gpu_override_builds_cuda_torch_and_asks_for_one_gpu() -> None:
-    assert set(services(GPU)) == set(services(BASE))
+    assert set(services(GPU)) == set(OURS) < set(services(BASE))
     for service in services(GPU).values():
         assert service["build"]["args"] == {"TORCH_INDEX_URL": ""}
         (device,) = service["deploy"]["resources"]["reservations"]["devices"]
@@ -88,19 +89,52 @@ def test_containers_are_closed() -> None:
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["init"] is True
-        assert not {"user", "privileged", "cap_add", "network_mode"} & set(service)
+        assert not {"privileged", "cap_add", "network_mode"} & set(service)
+    for name in OURS:
+        assert "user" not in services(BASE)[name]  # the image's own, which is not root
+    for name in THEIRS:
+        uid, gid = map(int, services(BASE)[name]["user"].split(":"))
+        assert uid > 0
+        assert gid > 0
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_images_of_others_are_pinned_and_watched(name: str) -> None:
+    service = services(BASE)[name]
+    assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+", service["image"])
+    program, *arguments = service["healthcheck"]["test"][1:]
+    assert program in ("promtool", "wget")  # what the image has; none has curl
+    assert arguments
+    assert all(mount.endswith(":ro") for mount in service["volumes"] if mount.startswith("./"))
+    assert all((ROOT / mount.split(":")[0]).is_dir() for mount in service["volumes"] if mount.startswith("./"))
+
+
+def test_each_waits_for_the_one_it_reads_from() -> None:
+    assert services(BASE)["prometheus"]["depends_on"] == {"service": {"condition": "service_healthy"}}
+    assert services(BASE)["grafana"]["depends_on"] == {"prometheus": {"condition": "service_healthy"}}
+    assert services(BASE)["grafana"]["profiles"] == ["dashboards"]
+
+
+def test_prometheus_is_asked_where_compose_puts_it() -> None:
+    deploy = ROOT / "deploy"
+    (job,) = yaml.safe_load((deploy / "prometheus/prometheus.yml").read_text())["scrape_configs"]
+    assert job["static_configs"] == [{"targets": ["service:8000"]}]
+    (source,) = yaml.safe_load((deploy / "grafana/provisioning/datasources/prometheus.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
 
 
 def test_the_service_reads_what_the_trainer_writes() -> None:
     assert services(BASE)["trainer"]["volumes"] == [f"checkpoints:{FOLDER}/checkpoints", f"runs:{FOLDER}/runs"]
     assert services(BASE)["service"]["volumes"] == [f"checkpoints:{FOLDER}/checkpoints:ro"]
-    assert load(BASE)["volumes"] == {"checkpoints": None, "runs": None}
+    assert {"checkpoints", "runs"} <= set(load(BASE)["volumes"])
     assert f"WORKDIR {FOLDER}\n" in (ROOT / "Dockerfile").read_text()
 
 
 def test_only_this_machine_can_reach_the_service() -> None:
     assert services(BASE)["service"]["ports"] == ["127.0.0.1:${PATHLINE_PORT:-8000}:8000"]
     assert "ports" not in services(BASE)["trainer"]
+    ports = [port for service in services(BASE).values() for port in service.get("ports", [])]
+    assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
 def test_a_stop_leaves_time_to_drain() -> None:

@@ -21,7 +21,7 @@ Sample = Callable[..., httpx.Response]
 
 
 def values(prometheus: httpx.Client, query: str) -> list[float]:
-    answer = prometheus.get("/api/v1/query", params={"query": query.replace(RATE, "1m")}).json()
+    answer = prometheus.get("/api/v1/query", params={"query": query.replace(RATE, "5m")}).json()
     assert answer["status"] == "success", answer
     return [float(found["value"][1]) for found in answer["data"]["result"]]
 
@@ -37,23 +37,31 @@ def sample(service: str) -> Sample:
 @pytest.fixture(scope="module")
 def _traffic(sample: Sample, prometheus: httpx.Client) -> None:
     """Give every expression cause: a rate needs a counter that grows between two scrapes."""
-    heavy = {"num_samples": 100_000, "rtol": 1e-7, "atol": 1e-7, "timeout_s": 6}
+    heavy = {"num_samples": 100_000, "rtol": 1e-7, "atol": 1e-7, "timeout_s": 7}
     light: list[dict[str, Any]] = [
         {"solver": "euler", "steps": 5},
         {"rtol": 1e-3, "atol": 1e-3},
         {"solver": "nobody"},
         *[{"model": "broken"}] * 20,  # enough of all requests for an alert
     ]
+
+    def seen(outcome: str) -> float:
+        return sum(values(prometheus, f"pathline_requests_total{{outcome='{outcome}'}}"))
+
+    def refused() -> bool:
+        return sample(timeout_s=0.2).status_code == 429
+
     with ThreadPoolExecutor(12) as clients:
         for _ in range(2):
+            before = seen("503")
             assert {sample(**body).status_code for body in light} == {200, 422, 503}
-            time.sleep(1.2)  # a scrape
-        slow = [clients.submit(sample, **heavy) for _ in range(8)]
-        until("a full queue", lambda: sample().status_code == 429, seconds=5)
-        time.sleep(1.2)
-        assert sample().status_code == 429
+            until("a scrape", lambda before=before: seen("503") > before)
+        slow = [clients.submit(sample, **heavy) for _ in range(10)]  # two more than the queue takes
+        until("a refusal", refused)
+        until("a scrape", lambda: seen("429"))
+        until("a refusal that makes the counter grow", refused)
         assert {one.result().status_code for one in slow} <= {504, 429}
-    until("the slow requests", lambda: values(prometheus, "sum(pathline_requests_total{outcome='504'})"))
+    until("the slow requests", lambda: seen("504"))
 
 
 @pytest.mark.parametrize("query", expressions())
