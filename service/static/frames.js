@@ -13,8 +13,13 @@ export function times(answer) {
   return grid.filter((_, k) => k % every === 0 || k === grid.length - 1);
 }
 
-/** Ask for the states of a request whose answer is known, by the stream; `progress` hears {nfe, t}. */
+/** Follow a request whose answer is known by the stream; `progress` hears how far it is, as a text. */
 export async function framesOf(body, answer, signal, progress) {
-  const found = await api.sample({ ...body, save_at: times(answer), trace: "none" }, signal);
-  return found.saved.t.map((t, k) => ({ t, states: found.saved.states.map((states) => states[k]) }));
+  const frames = [];
+  for await (const { event, data } of api.stream({ ...body, save_at: times(answer), trace: "none" }, signal)) {
+    if (event === "sample") frames.push({ t: data.t, states: data.states });
+    if (event === "progress") progress(`${data.nfe} evaluations, ${Math.round(100 * data.share)} %`);
+    if (event === "completed") return frames;
+  }
+  throw new api.Problem("The stream ended before the samples were done", "The connection was cut; animate again.");
 }

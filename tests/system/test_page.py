@@ -202,9 +202,12 @@ def test_a_link_reproduces_the_view(page: Page, service: str) -> None:
 def test_samples_move_along_t(page: Page, service: str) -> None:
     show(page, service, **PAIR)
     end = picture(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(service)))
     drawn_again(page)
     page.click("#animate")
     settled(page)
+    assert asked.count("/v1/sample/stream") == 2  # one for each solver
     page.wait_for_selector("#player:not([hidden])")
     page.focus("#time")
     page.press("#time", "Home")  # the slider stops the film
@@ -260,3 +263,13 @@ def test_where_a_key_is_asked_for_it_can_be_given(page: Page, service: str) -> N
     page.press("#key", "Enter")
     settled(page)
     assert page.locator("#problem").is_hidden()
+
+
+def test_a_stream_that_is_cut_is_told(page: Page, service: str) -> None:
+    show(page, service, **RK4)
+    page.route(
+        "**/v1/sample/stream", lambda route: route.fulfill(content_type="text/event-stream", body=": nothing\n\n")
+    )
+    page.click("#animate")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "The stream ended before the samples were done" in page.inner_text("#problem")
