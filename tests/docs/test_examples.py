@@ -1,12 +1,18 @@
 """Every Python block in the docs runs as it stands; the solver table is the catalogue."""
 
+import os
 import re
+import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
+import pathline.cli
 import pytest
 
+import models.__main__
+import training.__main__
 from service import reference
 from service.settings import load_settings
 from solvers import catalogue
@@ -21,10 +27,37 @@ def blocks(page: Path, language: str = "python") -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
-def test_python_blocks_run(page: Path) -> None:
+def test_python_blocks_run(page: Path, service: str) -> None:
     code = "\n".join(blocks(page))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    environment = {**os.environ, "PATHLINE_URL": service}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
+
+
+def commands(program: str) -> list[list[str]]:
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    return [shlex.split(line) for line in re.findall(rf"^\.venv/bin/{program} (.*)$", text, re.MULTILINE)]
+
+
+def test_the_commands_of_the_tutorial_run(service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATHLINE_URL", service)
+    monkeypatch.chdir(tmp_path)
+    found = commands("pathline")
+    assert {command[0] for command in found} == {"models", "compare", "sample", "bench"}
+    for command in found:
+        command = ["0.3" if before == "--duration" else word for before, word in pairwise(["", *command])]
+        assert pathline.cli.main(command) == 0, command
+    assert {path.name for path in tmp_path.iterdir()} == {"circles.png", "circles.npz"}
+
+
+def test_the_other_commands_of_the_tutorial_are_understood(tmp_path: Path) -> None:
+    [fit, *others] = [command[1:] for command in commands("python") if command[0] == "-m"]
+    assert training.__main__._parser().parse_args(fit[1:]).dataset == "circles"
+    assert [name for name, *_ in others] == ["models", "models"]
+    for _, *command in others:
+        assert models.__main__.main([*command, "--models-dir", str(tmp_path)]) == 0
 
 
 def test_the_solver_table_is_the_catalogue() -> None:

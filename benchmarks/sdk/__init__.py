@@ -1,0 +1,1 @@
+"""What the SDK costs beside plain httpx."""
