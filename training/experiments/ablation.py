@@ -1,14 +1,14 @@
 """Does the choice of solver matter more for small and undertrained models? The gap from Euler-50 to RK4-20."""
 
-from typing import Any
-
 import numpy as np
 
+from training.config import Recipe
 from training.experiments.context import Context
 from training.experiments.curves import means
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from training.experiments.figures import Figures
-from training.experiments.sampling import Spec, quality
+from training.experiments.sampling import Amount, Spec, quality
+from training.experiments.trained import Model
 from training.experiments.verdicts import Interval, at_least, over_seeds
 
 DATASET = "moons"
@@ -38,26 +38,19 @@ def run(context: Context) -> Results:
     sizes = context.sizes
     points = [(width, sizes.epochs) for width in sizes.widths]
     points += [(sizes.hidden, epochs) for epochs in sizes.epoch_counts if epochs != sizes.epochs]
+    amount = Amount((EULER, RK4), sizes.samples, sizes.endpoint_samples, sizes.tight)
     cells: list[Results] = []
     for seed in sizes.training_seeds:
         for width, epochs in sorted(points):
             recipe = context.points_recipe(DATASET, seed, width)
-            counts = sizes.epoch_counts if width == sizes.hidden else (sizes.epochs,)
-            key = {
-                "recipe": recipe.hash,
-                "epochs": epochs,
-                "solvers": [EULER.label, RK4.label],
-                "seeds": sizes.sampling_seeds,
-                "samples": [sizes.samples, sizes.endpoint_samples, sizes.projections, sizes.tight],
-            }
 
-            def measure(recipe: Any = recipe, counts: Any = counts, epochs: int = epochs) -> dict[str, object]:
+            def get(recipe: Recipe = recipe, epochs: int = epochs) -> Model:
                 # One run gives the models of all numbers of epochs (see `trained`).
-                model = context.models.series(recipe, counts)[counts.index(epochs)]
-                found = quality(context, model, (EULER, RK4), sizes.samples, sizes.endpoint_samples, sizes.tight)
-                return found | {"loss": model.loss}
+                counts = sizes.epoch_counts if recipe.network.hidden == sizes.hidden else (sizes.epochs,)
+                return context.models.series(recipe, counts)[counts.index(epochs)]
 
-            found = context.cell(f"hidden{width}-epochs{epochs}-seed{seed}", key, measure)
+            label = f"hidden{width}-epochs{epochs}-seed{seed}"
+            found = quality(context, label, recipe.model_copy(update={"epochs": epochs}), get, amount)
             cells.append({"hidden": width, "epochs": epochs, "seed": seed, **found})
     return {
         "widths": list(sizes.widths),

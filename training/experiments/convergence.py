@@ -138,7 +138,7 @@ def judge(results: Results) -> list[Finding]:
         for dimension in DIMENSIONS:
             measured = exact(slope(results, name, dimension))
             part = Part(
-                f"slope of {name} in {dimension} dimensions (order {order})",
+                f"slope of {name} in {dimension}-D (order {order})",
                 measured,
                 within(measured, order - TOLERANCE, order + TOLERANCE),
             )

@@ -13,7 +13,7 @@ from training.experiments.context import Context
 from training.experiments.curves import draw_curves, means, quality_table
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from training.experiments.figures import Figures
-from training.experiments.sampling import Spec, quality, real, solve, specs
+from training.experiments.sampling import Amount, Spec, quality, real, solve, specs
 from training.experiments.trained import Model
 from training.experiments.verdicts import at_least, at_most, exact, over_seeds, within
 
@@ -62,7 +62,7 @@ def run(context: Context) -> Results:
     recipe = context.mnist_recipe()
     wanted = specs(sizes.euler, [n for n in sizes.midpoint if n <= 50], [n for n in sizes.rk4 if 5 <= n <= 20])
     base = {"recipe": recipe.hash, "seeds": sizes.sampling_seeds, "samples": sizes.mnist_samples}
-    counts = [sizes.mnist_samples, sizes.mnist_endpoint_samples, sizes.projections]
+    amount = Amount(wanted, sizes.mnist_samples, sizes.mnist_endpoint_samples, _TIGHT)
 
     def training() -> Results:
         model = context.models.get(recipe)
@@ -76,17 +76,12 @@ def run(context: Context) -> Results:
             "epochs": recipe.epochs,
         }
 
-    def measure() -> Results:
-        return quality(
-            context, context.models.get(recipe), wanted, sizes.mnist_samples, sizes.mnist_endpoint_samples, _TIGHT
-        )
-
     def look() -> Results:
         return _look(context, context.models.get(recipe))
 
     return {
         "training": context.cell("training", base, training),
-        "quality": context.cell("quality", {**base, "solvers": [s.label for s in wanted], "counts": counts}, measure),
+        "quality": quality(context, "quality", recipe, lambda: context.models.get(recipe), amount),
         "look": context.cell("look", {**base, "digits": sizes.classifier_digits, "sheet": _SHEET}, look),
     }
 

@@ -9,7 +9,7 @@ from training.experiments.context import Context
 from training.experiments.curves import draw_curves, means, quality_table
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from training.experiments.figures import Figures
-from training.experiments.sampling import quality, specs
+from training.experiments.sampling import Amount, quality, specs
 from training.experiments.verdicts import Verdict, at_most, over_seeds, within
 
 DATASETS = ("moons", "circles")
@@ -47,23 +47,14 @@ def run(context: Context) -> Results:
     """Measure all solvers on every model."""
     sizes = context.sizes
     wanted = specs(sizes.euler, sizes.midpoint, sizes.rk4)
+    amount = Amount(wanted, sizes.samples, sizes.endpoint_samples, sizes.tight)
     results: Results = {}
     for dataset in DATASETS:
         results[dataset] = {"models": []}
         for seed in sizes.training_seeds:
             recipe = context.points_recipe(dataset, seed)
-            key = {
-                "recipe": recipe.hash,
-                "solvers": [spec.label for spec in wanted],
-                "seeds": sizes.sampling_seeds,
-                "samples": [sizes.samples, sizes.endpoint_samples, sizes.projections, sizes.tight],
-            }
-
-            def measure(recipe: Any = recipe) -> dict[str, object]:
-                model = context.points_model(recipe)
-                return quality(context, model, wanted, sizes.samples, sizes.endpoint_samples, sizes.tight)
-
-            results[dataset]["models"].append(context.cell(f"{dataset}-{seed}", key, measure))
+            found = quality(context, f"{dataset}-{seed}", recipe, lambda r=recipe: context.points_model(r), amount)
+            results[dataset]["models"].append(found)
     return results
 
 

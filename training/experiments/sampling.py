@@ -1,8 +1,10 @@
 """Drawing samples with a list of solvers from the same noise, and how far each is from the exact end of its path."""
 
 import copy
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 from models.noise import noise
 from solvers import Solution, Status, integrate
+from training.config import Recipe
 from training.errors import TrainingError
 from training.evaluation import swd
 from training.experiments.context import Context
@@ -43,10 +46,10 @@ class Spec:
         return self.solver if self.steps is None else f"{self.solver}-{self.steps}"
 
 
-def specs(euler: Sequence[int], midpoint: Sequence[int], rk4: Sequence[int]) -> list[Spec]:
+def specs(euler: Sequence[int], midpoint: Sequence[int], rk4: Sequence[int]) -> tuple[Spec, ...]:
     """The four solvers of the paper at the given numbers of steps, DOPRI5 last."""
     steps = {"euler": euler, "midpoint": midpoint, "rk4": rk4}
-    return [*(Spec(solver, count) for solver, counts in steps.items() for count in counts), Spec("dopri5")]
+    return (*(Spec(solver, count) for solver, counts in steps.items() for count in counts), Spec("dopri5"))
 
 
 def solve(velocity: nn.Module, x0: Tensor, spec: Spec) -> Solution:
@@ -96,40 +99,73 @@ def real(context: Context, model: Model, seed: int, count: int) -> tuple[Array, 
     return fresh.reference[:count], fresh.second_reference[:count]
 
 
-def quality(
-    context: Context, model: Model, wanted: Sequence[Spec], samples: int, endpoints: int, tight: float
-) -> dict[str, object]:
-    """Measure SWD, endpoint error and NFE of solvers over all sampling seeds.
+@dataclass(frozen=True)
+class Amount:
+    """How much of a model is measured.
 
-    Args:
-        context: gives seeds and projections.
-        model: what is sampled.
+    Attributes:
         wanted: the solvers.
         samples: how many samples of each sampling seed.
         endpoints: how many of them have the exact end of their path computed.
         tight: the tolerance of that.
+    """
+
+    wanted: tuple[Spec, ...]
+    samples: int
+    endpoints: int
+    tight: float
+
+    def key(self) -> dict[str, object]:
+        """What of it decides a result."""
+        labels = [spec.label for spec in self.wanted]
+        return {"solvers": labels, "amount": [self.samples, self.endpoints, self.tight]}
+
+
+def quality(context: Context, label: str, recipe: Recipe, get: Callable[[], Model], amount: Amount) -> dict[str, Any]:
+    """Measure SWD, endpoint error and NFE of solvers, one cell a sampling seed.
+
+    Args:
+        context: keeps the results, and gives seeds and projections.
+        label: begins the names of the cells.
+        recipe: names the model.
+        get: returns the model; called if something has to be measured.
+        amount: what is measured.
 
     Returns:
-        `floor`: SWD of real to fresh real data, one number a sampling seed; `solvers`: for each label `swd` and
-        `endpoint`, one number a sampling seed, and `nfe`, the mean over all samples.
+        `floor`: SWD of real to fresh real data, one number a sampling seed; `solvers`: for each label of a spec `swd`
+        and `endpoint`, one number a sampling seed, and `nfe`, the mean over all samples.
     """
-    projections = context.sizes.projections
-    shape = tuple(model.data.train.shape[1:])
-    floor: list[float] = []
-    found: dict[str, dict[str, list[float]]] = {spec.label: {"swd": [], "endpoint": [], "nfe": []} for spec in wanted}
+    model = functools.cache(get)
+    parts = []
     for seed in context.sizes.sampling_seeds:
-        x0 = noise(seed, 0, samples, shape)
-        exact = exact_end(model.velocity, x0[:endpoints], tight)
-        reference, second = real(context, model, seed, samples)
-        floor.append(swd(second, reference, projections, seed))
-        for spec in wanted:
-            parts = [solve(model.velocity, rows, spec) for rows in x0.split(_ROWS)]
-            x = torch.cat([part.x for part in parts]).numpy()
-            row = found[spec.label]
-            row["swd"].append(swd(x, reference, projections, seed))
-            row["endpoint"].append(endpoint_error(x[:endpoints], exact))
-            row["nfe"].append(float(np.concatenate([part.nfe for part in parts]).mean()))
+        key = {"recipe": recipe.hash, "noise": seed, "projections": context.sizes.projections, **amount.key()}
+        found = context.cell(f"{label}-noise{seed}", key, lambda s=seed: _one_seed(context, model(), s, amount))
+        parts.append(found)
     return {
-        "floor": floor,
-        "solvers": {label: {**row, "nfe": float(np.mean(row["nfe"]))} for label, row in found.items()},
+        "floor": [part["floor"] for part in parts],
+        "solvers": {
+            name: {
+                "swd": [part["solvers"][name]["swd"] for part in parts],
+                "endpoint": [part["solvers"][name]["endpoint"] for part in parts],
+                "nfe": float(np.mean([part["solvers"][name]["nfe"] for part in parts])),
+            }
+            for name in parts[0]["solvers"]
+        },
     }
+
+
+def _one_seed(context: Context, model: Model, seed: int, amount: Amount) -> dict[str, Any]:
+    x0 = noise(seed, 0, amount.samples, tuple(model.data.train.shape[1:]))
+    exact = exact_end(model.velocity, x0[: amount.endpoints], amount.tight)
+    reference, second = real(context, model, seed, amount.samples)
+    projections = context.sizes.projections
+    solvers: dict[str, dict[str, float]] = {}
+    for spec in amount.wanted:
+        parts = [solve(model.velocity, rows, spec) for rows in x0.split(_ROWS)]
+        x = torch.cat([part.x for part in parts]).numpy()
+        solvers[spec.label] = {
+            "swd": swd(x, reference, projections, seed),
+            "endpoint": endpoint_error(x[: amount.endpoints], exact),
+            "nfe": float(np.concatenate([part.nfe for part in parts]).mean()),
+        }
+    return {"floor": swd(second, reference, projections, seed), "solvers": solvers}

@@ -97,10 +97,11 @@ def judge(results: Results) -> list[Finding]:
         ratio = over_seeds([model["ratio"]["mean"] for model in models])
         parts.append(Part(f"{dataset}: mean length / distance of the ends", ratio, at_most(ratio, STRAIGHT)))
         bend = over_seeds([model["bend"] for model in models])
+        median = over_seeds([model["ratio"]["quantiles"]["50"] for model in models])
         worst = max(model["ratio"]["quantiles"]["max"] for model in models)
         bends.append(
             f"{dataset}: the velocity's mean squared deviation from the straight line's is {bend} of the line's own "
-            f"mean square; the longest path is {worst:.2f} times its distance"
+            f"mean square; the median path is {median} times as long as its distance, the longest {worst:.3g} times"
         )
     return [Finding(by_key(CLAIMS)["straight"], tuple(parts), "; ".join(bends))]
 

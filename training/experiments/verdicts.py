@@ -42,7 +42,8 @@ class Interval:
 
     def __str__(self) -> str:
         if self.n == 1:
-            return f"{self.mean:.4g}"
+            whole = self.mean >= 1000 and float(self.mean).is_integer()
+            return f"{self.mean:,.0f}" if whole else f"{self.mean:.4g}"
         return f"{self.mean:.4g} ± {self.sd:.2g}"
 
 

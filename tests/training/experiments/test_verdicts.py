@@ -71,5 +71,5 @@ def test_a_claim_without_parts_is_refused():
 
 
 def test_numbers_read_with_their_spread():
-    assert str(exact(546818.0)) == "5.468e+05"
+    assert str(exact(546818.0)) == "546,818"
     assert str(over_seeds([1.0, 1.2])) == "1.1 ± 0.14"
