@@ -38,7 +38,7 @@ def run(context: Context) -> Results:
     sizes = context.sizes
     points = [(width, sizes.epochs) for width in sizes.widths]
     points += [(sizes.hidden, epochs) for epochs in sizes.epoch_counts if epochs != sizes.epochs]
-    amount = Amount((EULER, RK4), sizes.samples, sizes.endpoint_samples, sizes.tight)
+    amount = Amount((EULER, RK4), sizes.samples, sizes.endpoint_samples, sizes.tight, sizes.sampling_seeds)
     cells: list[Results] = []
     for seed in sizes.training_seeds:
         for width, epochs in sorted(points):

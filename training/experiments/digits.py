@@ -61,8 +61,8 @@ def run(context: Context) -> Results:
     sizes = context.sizes
     recipe = context.mnist_recipe()
     wanted = specs(sizes.euler, [n for n in sizes.midpoint if n <= 50], [n for n in sizes.rk4 if 5 <= n <= 20])
-    base = {"recipe": recipe.hash, "seeds": sizes.sampling_seeds, "samples": sizes.mnist_samples}
-    amount = Amount(wanted, sizes.mnist_samples, sizes.mnist_endpoint_samples, _TIGHT)
+    base = {"recipe": recipe.hash, "seeds": sizes.mnist_seeds, "samples": sizes.mnist_samples}
+    amount = Amount(wanted, sizes.mnist_samples, sizes.mnist_endpoint_samples, _TIGHT, sizes.mnist_seeds)
 
     def training() -> Results:
         model = context.models.get(recipe)
@@ -94,18 +94,18 @@ def _look(context: Context, model: Model) -> Results:
     sheets: Results = {}
     sure: dict[str, list[float]] = {spec.label: [] for spec in JUDGED} | {"real": []}
     classes = np.zeros(10, dtype=np.int64)
-    for seed in sizes.sampling_seeds:
+    for seed in sizes.mnist_seeds:
         x0 = noise(seed, 0, sizes.mnist_samples, shape)
         for spec in JUDGED:
             x = solve(model.velocity, x0, spec).x
             sure[spec.label].append(judge.sure(x.numpy()))
-            if seed == sizes.sampling_seeds[0] and spec in SHEETS:
+            if seed == sizes.mnist_seeds[0] and spec in SHEETS:
                 sheets[spec.label] = _bytes(model, x[:_SHEET])
             if spec == Spec("dopri5"):
                 classes += judge.classes(x.numpy())
         held_out = real(context, model, seed, sizes.mnist_samples)[0]
         sure["real"].append(judge.sure(held_out))
-        if seed == sizes.sampling_seeds[0]:
+        if seed == sizes.mnist_seeds[0]:
             sheets["real digits"] = _bytes(model, torch.as_tensor(held_out[:_SHEET]))
     return {
         "sheets": sheets,

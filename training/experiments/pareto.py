@@ -47,7 +47,7 @@ def run(context: Context) -> Results:
     """Measure all solvers on every model."""
     sizes = context.sizes
     wanted = specs(sizes.euler, sizes.midpoint, sizes.rk4)
-    amount = Amount(wanted, sizes.samples, sizes.endpoint_samples, sizes.tight)
+    amount = Amount(wanted, sizes.samples, sizes.endpoint_samples, sizes.tight, sizes.sampling_seeds)
     results: Results = {}
     for dataset in DATASETS:
         results[dataset] = {"models": []}

@@ -108,15 +108,17 @@ class Amount:
         samples: how many samples of each sampling seed.
         endpoints: how many of them have the exact end of their path computed.
         tight: the tolerance of that.
+        seeds: the sampling seeds.
     """
 
     wanted: tuple[Spec, ...]
     samples: int
     endpoints: int
     tight: float
+    seeds: tuple[int, ...]
 
     def key(self) -> dict[str, object]:
-        """What of it decides a result."""
+        """What of it decides the result of one seed."""
         labels = [spec.label for spec in self.wanted]
         return {"solvers": labels, "amount": [self.samples, self.endpoints, self.tight]}
 
@@ -137,7 +139,7 @@ def quality(context: Context, label: str, recipe: Recipe, get: Callable[[], Mode
     """
     model = functools.cache(get)
     parts = []
-    for seed in context.sizes.sampling_seeds:
+    for seed in amount.seeds:
         key = {"recipe": recipe.hash, "noise": seed, "projections": context.sizes.projections, **amount.key()}
         found = context.cell(f"{label}-noise{seed}", key, lambda s=seed: _one_seed(context, model(), s, amount))
         parts.append(found)

@@ -10,7 +10,7 @@ class Sizes:
     Attributes:
         name: what the report calls it.
         training_seeds: seeds of the models trained on moons and circles.
-        sampling_seeds: seeds of the starting noise, the real data and the projections.
+        sampling_seeds: seeds of the starting noise, the real data and the projections on moons and circles.
         samples: samples that are compared with as many real ones (SWD).
         endpoint_samples: samples of each sampling seed that are also solved tightly in float64.
         projections: random directions of SWD.
@@ -21,6 +21,7 @@ class Sizes:
         jacobian_samples: samples whose Jacobian is taken.
         trajectories: samples whose path is measured.
         mnist_digits, mnist_components, mnist_hidden, mnist_blocks, mnist_epochs: data, network, training on MNIST.
+        mnist_seeds: sampling seeds on MNIST.
         mnist_samples: samples of each sampling seed on MNIST.
         mnist_endpoint_samples: of those, how many are also solved tightly in float64.
         classifier_digits: real digits that the classifier is trained on.
@@ -51,6 +52,7 @@ class Sizes:
     mnist_hidden: int
     mnist_blocks: int
     mnist_epochs: int
+    mnist_seeds: tuple[int, ...]
     mnist_samples: int
     mnist_endpoint_samples: int
     classifier_digits: int
@@ -82,6 +84,7 @@ FULL = Sizes(
     mnist_hidden=512,
     mnist_blocks=6,
     mnist_epochs=500,
+    mnist_seeds=(0, 1, 2, 3, 4),
     mnist_samples=400,
     mnist_endpoint_samples=20,
     classifier_digits=20_000,
@@ -113,6 +116,7 @@ QUICK = Sizes(
     mnist_hidden=256,
     mnist_blocks=4,
     mnist_epochs=60,
+    mnist_seeds=(0, 1),
     mnist_samples=150,
     mnist_endpoint_samples=10,
     classifier_digits=5000,

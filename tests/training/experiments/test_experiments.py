@@ -35,6 +35,7 @@ TINY = Sizes(
     mnist_hidden=8,
     mnist_blocks=1,
     mnist_epochs=2,
+    mnist_seeds=(0,),
     mnist_samples=20,
     mnist_endpoint_samples=2,
     classifier_digits=300,
