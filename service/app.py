@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import torch
 from fastapi import FastAPI
@@ -14,7 +15,7 @@ from service.engine.engine import Engine as RealEngine
 from service.metrics import Metrics
 from service.middleware import Direct, Observe
 from service.ports import Engine
-from service.routes import admin, catalogue, health, page, sample, stream
+from service.routes import admin, catalogue, docs, health, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.shelf import Models
 from service.state import Service
@@ -41,11 +42,12 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         version="0.1.0",
         lifespan=_lifespan,
         redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    for module in (page, sample, stream, catalogue, admin, health):
+    for module in (page, sample, stream, catalogue, admin, health, docs):
         app.include_router(module.router)
     errors.install(app)
     app.add_middleware(Direct, routes=sample.router.routes, endpoint=sample.sample)
@@ -53,8 +55,23 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         app.add_middleware(Locked, settings=settings)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
-    app.add_middleware(Observe, metrics=service.metrics, access_log=settings.access_log)
+    app.state.traces = traces = _traces(settings)
+    app.add_middleware(Observe, metrics=service.metrics, access_log=settings.access_log, traces=traces)
     return app
+
+
+def _traces(settings: Settings) -> Any:
+    """Return where spans go, or None; OpenTelemetry is imported only here."""
+    if not settings.otel_endpoint:
+        return None
+    try:
+        from service.tracing import exporting_to
+
+        return exporting_to(settings.otel_endpoint)
+    except ImportError as error:
+        raise StartError(
+            f"PATHLINE_OTEL_ENDPOINT is set, but {error.name or error} is not installed; pip install -e '.[otel]'"
+        ) from None
 
 
 def _assemble(settings: Settings, engine: Engine | None) -> Service:
@@ -77,3 +94,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.to_thread(service.stop)
+        if app.state.traces is not None:
+            await asyncio.to_thread(app.state.traces.close)

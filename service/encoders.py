@@ -63,9 +63,9 @@ def _json(answer: Answer) -> Pieces:
 def _whole(answer: Answer) -> bytes:
     document = answer.head | {"samples": np.ascontiguousarray(answer.samples)}
     if answer.trace is not None:
-        document["trace"] = {name: np.ascontiguousarray(answer.trace.columns[name]) for name in COLUMNS}
-        if answer.trace.quantiles is not None:
-            document["trace"]["quantiles"] = answer.trace.quantiles
+        trace: dict[str, Any] = {name: np.ascontiguousarray(answer.trace.columns[name]) for name in COLUMNS}
+        quantiles = answer.trace.quantiles
+        document["trace"] = trace if quantiles is None else trace | {"quantiles": quantiles}
     return orjson.dumps(document, option=_OPTIONS)
 
 

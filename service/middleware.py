@@ -6,6 +6,7 @@ Starlette's BaseHTTPMiddleware is not used because it hides disconnects from the
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -16,6 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.context import Context, context_of
 from service.errors import ClientGoneError, Kind, ProblemError
 from service.metrics import Metrics
+
+if TYPE_CHECKING:
+    from service.tracing import Traces
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _log = logging.getLogger("pathline")
@@ -30,8 +34,10 @@ UNMATCHED = "unmatched"
 class Observe:
     """Give each request an id, ``Server-Timing`` and its line in the metrics; answer what nothing else caught."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, access_log: bool = False) -> None:
-        self._app, self._metrics, self._access_log = app, metrics, access_log
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, access_log: bool = False, traces: "Traces | None" = None
+    ) -> None:
+        self._app, self._metrics, self._access_log, self._traces = app, metrics, access_log, traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -67,6 +73,8 @@ class Observe:
         route = getattr(scope.get("route"), "path", UNMATCHED)
         seconds = context.elapsed()
         self._metrics.answered(route, context.model, context.solver, outcome, seconds)
+        if self._traces is not None:
+            self._traces.record(Headers(scope=scope), scope["method"], route, context, outcome)
         if self._access_log:
             _access.info(
                 "%s %s %s %.1f ms request=%s", scope["method"], route, outcome, seconds * 1e3, context.request_id

@@ -1,6 +1,7 @@
 """``POST /v1/sample`` and ``/sample``: one request, one answer in the format that is asked for."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request, Response
@@ -39,7 +40,7 @@ async def sample(request: Request) -> Response:
         answer = answer_of(wish, model, job, result, context)
     else:
         answer = await asyncio.to_thread(answer_of, wish, model, job, result, context)
-    return await _respond(answer, encoder)
+    return await _respond(answer, encoder, context)
 
 
 async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest, Served, Job]:
@@ -101,7 +102,7 @@ def count(service: Service, context: Context, job: Job, result: JobResult) -> No
         metrics.stepped(name, result.trace.h, result.trace.accepted)
 
 
-async def _respond(answer: Answer, encoder: Encoder) -> Response:
+async def _respond(answer: Answer, encoder: Encoder, context: Context) -> Response:
     """Encode small answers at once; large ones beside the event loop, piece by piece as they are sent."""
     headers = {
         "X-Pathline-Seed": str(answer.head["seed"]),
@@ -110,11 +111,17 @@ async def _respond(answer: Answer, encoder: Encoder) -> Response:
     }
     pieces = encoder.encode(answer)
     if answer.numbers <= NUMBERS_A_PIECE and not encoder.slow:
+        begun = time.perf_counter()
         content = b"".join(pieces)
+        context.timings["encode"] = time.perf_counter() - begun
         return Response(content, media_type=encoder.media_type, headers=headers)
-    return StreamingResponse(_beside(pieces), media_type=encoder.media_type, headers=headers)
+    return StreamingResponse(_beside(pieces, context), media_type=encoder.media_type, headers=headers)
 
 
-async def _beside(pieces: Pieces) -> AsyncIterator[bytes | memoryview]:
+async def _beside(pieces: Pieces, context: Context) -> AsyncIterator[bytes | memoryview]:
+    begun, sent = time.perf_counter(), 0.0
     while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        context.timings["encode"] = time.perf_counter() - begun - sent
+        given = time.perf_counter()
         yield piece
+        sent += time.perf_counter() - given

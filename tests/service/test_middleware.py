@@ -27,7 +27,9 @@ async def test_server_timing(running: Any) -> None:
     plain = (await running.http.get("/livez")).headers["server-timing"]
     assert re.fullmatch(r"total;dur=\d+\.\d{3}", plain)
     solved = (await running.post()).headers["server-timing"]
-    assert re.fullmatch(r"queue;dur=1\.000, solve;dur=10\.000, network;dur=8\.000, total;dur=\d+\.\d{3}", solved)
+    assert re.fullmatch(
+        r"queue;dur=1\.000, solve;dur=10\.000, network;dur=8\.000, encode;dur=\d+\.\d{3}, total;dur=\d+\.\d{3}", solved
+    )
 
 
 async def test_answer_that_breaks_half_way_is_cut() -> None:

@@ -1,0 +1,65 @@
+"""``python -m benchmarks.serving.encoding``: how fast answers become bytes inside the process, by format.
+
+Nothing is sent: each piece is copied once, as into a socket, and dropped. Each format is encoded once to warm up and then
+for about two seconds; shown are the bytes that leave a second, median and spread over rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+
+from service.answers import Answer
+from service.encoders import ENCODERS, Encoder
+
+_TO_REACH = {"application/x-npy": 1000.0, "application/x-npz": 200.0}  # MB/s
+_SAMPLES = (4_000_000, 2)  # float32: 32 MB
+_DRAWN = (4_096, 28, 28)
+_SECONDS = 2.0
+
+
+def answer(shape: tuple[int, ...]) -> Answer:
+    """An answer with samples of a shape, (n, *shape)."""
+    samples = np.random.default_rng(0).random(shape, dtype=np.float32)
+    n = len(samples)
+    return Answer(
+        head={"model": "benchmark"},
+        samples=samples,
+        nfe=np.full(n, 80),
+        t=np.ones(n),
+        status=np.full(n, "success"),
+        elapsed=lambda: 0.0,
+    )
+
+
+def rates(encoder: Encoder, given: Answer) -> tuple[list[float], float]:
+    """Encode for a while; the MB that left a second in each round, and the longest time of one piece in ms."""
+    found, longest, end = [], 0.0, time.perf_counter() + _SECONDS
+    while time.perf_counter() < end or len(found) < 3:
+        begun = before = time.perf_counter()
+        size = 0
+        for piece in encoder.encode(given):
+            size += len(bytes(piece)) if isinstance(piece, memoryview) else len(bytearray(piece))
+            now = time.perf_counter()
+            longest, before = max(longest, now - before), now
+        found.append(size / 1e6 / (time.perf_counter() - begun))
+    return found, longest * 1e3
+
+
+def main() -> None:
+    """Print the table."""
+    print("| format | samples | MB/s sent, median (least to most) | longest piece | to reach |")
+    print("|---|---|---|---|---|")
+    for media, encoder in ENCODERS.items():
+        given = answer(_DRAWN if encoder.slow else _SAMPLES)
+        list(encoder.encode(given))
+        found, longest = rates(encoder, given)
+        wished = f"{_TO_REACH[media]:,.0f} MB/s" if media in _TO_REACH else ""
+        middle = f"{statistics.median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"
+        print(f"| {media} | {'x'.join(map(str, given.samples.shape))} | {middle} | {longest:.1f} ms | {wished} |")
+
+
+if __name__ == "__main__":
+    main()
