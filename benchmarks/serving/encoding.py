@@ -1,6 +1,6 @@
 """``python -m benchmarks.serving.encoding``: how fast answers become bytes inside the process, by format.
 
-Nothing is sent: each piece is copied once, as into a socket, and dropped. Each format is encoded once to warm up and then
+Nothing is sent: each piece is copied once, as into a socket, and dropped. Each format is encoded once to warm up, then
 for about two seconds; shown are the bytes that leave a second, median and spread over rounds.
 """
 
