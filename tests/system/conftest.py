@@ -97,7 +97,7 @@ def prometheus(service: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     running.wait()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it runs, its event loop does, and no asynchronous test could
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
     """Run Debian's Chromium with an empty profile."""
     with sync_playwright() as playwright:
