@@ -7,13 +7,13 @@ from pathlib import Path
 from tests.service.serving import serving
 
 
-def test_schemathesis(repository: Path) -> None:
+def test_schemathesis(repository: Path, tmp_path: Path) -> None:
     program = Path(sysconfig.get_path("scripts")) / "st"
     checks = ["--checks", "not_a_server_error,status_code_conformance", "--phases", "examples,coverage,fuzzing"]
     bounds = ["--max-examples", "5", "--seed", "1", "--no-color", "--exclude-path", "/metrics"]
     limits = {"max_samples": "1000", "max_steps": "100", "max_nfe": "500", "timeout_s": "2", "max_timeout_s": "2"}
     with serving(repository, **limits) as (url, _):
         command = [str(program), "run", f"{url}/openapi.json", *checks, *bounds]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "generated" in done.stdout
