@@ -14,6 +14,7 @@ from models.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
 from models.condition import LabelCondition, VectorCondition
 from models.program import Program, ProgramConfig
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.unet import UNet, UNetConfig
 
 PROGRAM = "program"
 """The architecture of imported programs; a service serves them only if a setting allows it."""
@@ -36,6 +37,7 @@ class Architecture:
 
 ARCHITECTURES: dict[str, Architecture] = {
     "residual_mlp": Architecture(ResidualMLPConfig, ResidualMLP),
+    "unet": Architecture(UNetConfig, UNet),
     "gaussian": Architecture(GaussianConfig, Gaussian),
     "mixture": Architecture(MixtureConfig, Mixture),
     PROGRAM: Architecture(ProgramConfig, Program),

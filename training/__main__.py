@@ -1,4 +1,4 @@
-"""The command `python -m training`: fit, reproduce and defaults."""
+"""The command `python -m training`: fit, evaluate, reproduce and defaults."""
 
 import argparse
 import os
@@ -53,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--config", type=Path, metavar="FILE.toml", help="another recipe for this data set")
     data_dir = os.environ.get("PATHLINE_DATA_DIR") or None
     fit.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
+    fit.add_argument("--data", metavar="PATH", help="your own data (vectors: .npy .npz .csv; images: a folder or IDX)")
+    fit.add_argument("--name", metavar="NAME", help="what the model is called, instead of the recipe's name")
+    fit.add_argument("--conditional", action="store_true", help="by class (digits, mnist, images)")
+    fit.add_argument("--label", metavar="COLUMN", help="vectors: the column or array of class labels")
+    fit.add_argument("--coupling", choices=("independent", "ot"), help="of noise and data, instead of the recipe's")
     fit.add_argument("--epochs", type=int, metavar="N", help="instead of the recipe's")
     fit.add_argument("--seed", type=int, metavar="N", help="instead of the recipe's")
     fit.add_argument("--ema", type=float, metavar="DECAY", help="average the weights, e.g. 0.999; 0: do not")
@@ -60,15 +65,56 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--save-every", type=float, default=10.0, metavar="SECONDS", help="(default: %(default)s)")
     _add_places(fit)
     _add_reproduce(commands.add_parser("reproduce", help="measure every result of the paper, write a report"))
+    _add_evaluate(commands.add_parser("evaluate", help="measure solvers on a trained model; write them into its card"))
     _add_places(commands.add_parser("defaults", help="make what the model repository lacks"))
     return parser
 
 
+def _add_evaluate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the folder of a version")
+    example = "e.g. rk4:20 or dopri5@1e-5"
+    parser.add_argument("--solver", action="append", metavar="SOLVER", help=f"{example}; can be repeated")
+    parser.add_argument("--samples", type=int, default=1000, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="table and plot (default: reports/NAME-VERSION)")
+    data_dir = os.environ.get("PATHLINE_DATA_DIR") or None
+    parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
+
+
+def _own_data(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the data that options give."""
+    own = arguments.dataset in ("vectors", "images")
+    if arguments.data and not own:
+        raise UsageError(f"--data is for your own data: fit vectors or fit images, not fit {arguments.dataset}")
+    if arguments.label and arguments.dataset != "vectors":
+        raise UsageError(f"--label is for fit vectors; fit {arguments.dataset} takes --conditional")
+    if arguments.conditional and arguments.dataset in ("moons", "circles", "vectors"):
+        more = "; name the labels with --label" if arguments.dataset == "vectors" else ": they have no classes here"
+        raise UsageError(f"--conditional is not for {arguments.dataset}{more}")
+    given: dict[str, Any] = {"data.path": arguments.data, "data.label": arguments.label}
+    if arguments.conditional:
+        given["data.conditional"] = True
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    from training.assess import DEFAULT_SOLVERS, evaluate_checkpoint
+
+    path: Path = arguments.checkpoint
+    out = arguments.out or Path("reports") / f"{path.resolve().parent.name}-{path.name}"
+    evaluate_checkpoint(path, arguments.solver or DEFAULT_SOLVERS, arguments.samples, out, arguments.data_dir)
+
+
 def _fit(arguments: argparse.Namespace) -> None:
     overrides: dict[str, Any] = {
-        name: value for name in ("epochs", "seed", "ema") if (value := getattr(arguments, name)) is not None
+        name: value
+        for name in ("epochs", "seed", "ema", "name", "coupling")
+        if (value := getattr(arguments, name)) is not None
     }
-    path = arguments.config or CONFIGS / f"{arguments.dataset}.toml"
+    overrides |= _own_data(arguments)
+    shipped = arguments.dataset
+    if arguments.conditional and shipped in ("digits", "mnist"):
+        shipped += "_conditional"
+    path = arguments.config or CONFIGS / f"{shipped}.toml"
     recipe = load_recipe(path, overrides)
     if recipe.data.name != arguments.dataset:
         raise UsageError(f"{path}: data.name is {recipe.data.name!r}; the command says {arguments.dataset}")
@@ -119,7 +165,8 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         arguments = _parser().parse_args(argv)
-        {"fit": _fit, "reproduce": _reproduce, "defaults": _defaults}[arguments.command](arguments)
+        run = {"fit": _fit, "evaluate": _evaluate, "reproduce": _reproduce, "defaults": _defaults}[arguments.command]
+        run(arguments)
     except TrainingError as error:
         print(f"training: {error}", file=sys.stderr)
         return error.exit_code

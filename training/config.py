@@ -15,6 +15,20 @@ CONFIGS = Path(__file__).parent / "configs"
 _RULES = 1
 """Raised when the trainer changes what a recipe leads to, so that old hashes no longer match."""
 
+_ADDED: dict[str, object] = {
+    "data.conditional": False,
+    "network.architecture": "residual_mlp",
+    "network.levels": 3,
+    "schedule": "constant",
+    "warmup": 0,
+    "clip": 0.0,
+    "coupling": "independent",
+    "condition_dropout": 0.1,
+    "precision": "float32",
+    "validate_every": 0,
+}
+"""Fields that came later: with these values they say what a recipe without them said, so its hash stays."""
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -38,10 +52,12 @@ class DigitsData(_Frozen):
 
     Attributes:
         held_out: how many of them are kept from training, to evaluate on.
+        conditional: give the network the digit as class label.
     """
 
     name: Literal["digits"]
     held_out: int = Field(default=261, ge=1, le=1700)
+    conditional: bool = False
 
 
 class MnistData(_Frozen):
@@ -49,29 +65,89 @@ class MnistData(_Frozen):
 
     Attributes:
         samples: how many of the 60,000 training digits are used.
-        components: principal components kept.
+        components: principal components kept; 0 keeps the pixels.
+        conditional: give the network the digit as class label.
     """
 
     name: Literal["mnist"]
     samples: int = Field(default=10_000, ge=2, le=60_000)
-    components: int = Field(default=64, ge=1, le=784)
+    components: int = Field(default=64, ge=0, le=784)
+    conditional: bool = False
 
 
-DataConfig = Annotated[PointsData | DigitsData | MnistData, Field(discriminator="name")]
+class _OwnData(_Frozen):
+    """Data of your own.
+
+    Attributes:
+        path: where they are.
+        sha256: hash of their content. It stands for them in the recipe's hash, so changed data are another recipe; it
+            is filled in before they are read, and compared where it is given.
+        held_out: part of the samples kept from training, to evaluate on.
+    """
+
+    path: str = ""
+    sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+    held_out: float = Field(default=0.1, gt=0, le=0.5)
+
+
+class VectorsData(_OwnData):
+    """Rows of numbers from a .npy, .npz or .csv file; each column is scaled to mean 0 and spread 1.
+
+    Attributes:
+        columns: columns of the .csv that are data; none: all that are no label or condition. In an .npz, the one array.
+        label: column of the .csv, or array of the .npz, with class labels: numbers or words.
+        condition: columns of the .csv, or the one array of the .npz, with a condition vector.
+    """
+
+    name: Literal["vectors"]
+    columns: list[str] = []
+    label: str = ""
+    condition: list[str] = []
+
+
+class ImagesData(_OwnData):
+    """Pictures of one size: a folder of PNG or JPEG files, or an IDX file (also gzipped).
+
+    Attributes:
+        conditional: class labels: the subfolder a picture lies in, or the IDX file of `labels`.
+        labels: an IDX file of labels, one a picture.
+        colour: keep three colours; else grey.
+        components: principal components kept; 0 keeps the pixels.
+    """
+
+    name: Literal["images"]
+    conditional: bool = False
+    labels: str = ""
+    colour: bool = False
+    components: int = Field(default=0, ge=0, le=1 << 16)
+
+
+OwnData = VectorsData | ImagesData
+DataConfig = Annotated[PointsData | DigitsData | MnistData | VectorsData | ImagesData, Field(discriminator="name")]
 DATASETS: tuple[str, ...] = tuple(
     name
-    for section in (PointsData, DigitsData, MnistData)
+    for section in (PointsData, DigitsData, MnistData, VectorsData, ImagesData)
     for name in get_args(section.model_fields["name"].annotation)
 )
 """The names of all data sets, which are also the names of the recipes that ship."""
 
 
 class NetworkConfig(_Frozen):
-    """Size of the residual MLP; the length of a sample follows from the data. See `models.residual_mlp`."""
+    """Kind and size of the network; the shape of a sample and the condition follow from the data.
 
+    Attributes:
+        architecture: `residual_mlp` for vectors (see `models.residual_mlp`) or `unet` for pictures (see `models.unet`).
+        hidden: width of the residual stream; of a UNet, channels of its first level.
+        blocks: residual blocks; of a UNet, those of each level.
+        time_width: length of the embedding of t.
+        levels: resolutions of a UNet, each half as high and wide as the one before.
+    """
+
+    architecture: Literal["residual_mlp", "unet"] = "residual_mlp"
     hidden: int = Field(default=256, ge=1, le=1 << 14)
     blocks: int = Field(default=4, ge=0, le=256)
     time_width: int = Field(default=64, ge=4, le=4096, multiple_of=2)
+    levels: int = Field(default=3, ge=1, le=8)
 
 
 class Recipe(_Frozen):
@@ -84,8 +160,17 @@ class Recipe(_Frozen):
         seed: fixes the data, the first weights, the order, the noise and the times.
         epochs: passes over the data.
         batch_size: samples in a step; the last batch of an epoch is smaller when the data do not divide.
-        learning_rate: of Adam (Kingma & Ba 2015), constant.
+        learning_rate: of Adam (Kingma & Ba 2015).
         ema: decay per step of the moving average of the weights that is published; 0 publishes the last weights.
+        schedule: `constant`, or `cosine`: from the learning rate down to 0 over the run.
+        warmup: steps in which the learning rate rises from 0.
+        clip: largest norm of the gradient, to which longer ones are cut; 0 does not cut.
+        coupling: which noise goes to which sample: `independent`, or `ot`: the pairing of least squared distance in
+            each batch (Pooladian et al. 2023; Tong et al. 2024), which makes paths straighter.
+        condition_dropout: part of the samples of a conditional model that are shown without their condition, so that
+            it can be guided; 0 makes a model that always needs its condition.
+        precision: `float32`, or `bfloat16`: mixed precision on a GPU; on the CPU it changes nothing.
+        validate_every: epochs between two measurements of the loss on held-out data, by time; 0 measures none.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -96,11 +181,24 @@ class Recipe(_Frozen):
     batch_size: int = Field(default=256, ge=1, le=1_000_000)
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     ema: float = Field(default=0.0, ge=0, lt=1)
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup: int = Field(default=0, ge=0, le=10_000_000)
+    clip: float = Field(default=0.0, ge=0, le=1e6)
+    coupling: Literal["independent", "ot"] = "independent"
+    condition_dropout: float = Field(default=0.1, ge=0, lt=1)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    validate_every: int = Field(default=0, ge=0, le=1_000_000)
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits that name this recipe; the model's name is not part of it."""
-        content = {"rules": _RULES, **self.model_dump(exclude={"name"})}
+        """Twelve hexadecimal digits that name this recipe; the model's name and the place of its data are not part."""
+        fields = self.model_dump(exclude={"name": True, "data": {"path"}})
+        for key, default in _ADDED.items():
+            table, _, last = key.rpartition(".")
+            within = fields[table] if table else fields
+            if last in within and within[last] == default:
+                del within[last]
+        content = {"rules": _RULES, **fields}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -109,7 +207,7 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
 
     Args:
         path: the file.
-        overrides: values given on the command line (epochs, seed, ema), which go before the file's.
+        overrides: values given on the command line (epochs, data.path, ...), which go before the file's.
 
     Raises:
         UsageError: the file is missing or no TOML, or a value is not allowed; one line that names the file or
@@ -121,7 +219,10 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
         raise UsageError(f"recipe {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"recipe {path} is not TOML: {error}") from None
-    overrides = overrides or {}
+    overrides = dict(overrides or {})
+    own = {key.removeprefix("data."): overrides.pop(key) for key in list(overrides) if key.startswith("data.")}
+    if own and isinstance(content.get("data"), dict):
+        content["data"] = {**content["data"], **own}
     try:
         return Recipe.model_validate({**content, **overrides})
     except ValidationError as error:
@@ -146,6 +247,7 @@ def _explain(problem: Any, path: Path, overrides: dict[str, Any]) -> str:
 def _keys(table: tuple[int | str, ...]) -> list[str]:
     """Return the keys that the TOML table at `table` may have."""
     sections = {"moons": PointsData, "circles": PointsData, "digits": DigitsData, "mnist": MnistData}
+    sections |= {"vectors": VectorsData, "images": ImagesData}
     model: type[BaseModel] = {"network": NetworkConfig}.get(str(table[0]), Recipe) if table else Recipe
     if len(table) > 1:
         model = sections[str(table[1])]

@@ -19,6 +19,8 @@ class Purpose(IntEnum):
     BATCH = 3  # the noise and the times of a step
     FRESH = 4  # data that training never saw
     EVALUATION = 5  # starting noise and projections of the evaluation
+    DROPOUT = 6  # which samples of a step lose their condition
+    VALIDATION = 7  # the noise and the times of the validation
 
 
 def generator(seed: int, purpose: Purpose, position: int = 0) -> np.random.Generator:

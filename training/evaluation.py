@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from models.noise import noise
-from solvers import Status, integrate
+from solvers import Status
+from solvers.integrate import integrate_indexed
+from solvers.resolve import resolve
 from training.data import DataSet
 from training.errors import TrainingError
 
@@ -85,6 +87,8 @@ _TOLERANCE = 1e-5
 def evaluate(network: nn.Module, data: DataSet, seed: int) -> Quality:
     """Sample with DOPRI5 at 1e-5, as many samples as there are reference data, and compare.
 
+    A conditional network gets the conditions of those data.
+
     Args:
         network: the velocity, on the CPU.
         data: what to compare with.
@@ -95,8 +99,14 @@ def evaluate(network: nn.Module, data: DataSet, seed: int) -> Quality:
     """
     samples = len(data.reference)
     x0 = noise(seed, 0, samples, data.train.shape[1:])
+    given = None if data.reference_conditions is None else torch.from_numpy(data.reference_conditions)
+
+    def velocity(x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
+        return network(x, t) if given is None else network(x, t, given[torch.from_numpy(index)])
+
     with torch.no_grad():
-        solution = integrate(network, x0, solver="dopri5", rtol=_TOLERANCE, atol=_TOLERANCE)
+        solve = resolve(solver="dopri5", rtol=_TOLERANCE, atol=_TOLERANCE, t_span=(0.0, 1.0), dtype=x0.dtype)
+        solution = integrate_indexed(velocity, x0, solve)
     done = np.array([status == Status.SUCCESS for status in solution.status])
     if not done.any():
         raise TrainingError(f"evaluation: none of {samples} samples reached t = 1; the network is not usable")

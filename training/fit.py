@@ -6,19 +6,21 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from models.architectures import build
+from models.architectures import ArchitectureError, build
 from models.checkpoint import CheckpointError, save
 from training import published
 from training.config import Recipe
-from training.data import DataSet, prepare
+from training.data import DataSet, pin, prepare
 from training.draws import Purpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.evaluation import Quality, evaluate
 from training.files import make_writable
+from training.parallel import Group
 from training.progress import Progress
 from training.signals import StopRequest
 from training.state import RunFolder
 from training.trainer import Hooks, Trainer
+from training.validation import BINS, Validation
 
 
 @dataclass(frozen=True)
@@ -42,27 +44,36 @@ class Options:
     save_every: float = 10.0
 
 
-def fit(recipe: Recipe, options: Options) -> Path:
+def fit(recipe: Recipe, options: Options) -> Path | None:
     """Train the recipe's model and publish it, going on from a saved state where there is one.
 
+    Started by torchrun, the processes share the run, and the first one writes and speaks.
+
     Returns:
-        The folder of the published version; an existing one if it has this recipe and `force` is not set.
+        The folder of the published version; an existing one if it has this recipe and `force` is not set. None in
+        the processes that do not write.
 
     Raises:
         TrainingError: or one of its kinds, each with one line that says what happened and what to do.
     """
+    recipe = pin(recipe)
     run = RunFolder(options.runs_dir / f"{recipe.name}-{recipe.hash}")
     existing = published.find(options.models_dir, recipe.name, recipe.hash)
     if existing and not options.force:
         print(f"{recipe.name}: {existing} already has this recipe ({recipe.hash}); --force trains it again")
         return existing
     device = choose_device(options.device)
+    group = Group.join(device)
+    if group.rank:
+        _assist(recipe, options, run, device, group)
+        return None
     make_writable(options.models_dir, "model folder")
     with run.locked():
         data = prepare(recipe, options.data_dir)
-        trainer = Trainer(recipe, new_network(recipe, data), data.train, device)
+        trainer = new_trainer(recipe, data, device, group)
         _resume(trainer, run, data)
         _train(trainer, run, data, options.save_every)
+        group.leave()
         network = trainer.published()
         quality = evaluate(network, data, seed32(recipe.seed, Purpose.EVALUATION))
         print(_summary(trainer, quality))
@@ -70,6 +81,18 @@ def fit(recipe: Recipe, options: Options) -> Path:
         run.remove()
     print(f"{recipe.name}: written to {folder}", flush=True)
     return folder
+
+
+def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.device, group: Group) -> None:
+    """Do this process's share of every step; all that is read is as in the process that writes."""
+    data = prepare(recipe, options.data_dir)
+    trainer = new_trainer(recipe, data, device, group)
+    saved = run.read()
+    if saved is not None:
+        trainer.restore(*saved, data.digest)
+    with StopRequest() as stop:
+        trainer.run(Hooks(lambda loss: None, lambda trainer: None, lambda: bool(stop), float("inf")))
+    group.leave()
 
 
 def choose_device(name: str) -> torch.device:
@@ -89,7 +112,34 @@ def new_network(recipe: Recipe, data: DataSet) -> nn.Module:
     """Build the recipe's network for the data with the first weights of its seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed32(recipe.seed, Purpose.WEIGHTS))
-        return build("residual_mlp", {"dim": data.train.shape[1], **recipe.network.model_dump()})
+        return build(recipe.network.architecture, _network_config(recipe, data))
+
+
+def _network_config(recipe: Recipe, data: DataSet) -> dict[str, object]:
+    """The config of the recipe's network for samples and conditions like these."""
+    sizes = recipe.network.model_dump(exclude={"architecture"})
+    if data.condition is not None:
+        sizes["condition"] = data.condition.model_dump()
+    if recipe.network.architecture == "unet":
+        return {"shape": data.train.shape[1:], **sizes}
+    del sizes["levels"]
+    return {"dim": data.train.shape[1], **sizes}
+
+
+def new_trainer(recipe: Recipe, data: DataSet, device: torch.device, group: Group | None = None) -> Trainer:
+    """Make a run of the recipe on the data, before its first step.
+
+    Raises:
+        UsageError: the network cannot be built for these data.
+    """
+    try:
+        network = new_network(recipe, data)
+    except ArchitectureError as error:
+        raise UsageError(f"network: {error}") from None
+    validation = None
+    if recipe.validate_every and not (group and group.rank):
+        validation = Validation.of(recipe.seed, data.reference, data.reference_conditions, device)
+    return Trainer(recipe, network, data.train, device, data.conditions, validation, group)
 
 
 def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
@@ -152,20 +202,25 @@ def _summary(trainer: Trainer, quality: Quality) -> str:
     )
 
 
+_COUPLINGS = {"independent": "independent", "ot": "minibatch optimal-transport"}
+
+
 def _publish(trainer: Trainer, network: nn.Module, data: DataSet, quality: Quality, models_dir: Path) -> Path:
     """Write the checkpoint with its recipe and metrics."""
     recipe = trainer.recipe
     record = {
         "recipe": recipe.model_dump(mode="json"),
         "recipe_hash": recipe.hash,
-        "optimiser": "adam, beta 0.9 and 0.999, eps 1e-8, constant learning rate",
-        "path": "optimal transport, x_t = (1 - t) x0 + t x1, independent coupling",
+        "optimiser": f"adam, beta 0.9 and 0.999, eps 1e-8, {recipe.schedule} learning rate",
+        "path": f"optimal transport, x_t = (1 - t) x0 + t x1, {_COUPLINGS[recipe.coupling]} coupling",
         "steps": trainer.total_steps,
         "parameters": sum(p.numel() for p in network.parameters()),
         "device": trainer.device.type,
         "threads": torch.get_num_threads(),
         "train_s": round(trainer.seconds, 3),
         "loss": trainer.last_loss,
+        "losses": trainer.losses,
+        "validation": {"bins_of_t": BINS, "losses": trainer.validations} if trainer.validations else None,
         "metrics": asdict(quality),
     }
     try:

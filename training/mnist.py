@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from training.errors import DataError
 
 FILES = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
-"""Names of the two files that are needed; labels are not."""
+"""Names of the two files of pictures."""
+
+LABEL_FILES = ("train-labels-idx1-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+"""Names of the two files of labels, which only a conditional model needs."""
 
 _MAGIC = 0x00000803
 _SIDE = 28
@@ -42,6 +45,22 @@ def load(data_dir: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8], s
         f"data folder {data_dir} has no MNIST: looked for {' and '.join(FILES)} there and in its subfolder mnist. "
         "Put them there, or leave --data-dir and PATHLINE_DATA_DIR out to download them"
     )
+
+
+def load_labels(data_dir: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the labels (60000,) and (10000,) of the digits that `load` returns; arguments and errors are the same."""
+    if data_dir is None:
+        from sklearn.datasets import fetch_openml
+
+        # `load` has just downloaded it: this comes from scikit-learn's cache.
+        _, target = fetch_openml("mnist_784", version=1, as_frame=False, parser="liac-arff", return_X_y=True)
+        digits = np.asarray(target).astype(np.uint8)
+        return digits[:_TRAINING_DIGITS], digits[_TRAINING_DIGITS:]
+    from training.own_data import read_idx as read_labels
+
+    folder = data_dir if any((data_dir / name).is_file() for name in FILES) else data_dir / "mnist"
+    train, test = (read_labels(folder / name) for name in LABEL_FILES)
+    return train, test
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:

@@ -35,6 +35,8 @@ class Header(BaseModel):
         seconds: time spent in steps so far, in seconds, over all processes that worked on the run.
         threads: torch's threads, which a resumed run takes over; another number would change the last bits.
         device: `cpu` or `cuda`.
+        losses: mean loss of each whole epoch.
+        validations: epoch and held-out loss by time, see `training.validation`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,6 +49,8 @@ class Header(BaseModel):
     seconds: float
     threads: int
     device: str
+    losses: list[float] = []
+    validations: list[tuple[int, list[float]]] = []
 
 
 class RunFolder:

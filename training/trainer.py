@@ -5,22 +5,29 @@ build and number of threads. That rests on three things: the state holds all tha
 functions of (seed, step); a state is taken between steps only.
 """
 
+import contextlib
 import copy
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from training import draws
+from models.architectures import condition_of
+from training import coupling, draws
 from training.config import Recipe
+from training.draws import Purpose
 from training.errors import Diverged, StateError
 from training.loss import flow_matching_loss
+from training.parallel import Group
 from training.paths import OptimalTransportPath
 from training.state import Header
+from training.validation import Validation
 
 
 @dataclass(frozen=True)
@@ -32,12 +39,14 @@ class Hooks:
         save: called with the trainer when its state is worth writing.
         stopping: says after each step whether to stop now.
         save_every: seconds between two saves.
+        epoch: called with the trainer after each epoch.
     """
 
     step: Callable[[float | None], None]
     save: Callable[["Trainer"], None]
     stopping: Callable[[], bool]
     save_every: float
+    epoch: Callable[["Trainer"], None] = lambda trainer: None
 
 
 class Trainer:
@@ -49,9 +58,31 @@ class Trainer:
         total_steps: steps in all.
         seconds: time spent in steps so far.
         last_loss: mean loss of the last whole epoch, or None.
+        losses: mean loss of each whole epoch.
+        validations: (epoch, held-out loss by time) where the recipe asks for it.
     """
 
-    def __init__(self, recipe: Recipe, network: nn.Module, train: NDArray[np.float32], device: torch.device) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        network: nn.Module,
+        train: NDArray[np.float32],
+        device: torch.device,
+        conditions: NDArray[Any] | None = None,
+        validation: Validation | None = None,
+        group: Group | None = None,
+    ) -> None:
+        """Take what a run needs.
+
+        Args:
+            recipe: the recipe.
+            network: the network with its first weights.
+            train: samples, (samples, *event).
+            device: where the run happens.
+            conditions: one a sample, for a conditional network.
+            validation: held-out data, for a recipe that validates.
+            group: the processes that share the run; None is this one alone.
+        """
         self.recipe = recipe
         self.network = network.to(device).train()
         self.device = device
@@ -61,6 +92,11 @@ class Trainer:
         self.step = 0
         self.seconds = 0.0
         self.last_loss: float | None = None
+        self.losses: list[float] = []
+        self.validations: list[tuple[int, list[float]]] = []
+        self._conditions = None if conditions is None else torch.from_numpy(conditions).to(device)
+        self._validation = validation if recipe.validate_every else None
+        self._group = Group() if group is None else group
         self._path = OptimalTransportPath()
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._parameters = dict(network.named_parameters())
@@ -83,7 +119,9 @@ class Trainer:
             for rows in order.split(self.recipe.batch_size)[first:]:
                 self._train_step(rows)
                 hooks.step(self.last_loss)
-                if hooks.stopping():
+                if self.step % self.steps_per_epoch == 0:
+                    self._end_epoch(hooks)
+                if self._group.any(hooks.stopping(), self.device):
                     self._save(hooks)
                     return self.step == self.total_steps
                 if time.monotonic() - saved > hooks.save_every:
@@ -97,10 +135,16 @@ class Trainer:
         begin = time.perf_counter()
         x1 = self.data.index_select(0, rows)
         x0, t = draws.batch(self.recipe.seed, self.step, len(rows), tuple(x1.shape[1:]))
+        if self.recipe.coupling == "ot":
+            x0 = x0[coupling.optimal(x0, x1.cpu().numpy())]
         x0, t = torch.from_numpy(x0).to(self.device), torch.from_numpy(t).to(self.device)
-        loss = flow_matching_loss(self.network, self._path, x0, x1, t)
+        given = () if self._conditions is None else (self._shown(self._conditions.index_select(0, rows), x1),)
         self._optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        loss = self._gradient(x0, x1, t, *given)
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_(self._parameters.values(), self.recipe.clip)
+        if self.recipe.schedule != "constant" or self.recipe.warmup:
+            self._optimiser.param_groups[0]["lr"] = self.learning_rate
         self._optimiser.step()
         with torch.no_grad():
             for name, average in self._average.items():
@@ -110,8 +154,53 @@ class Trainer:
         if self.step % self.steps_per_epoch == 0:
             self._check_loss()
             self.last_loss = self._loss_sum.item() / self.steps_per_epoch
+            self.losses.append(self.last_loss)
             self._loss_sum.zero_()
         self.seconds += time.perf_counter() - begin
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the coming step."""
+        rate = self.recipe.learning_rate
+        if self.recipe.schedule == "cosine":
+            rate *= 0.5 * (1 + math.cos(math.pi * self.step / self.total_steps))
+        return rate * min(1.0, (self.step + 1) / self.recipe.warmup) if self.recipe.warmup else rate
+
+    def _gradient(self, *batch: Tensor) -> Tensor:
+        """Put the gradient of the batch (x0, x1, t, conditions) into the weights; return its loss."""
+        mixed = self.recipe.precision == "bfloat16" and self.device.type == "cuda"
+        with torch.autocast("cuda", torch.bfloat16) if mixed else contextlib.nullcontext():
+            if self._group.size == 1:
+                loss = flow_matching_loss(self.network, self._path, *batch)
+                loss.backward()
+                return loss
+            rows = len(batch[0])
+            share = self._group.share(rows)
+            part = torch.zeros((), device=self.device)
+            if share.start < share.stop:
+                part = flow_matching_loss(self.network, self._path, *(tensor[share] for tensor in batch))
+                part = part * ((share.stop - share.start) / rows)
+                part.backward()
+        return self._group.sum(self._parameters.values(), part)
+
+    def _shown(self, conditions: Tensor, x: Tensor) -> Tensor:
+        """The conditions that the network is shown in this step: some are dropped, so that it learns its null."""
+        config = condition_of(self.network)
+        if config is None or not self.recipe.condition_dropout:
+            return conditions
+        chance = draws.generator(self.recipe.seed, Purpose.DROPOUT, self.step).random(len(conditions))
+        dropped = torch.from_numpy(chance < self.recipe.condition_dropout).to(self.device)
+        nulls = config.nulls(len(conditions), x.dtype, self.device)
+        return torch.where(dropped.reshape(-1, *([1] * (conditions.ndim - 1))), nulls, conditions)
+
+    def _end_epoch(self, hooks: Hooks) -> None:
+        """Measure the held-out loss if it is due, with the weights that would be published; tell the others."""
+        epoch = self.step // self.steps_per_epoch
+        last = self.step == self.total_steps
+        if self._validation is not None and (epoch % self.recipe.validate_every == 0 or last):
+            weights: dict[str, Tensor] = {**self._parameters, **self._average}
+            self.validations.append((epoch, self._validation.losses(self.network, weights)))
+        hooks.epoch(self)
 
     def _save(self, hooks: Hooks) -> None:
         """Save a state that is sound; a weight can be lost in the very step whose loss was still finite."""
@@ -155,6 +244,8 @@ class Trainer:
             seconds=self.seconds,
             threads=torch.get_num_threads(),
             device=self.device.type,
+            losses=self.losses,
+            validations=self.validations,
         )
         return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header
 
@@ -177,5 +268,6 @@ class Trainer:
                 self._optimiser.state[parameter] = {k: v.to(self.device) for k, v in moments.items()}
         except (KeyError, RuntimeError) as error:
             raise StateError(f"the saved state does not fit this network: {error}") from None
+        self.losses, self.validations = list(header.losses), list(header.validations)
         self.step, self.seconds, self.last_loss = header.step, header.seconds, header.last_loss
         self._loss_sum.fill_(header.loss_sum)

@@ -1,0 +1,66 @@
+"""One run on several processes, as `torchrun` starts them: each takes its share of every batch.
+
+All random numbers are functions of the seed and the step, so every process draws the whole batch and takes its rows.
+The gradients of the shares add up to that of the batch: N processes do what one does, up to the order of sums.
+"""
+
+import os
+from collections.abc import Iterable
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+
+
+class Group:
+    """The processes of a run; one alone where torchrun is not used.
+
+    Attributes:
+        rank: number of this process; 0 is the one that writes.
+        size: how many there are.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank = rank
+        self.size = size
+
+    @classmethod
+    def join(cls, device: torch.device) -> "Group":
+        """Meet the other processes, if torchrun's environment says that there are some."""
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size == 1:
+            return cls()
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        return cls(torch.distributed.get_rank(), size)
+
+    def leave(self) -> None:
+        """Part from the others at the end of a run."""
+        if self.size > 1:
+            torch.distributed.destroy_process_group()
+
+    def share(self, rows: int) -> slice:
+        """The rows of a batch that are this process's; none where there are fewer rows than processes."""
+        return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
+
+    def sum(self, parameters: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
+        """Replace each gradient by its sum over the processes, and return that of the loss; one message for all."""
+        if self.size == 1:
+            return loss
+        owners = list(parameters)
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in owners]
+        flat = torch.cat([*(part.reshape(-1) for part in parts), loss.detach().reshape(1).to(parts[0].dtype)])
+        torch.distributed.all_reduce(flat)
+        begin = 0
+        for owner in owners:
+            owner.grad = flat[begin : begin + owner.numel()].view_as(owner).clone()
+            begin += owner.numel()
+        return flat[-1]
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether the flag is set in any of the processes."""
+        if self.size == 1:
+            return flag
+        vote = torch.tensor(float(flag), device=device)
+        torch.distributed.all_reduce(vote)
+        return bool(vote > 0)
