@@ -20,7 +20,7 @@ from training.progress import Progress
 from training.signals import StopRequest
 from training.state import RunFolder
 from training.trainer import Hooks, Trainer
-from training.validation import BINS, Validation
+from training.validation import Validation
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Options:
     save_every: float = 10.0
 
 
-def fit(recipe: Recipe, options: Options) -> Path | None:
+def fit(recipe: Recipe, options: Options) -> Path:
     """Train the recipe's model and publish it, going on from a saved state where there is one.
 
     Started by torchrun, the processes share the run, and the first one writes and speaks.
 
     Returns:
-        The folder of the published version; an existing one if it has this recipe and `force` is not set. None in
-        the processes that do not write.
+        The folder of the published version; an existing one if it has this recipe and `force` is not set. That of the
+        model in processes that do not write.
 
     Raises:
         TrainingError: or one of its kinds, each with one line that says what happened and what to do.
@@ -66,7 +66,7 @@ def fit(recipe: Recipe, options: Options) -> Path | None:
     group = Group.join(device)
     if group.rank:
         _assist(recipe, options, run, device, group)
-        return None
+        return options.models_dir / recipe.name
     make_writable(options.models_dir, "model folder")
     with run.locked():
         data = prepare(recipe, options.data_dir)
@@ -220,7 +220,7 @@ def _publish(trainer: Trainer, network: nn.Module, data: DataSet, quality: Quali
         "train_s": round(trainer.seconds, 3),
         "loss": trainer.last_loss,
         "losses": trainer.losses,
-        "validation": {"bins_of_t": BINS, "losses": trainer.validations} if trainer.validations else None,
+        "validation": [{"epoch": epoch, "loss_by_t": losses} for epoch, losses in trainer.validations],
         "metrics": asdict(quality),
     }
     try:

@@ -71,8 +71,9 @@ def read_vectors(config: VectorsData) -> Read:
     if path.suffix.lower() == ".csv":
         return _read_csv(path, config)
     try:
-        loaded = np.load(path, allow_pickle=False)
-        arrays = {key: loaded[key] for key in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            arrays = {key: loaded[key] for key in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
     except OSError as error:
         raise DataError(f"data {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:

@@ -9,7 +9,8 @@ from models.architectures import ARCHITECTURES, ArchitectureError, build, event_
 def test_every_architecture_builds_and_answers(name: str) -> None:
     step = {"op": "torch.ops.aten.neg.default", "args": [{"value": "x"}], "out": ["v"]}
     program = {"event_shape": (2,), "dtype": "float64", "tensors": {}, "steps": [step], "output": "v"}
-    config = {"residual_mlp": {"dim": 2, "hidden": 8}, "program": program}.get(name, {})
+    unet = {"shape": (1, 4, 4), "hidden": 8}
+    config = {"residual_mlp": {"dim": 2, "hidden": 8}, "unet": unet, "program": program}.get(name, {})
     module = build(name, config).double()
     assert name_of(module) == name
     assert isinstance(module.config, ARCHITECTURES[name].config)
@@ -18,7 +19,9 @@ def test_every_architecture_builds_and_answers(name: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ArchitectureError, match="architecture is 'resnet'; known are residual_mlp, gaussian, mixture"):
+    with pytest.raises(
+        ArchitectureError, match="architecture is 'resnet'; known are residual_mlp, unet, gaussian, mixture"
+    ):
         build("resnet", {})
     with pytest.raises(ArchitectureError, match="Linear is no registered"):
         name_of(nn.Linear(1, 1))

@@ -1,0 +1,82 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from models.analytic import Gaussian
+from models.checkpoint import load, save
+from models.decoder import Decoder
+from training.__main__ import main
+from training.assess import evaluate_checkpoint, parse_solver
+from training.config import Recipe
+from training.errors import TrainingError, UsageError
+from training.fit import Options, fit
+
+
+def test_more_steps_end_nearer_and_the_card_says_so(recipe: Recipe, options: Options, tmp_path: Path):
+    folder = fit(recipe, options)
+    before = load(folder).card
+    solvers = ["euler:4", "euler:64", "dopri5@1e-5"]
+    rows = evaluate_checkpoint(folder, solvers, 50, tmp_path / "out")
+    assert [row.solver for row in rows] == solvers
+    assert rows[0].endpoint_error > 4 * rows[1].endpoint_error > 4 * rows[2].endpoint_error
+    assert rows[0].nfe == 4
+    assert all(row.swd is not None and row.failed == 0 for row in rows)
+    after = load(folder).card
+    assert after.weights_sha256 == before.weights_sha256
+    record = after.training.pop("evaluation")
+    assert isinstance(record, dict)
+    assert record["samples"] == 50
+    assert after.training == before.training
+    assert (tmp_path / "out" / "evaluation.csv").read_text().count("\n") == 4
+    assert (tmp_path / "out" / "evaluation.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in folder.iterdir()} == {"card.json", "weights.safetensors"}
+
+
+def test_a_model_without_data_has_no_distance_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = save(tmp_path, "exact", Gaussian(), Decoder.identity((2,)), dataset={}, training={}, seed=0)
+    assert main(["evaluate", str(folder), "--solver", "rk4:8", "--samples", "10", "--out", str(tmp_path / "out")]) == 0
+    assert "no data to compare with" in capsys.readouterr().out
+    solvers = json.loads((folder / "card.json").read_text())["training"]["evaluation"]["solvers"]
+    assert solvers[0]["swd"] is None
+    assert 0 < solvers[0]["endpoint_error"] < 1e-3
+
+
+def test_a_conditional_model_is_asked_with_conditions(recipe: Recipe, options: Options, tmp_path: Path):
+    from training.config import DigitsData
+
+    data = DigitsData(name="digits", held_out=1600, conditional=True)
+    folder = fit(recipe.model_copy(update={"data": data, "condition_dropout": 0.0}), replace(options, force=True))
+    assert evaluate_checkpoint(folder, ["rk4:2"], 20, tmp_path / "out")[0].failed == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["rk4", "rk4:", "rk5:3", "dopri5@", "dopri5@x", "rk4@1e-3", "dopri5@1e-30", "euler:0", ""]
+)
+def test_what_is_no_solver_is_said(text: str):
+    with pytest.raises(UsageError, match="solver"):
+        parse_solver(text)
+
+
+def test_what_is_no_checkpoint_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["evaluate", str(tmp_path / "none"), "--out", str(tmp_path / "out")]) == 1
+    assert "card.json: is missing" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="--samples is 1"):
+        evaluate_checkpoint(tmp_path, [], 1, tmp_path)
+
+
+def test_a_full_disk_leaves_the_card_as_it_was(
+    recipe: Recipe, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = fit(recipe, options)
+    before = (folder / "card.json").read_bytes()
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name == "card.json":
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("training.assess.write_atomically", full)
+    with pytest.raises(TrainingError, match="No space left on device; it is as it was"):
+        evaluate_checkpoint(folder, ["euler:2"], 10, tmp_path / "out")
+    assert (folder / "card.json").read_bytes() == before

@@ -1,0 +1,190 @@
+"""Runs that differ from the paper's: conditions, couplings, schedules, several processes."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.checkpoint import load
+from models.condition import LabelCondition
+from training.__main__ import main
+from training.config import CONFIGS, DATASETS, Recipe, load_recipe
+from training.coupling import optimal
+from training.data import prepare
+from training.fit import Options, fit, new_trainer
+from training.parallel import Group
+from training.trainer import Hooks, Trainer
+from training.validation import BINS, Validation
+
+ALL = {
+    "schedule": "cosine",
+    "warmup": 5,
+    "clip": 0.5,
+    "coupling": "ot",
+    "validate_every": 1,
+    "condition_dropout": 0.3,
+    "ema": 0.9,
+}
+
+
+def recipe(**fields: Any) -> Recipe:
+    network = {"hidden": 8, "blocks": 1, "time_width": 4}
+    data = {"name": "digits", "held_out": 1650, "conditional": True}
+    content = {"name": "tiny", "epochs": 2, "batch_size": 64, "data": data, "network": network, **ALL, **fields}
+    return Recipe.model_validate(content)
+
+
+def made(recipe: Recipe) -> Trainer:
+    return new_trainer(recipe, prepare(recipe), torch.device("cpu"))
+
+
+def hooks(stop_at: int = 0, saves: list[Any] | None = None) -> Any:
+    calls = itertools.count(1)
+    keep = (lambda trainer: saves.append(trainer.state("d"))) if saves is not None else (lambda trainer: None)
+    return Hooks(lambda loss: None, keep, lambda: next(calls) == stop_at, 1e9)
+
+
+def test_the_papers_recipes_keep_their_hashes():
+    hashes = {name: load_recipe(CONFIGS / f"{name}.toml").hash for name in ("moons", "circles", "digits", "mnist")}
+    assert hashes == {
+        "moons": "70948170c5f7",
+        "circles": "b5f1166af34c",
+        "digits": "3034c67a65c1",
+        "mnist": "2aa3667b837d",
+    }
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_that_ships_is_valid(path: Path):
+    assert load_recipe(path).data.name in DATASETS
+
+
+def test_with_everything_switched_on_a_resumed_run_ends_at_the_same_bits():
+    whole = made(recipe())
+    assert whole.run(hooks())
+    saves: list[Any] = []
+    first = made(recipe())
+    assert not first.run(hooks(2, saves))
+    second = made(recipe())
+    tensors, header = saves[-1]
+    second.restore(tensors, header, "d")
+    assert second.run(hooks())
+    left, right = whole.state("d"), second.state("d")
+    assert all(torch.equal(left[0][name], right[0][name]) for name in left[0])
+    assert left[1].losses == right[1].losses
+    assert left[1].validations == right[1].validations
+    assert [epoch for epoch, _ in left[1].validations] == [1, 2]
+    assert all(len(losses) == BINS and np.isfinite(losses).all() for _, losses in left[1].validations)
+
+
+def test_a_conditional_model_is_published_with_its_condition(tmp_path: Path):
+    folder = fit(recipe(), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    checkpoint = load(folder)
+    assert checkpoint.card.condition == LabelCondition(classes=10)
+    assert checkpoint.card.training["validation"]
+    need = fit(recipe(condition_dropout=0.0), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    assert load(need).card.condition == LabelCondition(classes=10, null=False)
+
+
+def test_dropout_shows_the_null_as_often_as_it_says():
+    run = made(recipe(condition_dropout=0.25))
+    labels = torch.arange(10_000) % 10
+    shown = run._shown(labels, run.data)
+    dropped = shown == 10
+    assert 0.22 < dropped.float().mean() < 0.28
+    assert torch.equal(shown[~dropped], labels[~dropped])
+    assert torch.equal(run._shown(labels, run.data), shown)
+
+
+def test_the_schedule_rises_and_falls():
+    run = made(recipe(epochs=20))
+    rates = []
+    for step in range(run.total_steps):
+        run.step = step
+        rates.append(run.learning_rate)
+    assert rates[0] == pytest.approx(1e-3 / 5, rel=0.01)
+    assert max(rates) == rates[4]
+    assert rates[-1] < 2e-5
+    assert made(recipe(schedule="constant", warmup=0)).learning_rate == 1e-3
+
+
+def test_the_gradient_is_cut():
+    run = made(recipe(clip=1e-3))
+    run.run(hooks(1))
+    squares = [p.grad.square().sum() for p in run.network.parameters() if p.grad is not None]
+    assert float(torch.stack(squares).sum().sqrt()) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_the_coupling_is_the_best_of_all_pairings():
+    source = np.random.default_rng(0)
+    x0, x1 = source.normal(size=(2, 5, 2)).astype(np.float32)
+    costs = {p: float(np.square(x0[list(p)] - x1).sum()) for p in itertools.permutations(range(5))}
+    assert tuple(optimal(x0, x1).tolist()) == min(costs, key=lambda p: costs[p])
+
+
+def test_the_validation_loss_is_that_of_each_part_of_time():
+    class Zero(torch.nn.Module):
+        def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            return torch.where(t[:, None] < 0.5, 0 * x, 100 + 0 * x)
+
+    validation = Validation.of(0, np.zeros((7, 2), np.float32), None, torch.device("cpu"))
+    losses = validation.losses(Zero(), {})
+    assert all(0.7 < loss < 1.3 for loss in losses[:5])  # the mean square of the noise
+    assert all(9000 < loss < 11000 for loss in losses[5:])
+
+
+def test_shares_of_a_batch_are_whole():
+    for rows in (1, 2, 5, 64):
+        parts = [list(range(rows))[Group(rank, 3).share(rows)] for rank in range(3)]
+        assert [row for part in parts for row in part] == list(range(rows))
+
+
+def test_two_processes_follow_the_losses_of_one_with_the_whole_batch(tmp_path: Path):
+    config = tmp_path / "recipe.toml"
+    config.write_text(
+        'name = "tiny"\nepochs = 5\nbatch_size = 64\nclip = 1.0\n[data]\nname = "moons"\nsamples = 321\n'
+        "[network]\nhidden = 16\nblocks = 1\n"
+    )
+    fit_it = ["-m", "training", "fit", "moons", "--config", str(config), "--device", "cpu"]
+    losses = []
+    for place, start in (("one", []), ("two", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"])):
+        places = ["--models-dir", str(tmp_path / place), "--runs-dir", str(tmp_path / f"{place}-runs")]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, *start, *fit_it, *places]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+        assert done.returncode == 0, done.stderr
+        card = json.loads((tmp_path / place / "tiny" / "1" / "card.json").read_text())
+        losses.append(card["training"]["losses"])
+        assert [path.name for path in (tmp_path / place / "tiny").iterdir()] == ["1"]
+    assert len(losses[0]) == 5
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fit", "moons", "--data", "x.npy"], "--data is for your own data"),
+        (["fit", "digits", "--label", "x"], "--label is for fit vectors"),
+        (["fit", "circles", "--conditional"], "no classes here"),
+        (["fit", "vectors", "--conditional"], "name the labels with --label"),
+        (["fit", "moons", "--coupling", "best"], "invalid choice: 'best'"),
+    ],
+)
+def test_options_that_do_not_fit_are_wrong_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_unet_on_points_is_refused(recipe: Recipe):
+    from training.errors import DataError
+
+    network = recipe.network.model_copy(update={"architecture": "unet"})
+    with pytest.raises(DataError, match="needs pictures, and the moons samples are vectors"):
+        prepare(recipe.model_copy(update={"network": network}))
