@@ -6,6 +6,7 @@ network's answers lie on no such line. So the end with the line is the noise, it
 network that counts time in thousands cannot tell 0 from 1.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from models.noise import noise
 
 Network = Callable[[Tensor, Tensor], Tensor]
 
-_ROWS = 256
+_NUMBERS = 1 << 14  # of all states together, in 16 to 256 rows
 _LINE = 0.35  # a noise end misses its line by less, as a part of the spread of x
 _CLEARLY = 2.0  # and the other end by so many times more
 _SAME = 0.1  # answers at 0 and 1 that differ by less come from a network that counts in thousands
@@ -58,16 +59,17 @@ def probe(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) ->
         event_shape: shape of one state.
         dtype: of the states.
     """
-    x = noise(0, 0, _ROWS, event_shape, dtype)
+    rows = min(256, max(16, _NUMBERS // math.prod(event_shape)))
+    x = noise(0, 0, rows, event_shape, dtype)
 
     def ask(time: float) -> Tensor:
-        return network(x, torch.full((_ROWS,), time, dtype=dtype)).reshape(_ROWS, -1).double()
+        return network(x, torch.full((rows,), time, dtype=dtype)).reshape(rows, -1).double()
 
     first, far = ask(0.0), ask(1.0)
     scale = 1.0
     if float((first - far).square().mean()) < _SAME**2 * float(first.square().mean()):
         scale, far = 1000.0, ask(1000.0)
-    flat = x.reshape(_ROWS, -1).double()
+    flat = x.reshape(rows, -1).double()
     (slope0, miss0), (slope1, miss1) = _line(flat, first), _line(flat, far)
     return Probe((slope0, slope1), (miss0, miss1), scale, _decide(slope0, miss0, slope1, miss1, scale))
 
