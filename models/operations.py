@@ -19,8 +19,8 @@ _WHOLE = set(
     _log_softmax _safe_softmax _softmax _to_copy _unsafe_view adaptive_avg_pool1d adaptive_avg_pool2d alias
     alpha_dropout arange avg_pool1d avg_pool2d baddbmm batch_norm broadcast_to celu chunk concat concatenate contiguous
     conv1d conv2d conv3d conv_transpose1d conv_transpose2d cumsum detach dropout einsum embedding expand_as
-    feature_dropout flatten flip full group_norm hardsigmoid hardswish hstack instance_norm layer_norm
-    eye tril triu leaky_relu lift_fresh lift_fresh_copy linear linspace log_softmax mT masked_fill matmul max_pool2d mean mish
+    eye tril triu feature_dropout flatten flip full group_norm hardsigmoid hardswish hstack instance_norm layer_norm
+    leaky_relu lift_fresh lift_fresh_copy linear linspace log_softmax mT masked_fill matmul max_pool2d mean mish
     movedim nan_to_num narrow new_full new_ones new_zeros numpy_T one_hot ones ones_like outer pad pixel_shuffle
     pixel_unshuffle prelu repeat_interleave reshape reshape_as rms_norm roll rsub scaled_dot_product_attention
     selu silu softmax softplus split split_with_sizes square stack swapaxes threshold tile to transpose
