@@ -70,7 +70,18 @@ def draw_curves(figures: Figures, name: str, datasets: Mapping[str, Sequence[Mea
             axis.set_yscale("log")
             if measure == "swd":
                 floor = float(np.mean([model["floor"] for model in models]))
-                axis.axhline(floor, color="grey", linestyle=":", linewidth=1.2, label="real to fresh real")
+                axis.axhline(floor, color="grey", linestyle=":", linewidth=1.2)
+                axis.annotate(
+                    "real to fresh real",
+                    (0.98, floor),
+                    xycoords=("axes fraction", "data"),
+                    ha="right",
+                    xytext=(0, 3),
+                    textcoords="offset points",
+                    fontsize=8,
+                    color="grey",
+                )
                 axis.set_title(dataset)
-                axis.legend()
+            elif column == 0:
+                axis.legend(loc="lower left")
     figures.save(figure, name)

@@ -109,9 +109,10 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
     return [
         f"Written by `python -m training reproduce{f' --{sizes.name}' if quick else ''}`. "
         + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
-        + f"Moons and circles: {len(sizes.training_seeds)} training seeds and {len(sizes.sampling_seeds)} sampling "
-        f"seeds, {sizes.samples:,} samples against as many real ones ({sizes.mnist_samples:,} on MNIST, which has "
-        f"one training seed). Training the models took {training_s / 60:.0f} minutes, measuring {measured / 60:.0f}, "
+        + f"Moons and circles: training seeds {_list(sizes.training_seeds)}, sampling seeds "
+        f"{_list(sizes.sampling_seeds)}, {sizes.samples:,} samples against as many real ones (on MNIST {sizes.mnist_samples:,}, sampling "
+        f"seeds {_list(sizes.mnist_seeds)}, one training seed). "
+        f"Training the models took {training_s / 60:.0f} minutes, measuring {measured / 60:.0f}, "
         f"summed over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "
         f"{threads} thread{'s' if threads > 1 else ''} a process. {conditions}".rstrip(),
         "",
@@ -122,6 +123,10 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
         "*partly* if some of them hold. Of the paper we had its abstract, its introduction and a list of its results; "
         "claims are in our words. Those marked (ours) are promises of this project.",
     ]
+
+
+def _list(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
 
 
 def _row(finding: Finding) -> str:
