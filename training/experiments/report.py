@@ -110,7 +110,8 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
         f"Written by `python -m training reproduce{f' --{sizes.name}' if quick else ''}`. "
         + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
         + f"Moons and circles: training seeds {_list(sizes.training_seeds)}, sampling seeds "
-        f"{_list(sizes.sampling_seeds)}, {sizes.samples:,} samples against as many real ones (on MNIST {sizes.mnist_samples:,}, sampling "
+        f"{_list(sizes.sampling_seeds)}, {sizes.samples:,} samples "
+        f"against as many real ones (on MNIST {sizes.mnist_samples:,}, sampling "
         f"seeds {_list(sizes.mnist_seeds)}, one training seed). "
         f"Training the models took {training_s / 60:.0f} minutes, measuring {measured / 60:.0f}, "
         f"summed over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "

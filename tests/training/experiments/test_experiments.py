@@ -120,7 +120,7 @@ def test_an_experiment_that_cannot_run_does_not_stop_the_others(tmp_path: Path):
     empty = tmp_path / "empty"
     empty.mkdir()
     options = Options(out=tmp_path / "out", sizes=TINY, data_dir=empty, only=["mnist", "numbers"])
-    with pytest.raises(TrainingError, match=r"1 of 2 experiments could not be run \(mnist: .*has no MNIST"):
+    with pytest.raises(TrainingError, match=r"1 of 9 experiments could not be run \(mnist: .*has no MNIST"):
         reproduce(options)
     text = (tmp_path / "out" / "tiny" / "REPORT.md").read_text()
     assert "all claims of `mnist` | not run: data folder" in text
