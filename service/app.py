@@ -9,7 +9,7 @@ import torch
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from service import errors
+from service import errors, openapi
 from service.access import CORS, Locked
 from service.engine.engine import Engine as RealEngine
 from service.metrics import Metrics
@@ -41,6 +41,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         summary="Samples from flow-matching models, each request with its own solver",
         version="0.1.0",
         lifespan=_lifespan,
+        generate_unique_id_function=lambda route: route.name,  # what generated clients call a function
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
@@ -50,6 +51,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     for module in (page, sample, stream, catalogue, admin, health, docs):
         app.include_router(module.router)
     errors.install(app)
+    openapi.complete(app)
     app.add_middleware(Direct, routes=sample.router.routes, endpoint=sample.sample)
     if settings.api_keys:
         app.add_middleware(Locked, settings=settings)

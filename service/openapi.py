@@ -1,37 +1,86 @@
-"""What the OpenAPI description says about bodies that are read and written by hand."""
+"""What the OpenAPI description says that the framework does not: bodies read by hand, problems, and examples."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
+from service import examples
 from service.encoders import ENCODERS
 from service.errors import MEDIA_TYPE, Kind
 from service.schemas import ProblemBody, SampleRequest, SampleResponse
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
+_PLACE = "#/components/schemas/{model}"
+
+BY_HAND: list[tuple[type[BaseModel], Any]] = [(SampleRequest, "validation"), (ProblemBody, "serialization")]
+"""Models that no route declares, and whether the description shows what is sent or what is answered."""
+
+
+def shown(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `examples` member of a body or parameter, from examples by name."""
+    return {"examples": {name: {"value": value} for name, value in values.items()}}
+
+
+def answered(model: type[BaseModel] | None = None, **values: Any) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route that answers 200 with JSON: its model, and examples by name."""
+    described: dict[str, Any] = {"content": {"application/json": shown(values)}}
+    return {200: described | ({} if model is None else {"model": model})}
+
+
+def asked(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route that reads its JSON body by hand; the model must be in `BY_HAND`."""
+    content = {"schema": {"$ref": _PLACE.format(model=model.__name__)}} | shown(values)
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
 def problems(*kinds: Kind) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route for these kinds of errors."""
-    content = {MEDIA_TYPE: {"schema": ProblemBody.model_json_schema()}}
-    titles: dict[int, list[str]] = {}
+    """Return the `responses` of a route for these kinds of errors, each with an example."""
+    by_status: dict[int, list[Kind]] = {}
     for kind in kinds:
-        titles.setdefault(kind.value.status, []).append(kind.value.title)
-    return {status: {"description": "; ".join(found), "content": content} for status, found in titles.items()}
+        by_status.setdefault(kind.value.status, []).append(kind)
+    schema = {"$ref": _PLACE.format(model=ProblemBody.__name__)}
+    return {
+        status: {
+            "description": "; ".join(kind.value.title for kind in found),
+            "content": {MEDIA_TYPE: {"schema": schema} | shown({kind.value.slug: _problem(kind) for kind in found})},
+        }
+        for status, found in by_status.items()
+    }
+
+
+def _problem(kind: Kind) -> dict[str, Any]:
+    status, title = kind.value.status, kind.value.title
+    body = {"type": kind.type, "title": title, "status": status, "detail": examples.DETAILS.get(kind, title)}
+    body["request_id"] = "13ab3e9823504b96a0b98c09289534c0"
+    return body | ({"errors": [{"field": "steps", "message": body["detail"]}]} if kind is Kind.INVALID else {})
+
+
+def complete(app: FastAPI) -> None:
+    """Let the description of an application have the models of `BY_HAND` among its components."""
+    made = app.openapi
+
+    def described(app: FastAPI) -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _, top = models_json_schema(BY_HAND, ref_template=_PLACE)
+            made()["components"]["schemas"].update(top["$defs"])
+        return made()
+
+    app.openapi = partial(described, app)  # type: ignore[method-assign]
 
 
 SAMPLE_OPERATION: dict[str, Any] = {
-    "openapi_extra": {
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": SampleRequest.model_json_schema()}},
-        }
-    },
+    "openapi_extra": asked(SampleRequest, examples.REQUESTS),
     "responses": {
         200: {
             "model": SampleResponse,
             "description": "The samples, in the format that Accept asks for",
-            "content": {media: _BINARY for media in ENCODERS if media != "application/json"},
+            "content": {"application/json": shown(examples.SAMPLES)}
+            | {media: _BINARY for media in ENCODERS if media != "application/json"},
         },
         **problems(
             Kind.MALFORMED,
@@ -52,13 +101,15 @@ SAMPLE_OPERATION: dict[str, Any] = {
 """Arguments of the route of ``POST /v1/sample``."""
 
 STREAM_OPERATION: dict[str, Any] = {
-    "openapi_extra": SAMPLE_OPERATION["openapi_extra"],
+    "openapi_extra": asked(SampleRequest, {"adaptive": examples.REQUESTS["adaptive"]}),
     "response_class": Response,
     "responses": {
         **SAMPLE_OPERATION["responses"],
         200: {
             "description": "Server-sent events: start, progress and sample on the way, completed or error at the end",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {
+                "text/event-stream": {"schema": {"type": "string"}} | shown({"adaptive": examples.STREAM}),
+            },
         },
     },
 }

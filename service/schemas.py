@@ -15,10 +15,6 @@ SEED_LIMIT = 2**63
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-_REQUEST_EXAMPLES: list[Any] = [
-    {"model": "moons", "num_samples": 4, "seed": 0, "solver": "rk4", "steps": 20},
-    {"model": "moons", "num_samples": 4, "seed": 0, "solver": "dopri5", "rtol": 1e-6, "atol": 1e-6},
-]
 _GRID_SCHEMA = {
     "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}, {"type": "object"}],
@@ -40,9 +36,7 @@ class SampleRequest(BaseModel):
     and unknown fields are refused.
     """
 
-    model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, json_schema_extra={"examples": _REQUEST_EXAMPLES}
-    )
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     model: str = Field(min_length=1, max_length=200, description="name of the model")
     version: int | None = Field(default=None, ge=1, description="version of the model; the highest where left out")
@@ -161,6 +155,13 @@ class SampleResponse(BaseModel):
     latency: Latency
 
 
+class Fault(BaseModel):
+    """One field that is not allowed as it is, and why."""
+
+    field: str
+    message: str
+
+
 class ProblemBody(BaseModel):
     """An error answer (RFC 9457, ``application/problem+json``)."""
 
@@ -171,9 +172,7 @@ class ProblemBody(BaseModel):
     status: int
     detail: str
     request_id: str
-    errors: list[dict[str, str]] | None = Field(
-        default=None, description="field and message of each fault, the first 20"
-    )
+    errors: list[Fault] | None = Field(default=None, description="the fields at fault, the first 20")
     more_errors: int | None = Field(default=None, description="how many faults are not listed")
 
 
@@ -214,6 +213,28 @@ class Reloaded(BaseModel):
     unloaded: list[dict[str, Any]]
     refused: list[dict[str, Any]]
     models: dict[str, int] = Field(description="name and version of what answers now")
+
+
+class Unloaded(BaseModel):
+    """Answer of ``POST /v1/models/{name}:unload``: the versions that were let go of."""
+
+    name: str
+    unloaded: list[int]
+
+
+class Alive(BaseModel):
+    """Answer of ``GET /livez``."""
+
+    status: Literal["alive"]
+
+
+class Ready(BaseModel):
+    """Answer of ``GET /readyz``: what it computes on, and the models with the version that answers now."""
+
+    status: Literal["ready"]
+    device: str
+    models: dict[str, int]
+    unavailable: dict[str, Any] = Field(description="models that cannot be served, and why")
 
 
 class SolverList(BaseModel):

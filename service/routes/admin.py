@@ -6,10 +6,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from models.repository import RepositoryError
+from service import examples
 from service.access import require_admin
 from service.errors import Kind, ProblemError
-from service.openapi import problems
-from service.schemas import Reloaded
+from service.openapi import answered, problems
+from service.routes.reading import ModelName
+from service.schemas import Reloaded, Unloaded
 from service.state import Service, service_of
 
 router = APIRouter()
@@ -26,7 +28,7 @@ def _administered(request: Request) -> Service:
     return service
 
 
-@router.post("/v1/models:reload", responses={200: {"model": Reloaded}, **_REFUSALS})
+@router.post("/v1/models:reload", responses=answered(Reloaded, reloaded=examples.RELOADED) | _REFUSALS)
 async def reload(request: Request) -> Any:
     """Look at the model repository now: load new models and versions, let go of those that were removed."""
     service = _administered(request)
@@ -42,8 +44,11 @@ async def reload(request: Request) -> Any:
     }
 
 
-@router.post("/v1/models/{name}:unload", responses=_REFUSALS | problems(Kind.UNKNOWN_MODEL))
-async def unload(request: Request, name: str) -> Any:
+@router.post(
+    "/v1/models/{name}:unload",
+    responses=answered(Unloaded, unloaded=examples.UNLOADED) | _REFUSALS | problems(Kind.UNKNOWN_MODEL, Kind.INVALID),
+)
+async def unload(request: Request, name: ModelName) -> Any:
     """Free the memory of a model, once its running requests are answered; the next request loads it again."""
     service = _administered(request)
     return {"name": name, "unloaded": await asyncio.to_thread(service.models.unload, name)}

@@ -5,9 +5,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from service import examples
 from service.errors import Kind
-from service.openapi import problems
-from service.routes.reading import read
+from service.openapi import answered, problems
+from service.routes.reading import ModelName, read
 from service.schemas import ModelBody, ModelList, SolverList
 from service.state import service_of
 from solvers import catalogue
@@ -15,20 +16,24 @@ from solvers import catalogue
 router = APIRouter()
 
 
-@read(router, "/v1/models", responses={200: {"model": ModelList}})
+@read(router, "/v1/models", responses=answered(ModelList, models=examples.MODEL_LIST))
 async def models(request: Request) -> Any:
     """List the models: served or not, the version that is served, and the shapes of its samples."""
     found = service_of(request).models
     return {"models": [found.summary(name) for name in found.names()]}
 
 
-@read(router, "/v1/models/{name}", responses={200: {"model": ModelBody}, **problems(Kind.UNKNOWN_MODEL, Kind.INVALID)})
-async def model(request: Request, name: str) -> Any:
+@read(
+    router,
+    "/v1/models/{name}",
+    responses=answered(ModelBody, moons=examples.MODEL) | problems(Kind.UNKNOWN_MODEL, Kind.INVALID),
+)
+async def model(request: Request, name: ModelName) -> Any:
     """Show one model: its versions, the cards of those that are served, and why others are not."""
     return await asyncio.to_thread(service_of(request).models.describe, name)
 
 
-@read(router, "/v1/solvers", responses={200: {"model": SolverList}})
+@read(router, "/v1/solvers", responses=answered(SolverList, solvers=examples.SOLVER_LIST))
 async def solvers() -> Any:
     """List the solvers: order, stages, kind, cost formula and parameters."""
     # beside the event loop: stability limits are computed when they are first asked for

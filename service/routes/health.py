@@ -5,16 +5,18 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from service import examples
 from service.errors import Kind, ProblemError
 from service.metrics import CONTENT_TYPE
-from service.openapi import problems
+from service.openapi import answered, problems, shown
 from service.routes.reading import read
+from service.schemas import Alive, Ready
 from service.state import service_of
 
 router = APIRouter()
 
 
-@read(router, "/livez", responses=problems(Kind.NOT_READY))
+@read(router, "/livez", responses=answered(Alive, alive=examples.ALIVE) | problems(Kind.NOT_READY))
 async def livez(request: Request) -> Any:
     """Answer 200 while the process can work; 503 once the engine has died, so that it is started again."""
     service = service_of(request)
@@ -23,7 +25,11 @@ async def livez(request: Request) -> Any:
     return {"status": "alive"}
 
 
-@read(router, "/readyz", responses=problems(Kind.NOT_READY, Kind.DRAINING))
+@read(
+    router,
+    "/readyz",
+    responses=answered(Ready, ready=examples.READY) | problems(Kind.NOT_READY, Kind.DRAINING),
+)
 async def readyz(request: Request) -> Any:
     """Answer 200 while requests are welcome; 503 while models load and while the service shuts down."""
     service = service_of(request)
@@ -38,7 +44,12 @@ async def readyz(request: Request) -> Any:
     }
 
 
-@read(router, "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@read(
+    router,
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}} | shown({"metrics": examples.METRICS})}}},
+)
 async def metrics(request: Request) -> Response:
     """Return all metrics in the Prometheus text format."""
     text = await asyncio.to_thread(service_of(request).metrics.text)

@@ -13,7 +13,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
+from service import examples
 from service.errors import Kind, ProblemError
+from service.openapi import shown
 from service.routes.reading import read
 
 router = APIRouter()
@@ -103,7 +105,13 @@ def _page() -> _File:
     return _File(page.content.replace(b"PLOTLY_VERSION", version.encode()), page.media_type)
 
 
-@read(router, "/", response_class=Response, responses={200: {"content": {"text/html": {}, "application/json": {}}}})
+_CONTENT = {
+    "text/html": {"schema": {"type": "string"}} | shown({"page": examples.PAGE}),
+    "application/json": {"schema": {"type": "object"}} | shown({"links": {"service": "pathline", "links": _LINKS}}),
+}
+
+
+@read(router, "/", response_class=Response, responses={200: {"content": _CONTENT}})
 async def index(request: Request) -> Response:
     """Show the playground; who accepts JSON but not HTML gets the addresses of the service."""
     accept = request.headers.get("accept", "")

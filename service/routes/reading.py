@@ -1,9 +1,11 @@
 """Addresses that are read: GET, and HEAD like it but without a body (which the server leaves out)."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
+
+ModelName = Annotated[str, Path(description="name of the model", openapi_examples={"moons": {"value": "moons"}})]
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 

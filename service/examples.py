@@ -1,0 +1,154 @@
+"""Examples of the HTTP interface, shown at ``/docs``; tests send them and hold the answers to them."""
+
+from typing import Any
+
+from service.errors import Kind
+
+_CHECKPOINT = "sha256:5f0c1b8a9d3e47266b1f0f9e2c7d84a35e61b09c8f7a4d2e1b3c5a6978d0e1f2"
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "fixed": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 4},
+    "adaptive": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "dopri5", "rtol": 1e-3, "save_at": [0.5]},
+}
+"""Requests for samples by name: fixed steps; error control, with the states at a time on the way."""
+
+_HEAD = {"model": "moons", "version": 1, "checkpoint": _CHECKPOINT, "seed": 0, "first_index": 0, "deterministic": True}
+_LATENCY = {"queue_s": 0.0004, "solve_s": 0.0031, "network_s": 0.0024, "encode_s": 0.0001, "total_s": 0.0041}
+_RK4 = {"name": "rk4", "steps": 4, "grid": "uniform"}
+_DOPRI5 = {"name": "dopri5", "rtol": 1e-3, "atol": 1e-5, "controller": "paper", "error_control": "sample"}
+_DOPRI5 |= {"first_step": None, "max_nfe": 10000}
+
+SAMPLES: dict[str, dict[str, Any]] = {
+    "fixed": _HEAD
+    | {
+        "noise": "philox-ndtri-v1",
+        "solver": _RK4,
+        "shape": [2, 2],
+        "nfe": 16,
+        "nfe_per_sample": {"min": 16, "mean": 16.0, "max": 16},
+        "network_rows": 32,
+        "status": "success",
+        "failed": [],
+        "samples": [[-0.84, 0.52], [1.91, 0.13]],
+        "trace": {
+            "sample": [0, 0, 0, 0],
+            "t": [0.0, 0.25, 0.5, 0.75],
+            "h": [0.25, 0.25, 0.25, 0.25],
+            "error": [None, None, None, None],
+            "accepted": [True, True, True, True],
+        },
+        "latency": _LATENCY,
+    },
+    "adaptive": _HEAD
+    | {
+        "noise": "philox-ndtri-v1",
+        "solver": _DOPRI5,
+        "shape": [2, 2],
+        "nfe": 20,
+        "nfe_per_sample": {"min": 20, "mean": 20.0, "max": 20},
+        "network_rows": 40,
+        "status": "success",
+        "failed": [],
+        "samples": [[-0.84, 0.52], [1.91, 0.13]],
+        "saved": {"t": [0.5], "states": [[[-0.61, 0.2]], [[1.2, -0.05]]]},
+        "trace": {
+            "sample": [0, 0, 0],
+            "t": [0.0, 0.21, 0.58],
+            "h": [0.21, 0.37, 0.42],
+            "error": [0.14, 0.55, 0.66],
+            "accepted": [True, True, True],
+            "quantiles": {"t": [0.25, 0.75], "q10": [0.2, 0.4], "q50": [0.21, 0.41], "q90": [0.23, 0.42]},
+        },
+        "latency": _LATENCY,
+    },
+}
+"""Their answers, with the same names."""
+
+STREAM = """event: start
+data: {"request_id": "13ab3e98", "model": "moons", "version": 1, "seed": 0, "num_samples": 2, "nfe_bound": 10000}
+
+event: progress
+data: {"nfe": 8, "t": 0.21, "share": 0.21, "done": 0, "queued": false, "elapsed_s": 0.011}
+
+event: sample
+data: {"t": 0.5, "index": 0, "states": [[-0.61, 0.2], [1.2, -0.05]]}
+
+event: completed
+data: {"model": "moons", "seed": 0, "status": "success", "nfe": 20, "samples": [[-0.84, 0.52], [1.91, 0.13]]}
+
+"""
+"""The events of the adaptive request; `start` and `completed` have more members than are shown."""
+
+MODEL_LIST = {
+    "models": [
+        {
+            "name": "moons",
+            "status": "served",
+            "loaded": True,
+            "version": 1,
+            "dtype": "float32",
+            "event_shape": [2],
+            "data_shape": [2],
+            "deterministic": True,
+        }
+    ]
+}
+MODEL = {
+    "name": "moons",
+    "status": "served",
+    "serving": 1,
+    "versions": [1],
+    "served": [
+        {
+            "version": 1,
+            "checkpoint": _CHECKPOINT,
+            "deterministic": True,
+            "card": {"format": 1, "name": "moons", "dtype": "float32", "event_shape": [2]},
+            "loaded": True,
+        }
+    ],
+    "unavailable": [],
+}
+SOLVER_LIST = {
+    "solvers": [
+        {
+            "name": "rk4",
+            "kind": "fixed",
+            "order": 4,
+            "embedded_order": None,
+            "stages": 4,
+            "fsal": False,
+            "cost": "4 N",
+            "stability_limit": 2.785294,
+            "parameters": {"steps": "integer, at least 1", "grid": ["uniform", "shift", "sway"]},
+            "reference": "Kutta 1901; Hairer I, II.1 table 1.2",
+        }
+    ]
+}
+RELOADED = {"loaded": [{"name": "moons", "version": 2}], "unloaded": [], "refused": [], "models": {"moons": 2}}
+UNLOADED = {"name": "moons", "unloaded": [1]}
+ALIVE = {"status": "alive"}
+READY = {"status": "ready", "device": "cpu", "models": {"moons": 1}, "unavailable": {}}
+METRICS = """# TYPE pathline_requests_total counter
+pathline_requests_total{model="moons",outcome="200",route="/v1/sample",solver="rk4"} 3.0
+"""
+PAGE = "<!doctype html>"
+
+DETAILS: dict[Kind, str] = {
+    Kind.MALFORMED: "the body is not valid JSON: expected value at line 1 column 11",
+    Kind.UNAUTHORIZED: "this address asks for a key; send it as Authorization: Bearer KEY or as X-API-Key: KEY",
+    Kind.FORBIDDEN: "this address changes the service and is closed, as no key for it is set (PATHLINE_ADMIN_KEY)",
+    Kind.UNKNOWN_MODEL: "no model is named 'moon'; did you mean 'moons'?",
+    Kind.UNKNOWN_VERSION: "'moons' has no version 7; its versions are 1, 2",
+    Kind.NOT_ACCEPTABLE: "Accept: text/csv matches nothing; offered are application/json, application/x-npz",
+    Kind.TOO_LARGE: "the body has 9000000 bytes, the limit is 8388608 (PATHLINE_MAX_BODY_BYTES)",
+    Kind.MEDIA: "the body is text/plain; send Content-Type: application/json",
+    Kind.INVALID: "steps = 0 is not allowed: it should be greater than or equal to 1",
+    Kind.OVERLOADED: "the queue is full; try again in 2 s",
+    Kind.INTERNAL: "the cause is in the service's log under request 13ab3e98",
+    Kind.DRAINING: "the service is shutting down; send the request to another one",
+    Kind.NOT_READY: "the models are being loaded; try again in a few seconds",
+    Kind.BROKEN_MODEL: "'moons' cannot be served: its weights do not match their hash",
+    Kind.DEADLINE: "the time limit of 2 s has passed; ask for fewer samples or steps, or raise timeout_s",
+}
+"""What happened, for the kinds of errors that the description names; others show their title."""

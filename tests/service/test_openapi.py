@@ -1,0 +1,138 @@
+"""Every address of the OpenAPI description has examples, and the service answers them as it says."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import pytest
+from pydantic import SecretStr
+
+from service.app import create_app
+from service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+KEY = "k" * 32
+
+
+@pytest.fixture
+async def http(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings(models_dir=repository, threads=1, admin_key=SecretStr(KEY)))
+    client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://test", headers={"Authorization": f"Bearer {KEY}"}
+    )
+    async with app.router.lifespan_context(app), client:
+        yield client
+
+
+def _operations(description: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in description["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def _examples(described: dict[str, Any]) -> dict[str, Any]:
+    """The examples of a body or parameter by name."""
+    named = {name: example["value"] for name, example in described.get("examples", {}).items()}
+    return named | ({"example": described["example"]} if "example" in described else {})
+
+
+def _is_binary(content: dict[str, Any]) -> bool:
+    return content.get("schema", {}).get("format") == "binary"
+
+
+def _validate(description: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
+    jsonschema_rs.Draft202012Validator(schema | {"components": description["components"]}).validate(value)
+
+
+def _requests(path: str, operation: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Name, address and body of each request that the examples of an operation make."""
+    query = []
+    for parameter in operation.get("parameters", ()):
+        assert parameter["in"] in ("path", "query"), "send this one too"
+        values = _examples(parameter)
+        assert values, f"{path}: no example of {parameter['name']}"
+        value = str(next(iter(values.values())))
+        if parameter["in"] == "path":
+            path = path.replace(f"{{{parameter['name']}}}", value)
+        else:
+            query.append(f"{parameter['name']}={value}")
+    path += "?" + "&".join(query) if query else ""
+    if "requestBody" not in operation:
+        yield "", path, None
+        return
+    bodies = _examples(operation["requestBody"]["content"]["application/json"])
+    assert bodies, f"{path}: no example of a request"
+    for name, body in bodies.items():
+        yield name, path, body
+
+
+async def test_every_example_is_answered_as_it_says(http: httpx.AsyncClient) -> None:
+    description = (await http.get("/openapi.json")).json()
+    for method, path, operation in _operations(description):
+        offered = operation["responses"]["200"]["content"]
+        assert any(_examples(content) for content in offered.values()), f"{method} {path}: no example of an answer"
+        for name, address, body in _requests(path, operation):
+            if body is not None:
+                _validate(description, operation["requestBody"]["content"]["application/json"]["schema"], body)
+            for media, content in offered.items():
+                answer = await http.request(method, address, json=body, headers={"Accept": media})
+                where = f"{method} {address} as {media}, example {name!r}"
+                assert answer.status_code == 200, f"{where}: {answer.text}"
+                assert answer.headers["content-type"].partition(";")[0] == media, where
+                if not _is_binary(content):
+                    examples = _examples(content)
+                    assert examples, f"{where}: no example of an answer"
+                    example = examples[name] if name in examples else next(iter(examples.values()))
+                    _compare(description, content["schema"], example, answer)
+
+
+def _compare(description: dict[str, Any], schema: dict[str, Any], example: Any, answer: httpx.Response) -> None:
+    _validate(description, schema, example)
+    media = answer.headers["content-type"].partition(";")[0]
+    if media == "application/json":
+        _validate(description, schema, answer.json())
+        _has_members(answer.json(), example, "answer")
+    elif media == "text/event-stream":
+        events, shown = _events(answer.text), _events(example)
+        assert list(events) == list(shown)
+        for event, data in shown.items():
+            _has_members(events[event], data, event)
+    else:
+        assert example.splitlines()[0] in answer.text
+
+
+def _has_members(found: Any, example: Any, where: str) -> None:
+    """What the example shows is there: the names of members all the way down, in the first entry of lists."""
+    if isinstance(example, dict) and isinstance(found, dict):
+        assert set(example) <= set(found), f"{where} has no {set(example) - set(found)}"
+        for name, value in example.items():
+            _has_members(found[name], value, f"{where}.{name}")
+    elif isinstance(example, list) and isinstance(found, list) and example and found:
+        _has_members(found[0], example[0], f"{where}[0]")
+
+
+def _events(text: str) -> dict[str, Any]:
+    return {name: json.loads(data) for name, data in re.findall(r"^event: (.*)\ndata: (.*)$", text, re.MULTILINE)}
+
+
+async def test_every_error_is_a_problem_with_an_example(running: Any) -> None:
+    description = (await running.http.get("/openapi.json")).json()
+    count = 0
+    for method, path, operation in _operations(description):
+        for status, response in operation["responses"].items():
+            if status == "200":
+                continue
+            assert list(response["content"]) == ["application/problem+json"], f"{method} {path} {status}"
+            content = response["content"]["application/problem+json"]
+            examples = _examples(content)
+            assert examples, f"{method} {path} {status}"
+            for slug, problem in examples.items():
+                _validate(description, content["schema"], problem)
+                assert (problem["type"], str(problem["status"])) == (f"/problems/{slug}", status)
+                count += 1
+    assert count > 30
