@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def network(**sizes: int) -> ResidualMLP:
+def network(**sizes: Any) -> ResidualMLP:
     torch.manual_seed(0)
     return ResidualMLP(ResidualMLPConfig(**sizes)).requires_grad_(False)
 
