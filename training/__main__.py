@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--ema", type=float, metavar="DECAY", help="average the weights, e.g. 0.999; 0: do not")
     fit.add_argument("--force", action="store_true", help="train although a model of this recipe exists")
     fit.add_argument("--save-every", type=float, default=10.0, metavar="SECONDS", help="(default: %(default)s)")
+    fit.add_argument("--tensorboard", type=Path, metavar="DIR", help="logs for TensorBoard, in a folder for each run")
     _add_places(fit)
     _add_reproduce(commands.add_parser("reproduce", help="measure every result of the paper, write a report"))
     _add_evaluate(commands.add_parser("evaluate", help="measure solvers on a trained model; write them into its card"))
@@ -129,6 +130,7 @@ def _fit(arguments: argparse.Namespace) -> None:
         device=arguments.device,
         force=arguments.force,
         save_every=arguments.save_every,
+        tensorboard=arguments.tensorboard,
     )
     fit(recipe, places)
 

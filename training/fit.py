@@ -1,6 +1,7 @@
 """One run from recipe to published model: prepare, train or go on, evaluate, publish."""
 
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from models.architectures import ArchitectureError, build
 from models.checkpoint import CheckpointError, save
 from training import published
+from training.boards import Board, require
 from training.config import Recipe
 from training.data import DataSet, pin, prepare
 from training.draws import Purpose, seed32
@@ -34,6 +36,7 @@ class Options:
         device: `auto`, `cpu` or `cuda`.
         force: train although the repository has a model of this recipe.
         save_every: seconds between two saves of the state.
+        tensorboard: folder in which each run gets a folder of logs for TensorBoard, or None.
     """
 
     models_dir: Path
@@ -42,6 +45,7 @@ class Options:
     device: str = "auto"
     force: bool = False
     save_every: float = 10.0
+    tensorboard: Path | None = None
 
 
 def fit(recipe: Recipe, options: Options) -> Path:
@@ -62,6 +66,8 @@ def fit(recipe: Recipe, options: Options) -> Path:
     if existing and not options.force:
         print(f"{recipe.name}: {existing} already has this recipe ({recipe.hash}); --force trains it again")
         return existing
+    if options.tensorboard:
+        require()
     device = choose_device(options.device)
     group = Group.join(device)
     if group.rank:
@@ -72,15 +78,25 @@ def fit(recipe: Recipe, options: Options) -> Path:
         data = prepare(recipe, options.data_dir)
         trainer = new_trainer(recipe, data, device, group)
         _resume(trainer, run, data)
-        _train(trainer, run, data, options.save_every)
-        group.leave()
-        network = trainer.published()
-        quality = evaluate(network, data, seed32(recipe.seed, Purpose.EVALUATION))
+        with _board(options, run, trainer) as board:
+            _train(trainer, run, data, options.save_every, board)
+            group.leave()
+            network = trainer.published()
+            quality = evaluate(network, data, seed32(recipe.seed, Purpose.EVALUATION))
+            if board:
+                board.quality(quality, trainer.step)
         print(_summary(trainer, quality))
         folder = _publish(trainer, network, data, quality, options.models_dir)
         run.remove()
     print(f"{recipe.name}: written to {folder}", flush=True)
     return folder
+
+
+def _board(options: Options, run: RunFolder, trainer: Trainer) -> AbstractContextManager[Board | None]:
+    """The logs of this run, if they are wanted."""
+    if options.tensorboard is None:
+        return nullcontext()
+    return Board(options.tensorboard / run.folder.name, trainer.step)
 
 
 def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.device, group: Group) -> None:
@@ -173,18 +189,22 @@ def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
         )
 
 
-def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float) -> None:
+def _train(trainer: Trainer, run: RunFolder, data: DataSet, save_every: float, board: Board | None) -> None:
     """Run the steps that are left; on Ctrl-C or SIGTERM save and raise Stopped."""
 
     def write(trainer: Trainer) -> None:
+        if board:
+            board.flush()
         run.write(*trainer.state(data.digest))
 
     recipe = trainer.recipe
     with StopRequest() as stop, Progress(recipe.name, trainer.total_steps, trainer.step) as progress:
         try:
-            complete = trainer.run(Hooks(progress.step, write, lambda: bool(stop), save_every))
+            hooks = Hooks(progress.step, write, lambda: bool(stop), save_every)
+            complete = trainer.run(replace(hooks, epoch=board.epoch) if board else hooks)
         except TrainingError as error:
-            kept = f"; the last good state is kept in {run.folder}" if run.file.exists() else ""
+            told = isinstance(error, StateError) or not run.file.exists()  # a failed write says itself what is kept
+            kept = "" if told else f"; the last good state is kept in {run.folder}"
             raise type(error)(f"{recipe.name}: {error}{kept}") from None
     if stop.signum is not None and not complete:
         raise Stopped(

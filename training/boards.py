@@ -1,0 +1,102 @@
+"""Logs of a run for TensorBoard; the package is optional and imported when logs are asked for."""
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from training.errors import UsageError
+from training.evaluation import Quality
+from training.files import make_writable
+from training.trainer import Trainer
+from training.validation import BINS
+
+
+class Board:
+    """What TensorBoard shows of one run: loss, learning rate, held-out loss by time, and the quality at the end.
+
+    The axis is the number of steps done. A run that goes on after a kill hides what had been logged after its last
+    state. Logs are an aside: where they can no longer be written, one line says so and the training goes on.
+
+    Args:
+        folder: the logs of this run.
+        step: steps that the run has done.
+
+    Raises:
+        UsageError: the package is not installed.
+        TrainingError: the folder cannot be written to.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        require()
+        from torch.utils.tensorboard import SummaryWriter
+
+        make_writable(folder, "TensorBoard folder")
+        self.folder = folder
+        self._writer: Any = None
+        with self._aside():
+            self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def epoch(self, trainer: Trainer) -> None:
+        """Log the epoch that has just ended."""
+        values = {"loss/training": trainer.losses[-1], "learning_rate": trainer.learning_rate}
+        if trainer.seconds > 0:
+            values["steps_per_second"] = trainer.step / trainer.seconds
+        if trainer.validations and trainer.validations[-1][0] * trainer.steps_per_epoch == trainer.step:
+            by_time = trainer.validations[-1][1]
+            values["loss/held_out"] = sum(by_time) / BINS
+            for part, loss in enumerate(by_time):
+                values[f"loss_by_time/{part / BINS:.1f}-{(part + 1) / BINS:.1f}"] = loss
+        self._log(values, trainer.step)
+
+    def quality(self, quality: Quality, step: int) -> None:
+        """Log what the samples of the published network are worth."""
+        values = {"quality/swd": quality.swd, "quality/swd_real": quality.swd_real, "quality/nfe": quality.nfe_mean}
+        self._log(values, step)
+
+    def flush(self) -> None:
+        """Bring to the disk what was logged; called before a state is saved, which then has all of it behind it."""
+        with self._aside():
+            if self._writer is not None:
+                self._writer.flush()
+
+    def _log(self, values: dict[str, float], step: int) -> None:
+        with self._aside():
+            if self._writer is not None:
+                for name, value in values.items():
+                    self._writer.add_scalar(name, value, step)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Give up the logs, not the training, when the disk refuses them."""
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            reason = error.strerror or error
+            print(f"training: TensorBoard logs in {self.folder} end here: {reason}", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._aside():
+            if self._writer is not None:
+                self._writer.close()
+
+
+def require() -> None:
+    """Make sure, before any work, that logs can be written.
+
+    Raises:
+        UsageError: the package is not installed.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UsageError(
+            "--tensorboard needs the package tensorboard; pip install -c constraints.txt -e '.[tensorboard]' brings it"
+        )
