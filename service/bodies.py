@@ -38,10 +38,10 @@ async def read_body(request: Request, limit: int) -> bytes:
             raise ClientGoneError
         part = message.get("body", b"")
         size += len(part)
-        if size > limit:
-            raise _too_large(f"more than {limit}", limit)
-        parts.append(part)
         more = message.get("more_body", False)
+        if size > limit:
+            raise _too_large(f"more than {limit}", limit, unread=more)
+        parts.append(part)
     return b"".join(parts)
 
 
@@ -82,15 +82,14 @@ def _check_headers(request: Request, limit: int) -> None:
     if not (length.isascii() and length.isdigit()):
         raise ProblemError(Kind.BAD_REQUEST, f"Content-Length {length!r} is not a number of bytes")
     if int(length[:20]) > limit:
-        raise _too_large(length, limit)
+        raise _too_large(length, limit, unread=True)
 
 
-def _too_large(size: str, limit: int) -> ProblemError:
-    # The rest of the body is not read, so the connection cannot be used again.
+def _too_large(size: str, limit: int, unread: bool) -> ProblemError:
     return ProblemError(
         Kind.TOO_LARGE,
         f"the body has {size} bytes, the limit is {limit} (PATHLINE_MAX_BODY_BYTES)",
-        headers={"Connection": "close"},
+        unread=unread,
         limit=limit,
     )
 

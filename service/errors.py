@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.context import context_of
+from service.early import EarlyResponse
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -68,6 +69,9 @@ class ProblemError(Exception):
 
     Texts may repeat what a client sent, however long: they are cut here, and only the first 20 fields at fault are
     listed, with the number of the others in ``more_errors``.
+
+    With `unread` the answer comes before the body of the request was read to its end: the connection cannot be used
+    again, and is closed once the client had time to see the answer.
     """
 
     def __init__(
@@ -77,13 +81,15 @@ class ProblemError(Exception):
         *,
         errors: Sequence[Mapping[str, Any]] = (),
         headers: Mapping[str, str] | None = None,
+        unread: bool = False,
         **members: Any,
     ) -> None:
         self.detail = _cut(detail)
         super().__init__(self.detail)
         self.kind = kind
         self.errors = [{name: _cut(str(text)) for name, text in fault.items()} for fault in errors[:_MOST_FAULTS]]
-        self.headers = dict(headers or {})
+        self.headers = dict(headers or {}) | ({"Connection": "close"} if unread else {})
+        self.unread = unread
         more = len(errors) - len(self.errors)
         self.members = members | ({"more_errors": more} if more else {})
 
@@ -97,7 +103,8 @@ class ProblemError(Exception):
     def response(self, request_id: str) -> Response:
         """Return the answer to send."""
         content = orjson.dumps(self.body(request_id), default=str)
-        return Response(content, self.kind.value.status, self.headers, MEDIA_TYPE)
+        kind = EarlyResponse if self.unread else Response
+        return kind(content, self.kind.value.status, self.headers, MEDIA_TYPE)
 
 
 def invalid(field: str, message: str, **members: Any) -> ProblemError:

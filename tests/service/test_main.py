@@ -68,6 +68,7 @@ def test_serves_over_sockets(process: tuple[Any, list[str]]) -> None:
         assert (answer.status_code, answer.json()["nfe"]) == (200, 80)
         assert http.get("/readyz").status_code == 200
         _large_body(base)
+        _large_upload(base)
         _many_connections(base)
         assert http.get("/livez").status_code == 200
     running.send_signal(signal.SIGINT)
@@ -128,6 +129,24 @@ def _large_body(base: str) -> None:
             b"Content-Length: 99999999999\r\n\r\n"
         )
         assert raw.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def _large_upload(base: str) -> None:
+    """Who sends all of a body that is too large before reading still gets the answer, not a reset."""
+    host, port = base.removeprefix("http://").split(":")
+    size = 24 << 20
+    with socket.create_connection((host, int(port)), 20) as raw:
+        raw.sendall(
+            b"POST /v1/sample HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % size
+        )
+        for _ in range(24):
+            raw.sendall(b" " * (1 << 20))
+        received = b""
+        while part := raw.recv(4096):
+            received += part
+    assert received.startswith(b"HTTP/1.1 413 ")
+    assert b"the limit is 16777216 (PATHLINE_MAX_BODY_BYTES)" in received
 
 
 def _many_connections(base: str) -> None:
