@@ -1,18 +1,39 @@
 """The whole OpenAPI description against a real process: no server error, and no status that it does not name."""
 
+import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
 
 from tests.service.serving import serving
 
+KEY = "the-key-of-a-test-0123456789abcdef"
+
 
 def test_schemathesis(repository: Path, tmp_path: Path) -> None:
     program = Path(sysconfig.get_path("scripts")) / "st"
     checks = ["--checks", "not_a_server_error,status_code_conformance", "--phases", "examples,coverage,fuzzing"]
-    bounds = ["--max-examples", "5", "--seed", "1", "--no-color", "--exclude-path", "/metrics"]
-    limits = {"max_samples": "1000", "max_steps": "100", "max_nfe": "500", "timeout_s": "2", "max_timeout_s": "2"}
-    with serving(repository, **limits) as (url, _):
+    bounds = [
+        "--max-examples",
+        "5",
+        "--seed",
+        "1",
+        "--no-color",
+        "--exclude-path",
+        "/metrics",
+        "-H",
+        f"X-API-Key: {KEY}",
+    ]
+    limits = {
+        "admin_key": KEY,
+        "max_samples": "1000",
+        "max_steps": "100",
+        "max_nfe": "500",
+        "timeout_s": "2",
+        "max_timeout_s": "2",
+    }
+    copy = shutil.copytree(repository, tmp_path / "models")
+    with serving(copy, **limits) as (url, _):
         command = [str(program), "run", f"{url}/openapi.json", *checks, *bounds]
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
