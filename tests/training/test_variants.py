@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 
 from models.checkpoint import load
 from models.condition import LabelCondition
+from tests.training.forked import Command
 from training.__main__ import main
 from training.config import CONFIGS, DATASETS, Recipe, load_recipe
 from training.coupling import optimal
@@ -152,17 +151,22 @@ def test_two_processes_follow_the_losses_of_one_with_the_whole_batch(tmp_path: P
         'name = "tiny"\nepochs = 5\nbatch_size = 64\nclip = 1.0\n[data]\nname = "moons"\nsamples = 321\n'
         "[network]\nhidden = 16\nblocks = 1\n"
     )
-    fit_it = ["-m", "training", "fit", "moons", "--config", str(config), "--device", "cpu"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
     losses = []
-    for place, start in (("one", []), ("two", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"])):
-        places = ["--models-dir", str(tmp_path / place), "--runs-dir", str(tmp_path / f"{place}-runs")]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, *start, *fit_it, *places]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
-        assert done.returncode == 0, done.stderr
-        card = json.loads((tmp_path / place / "tiny" / "1" / "card.json").read_text())
+    for size in (1, 2):
+        # What torchrun sets for each of its processes.
+        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        folder = tmp_path / str(size)
+        arguments = ["fit", "moons", "--config", str(config), "--device", "cpu"]
+        arguments += ["--models-dir", str(folder), "--runs-dir", str(tmp_path / f"{size}-runs")]
+        commands = [Command(arguments, tmp_path / f"{rank}.log", RANK=str(rank), **shared) for rank in range(size)]
+        for command in commands:
+            command.finish()
+        card = json.loads((folder / "tiny" / "1" / "card.json").read_text())
         losses.append(card["training"]["losses"])
-        assert [path.name for path in (tmp_path / place / "tiny").iterdir()] == ["1"]
+        assert [path.name for path in (folder / "tiny").iterdir()] == ["1"]
     assert len(losses[0]) == 5
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
