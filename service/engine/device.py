@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import OrderedDict
 from contextlib import AbstractContextManager
 
@@ -49,6 +50,10 @@ class Device:
     def scope(self) -> AbstractContextManager[object]:
         """Where the engine's work is done."""
         return contextlib.nullcontext()
+
+    def seconds(self) -> float:
+        """A clock for measuring the network: what other processes and jobs take of the CPU does not count."""
+        return time.thread_time()
 
     def finish(self) -> None:
         """Wait until all work given to the device is done."""
@@ -95,6 +100,10 @@ class Cuda(Device):
     def scope(self) -> AbstractContextManager[object]:
         """All work of a thread goes to one stream of its own."""
         return torch.cuda.stream(self._stream)
+
+    def seconds(self) -> float:
+        """Time that passes: the device does not work on the CPU's time."""
+        return time.perf_counter()
 
     def finish(self) -> None:
         """Wait for the stream."""

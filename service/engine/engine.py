@@ -364,7 +364,7 @@ class Engine:
     def _account(
         self, model: Model, groups: Sequence[Priority], counts: Sequence[int], took: float, alone: bool
     ) -> None:
-        model.arena.pace.learn(sum(counts), took)
+        model.arena.pace.learn(sum(counts), took, time.monotonic())
         interactive = counts[0] if groups[0] is Priority.INTERACTIVE else 0
         model.turns.used(interactive, sum(counts) - interactive, took)
         # Bulk lanes alone pay more where other models have work, which may be interactive.

@@ -74,17 +74,17 @@ class Arena:
             t = torch.full((rows,), 0.5, dtype=self.dtype, device=self.device.device)
             given = () if condition is None else (condition.examples(rows, self.dtype, self.device.device),)
             took = min(self._timed(x, t, *given) for _ in range(2))
-            self.pace.learn(rows, took)
+            self.pace.measured(rows, took)
             if 2 * took > TICK_S or rows >= _LARGEST_BUDGET:
                 return rows
             rows *= 2
 
     def _timed(self, *arguments: Tensor) -> float:
-        begin = time.perf_counter()
+        begin = self.device.seconds()
         with torch.inference_mode():
             self._velocity(*arguments)
             self.device.finish()
-        return time.perf_counter() - begin
+        return self.device.seconds() - begin
 
     def start_of(self, job: Job, first: int, count: int) -> Tensor:
         """Starting states of samples first .. first + count - 1 of a job, on the host."""

@@ -5,6 +5,7 @@ import itertools
 import json
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -56,6 +57,21 @@ async def test_two_hundred_timeouts_leave_no_task_behind(live: Live) -> None:
     assert eventually(live.idle, 5)
 
 
+def test_memory_is_flat_over_five_thousand_aborted_requests(live: Live) -> None:
+    def abort(count: int) -> None:
+        for k in range(count // 50):
+            held = [sent(live, {**LONG, "num_samples": 1 + k % 5}) for _ in range(50)]
+            for raw in held:
+                raw.close()
+
+    abort(1000)
+    assert eventually(live.idle, 30)
+    before = live.resident_mib()
+    abort(4000)
+    assert eventually(live.idle, 30)
+    assert live.resident_mib() < before + 15
+
+
 def test_a_client_that_never_reads_holds_nobody_up(live: Live) -> None:
     large = {"model": "net", "num_samples": 50_000, "solver": "euler", "steps": 1, "trace": "none"}
     held = [sent(live, large, path) for path in ("/v1/sample", "/v1/sample/stream") for _ in range(3)]
@@ -105,3 +121,22 @@ def test_keep_alive_is_used_again_after_six_idle_seconds(live: Live) -> None:
                 answer += part
             assert answer.startswith(b"HTTP/1.1 200 ")
             time.sleep(pause)
+
+
+def test_sigterm_under_load_loses_no_accepted_request(launch: Callable[..., Live]) -> None:
+    live = launch(drain_s=60)
+    held = [sent(live, {**LONG, "steps": 3_000}, path) for path in ("/v1/sample", "/v1/sample/stream") * 20]
+    assert eventually(lambda: live.metric("active_jobs") == 40)
+    live.process.terminate()
+    answers = []
+    for raw in held:
+        raw.settimeout(60)
+        answer = b""
+        while part := raw.recv(65536):
+            answer += part
+            if b'"latency":{' in answer and answer.rstrip().endswith((b"}", b"\r\n0")):
+                break
+        answers.append(answer)
+        raw.close()
+    assert all(answer.startswith(b"HTTP/1.1 200 ") and b'"status":"success"' in answer for answer in answers)
+    assert live.process.wait(30) == 0

@@ -1,0 +1,148 @@
+"""More than can be done: honest refusals, a live process, and metrics that agree with the clients."""
+
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from .conftest import Live, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_ten_times_overload_gives_only_200_429_and_504(launch: Callable[..., Live]) -> None:
+    live = launch(max_queue=40)
+    body = {"model": "net", "num_samples": 200, "solver": "rk4", "steps": 50, "timeout_s": 1.0, "trace": "none"}
+    seen: Counter[int] = Counter()
+    waited: list[float] = []
+    end = time.monotonic() + 5
+
+    async def client(http: httpx.AsyncClient) -> None:
+        while time.monotonic() < end:
+            answer = await http.post("/v1/sample", json=body)
+            seen[answer.status_code] += 1
+            if answer.status_code == 429:
+                assert int(answer.headers["Retry-After"]) >= 1
+                assert answer.json()["retry_after_s"] > 0
+                await asyncio.sleep(0.1)
+
+    async def watch(http: httpx.AsyncClient) -> None:
+        while time.monotonic() < end:
+            begin = time.perf_counter()
+            assert (await http.get("/livez")).status_code == 200
+            waited.append(time.perf_counter() - begin)
+            await asyncio.sleep(0.02)
+
+    limits = httpx.Limits(max_connections=400)
+    async with (
+        httpx.AsyncClient(base_url=live.url, timeout=60, limits=limits) as http,
+        httpx.AsyncClient(base_url=live.url, timeout=60) as other,
+    ):
+        await asyncio.gather(watch(other), *(client(http) for _ in range(150)))
+    assert set(seen) <= {200, 429, 504}
+    assert seen[200] > 0
+    assert seen[429] > 0
+    # The client of this test shares two cores with the service: nine in ten are measured, not its own worst pauses.
+    assert float(np.quantile(waited, 0.9)) < 0.1
+    assert eventually(live.idle)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "asked", "queue"),
+    [
+        # The queue is full of equal jobs that run together.
+        ([{"num_samples": 40, "solver": "euler", "steps": 10_000}] * 3, {"num_samples": 1, "timeout_s": 60}, 3),
+        # A large job ahead would make another one late.
+        (
+            [{"num_samples": 60_000, "solver": "euler", "steps": 100}],
+            {"num_samples": 30_000, "solver": "euler", "steps": 100},
+            100,
+        ),
+    ],
+)
+async def test_retry_after_is_true_within_a_factor_of_two(
+    launch: Callable[..., Live], ahead: list[dict[str, Any]], asked: dict[str, Any], queue: int
+) -> None:
+    live = launch(max_queue=queue)
+    common = {"model": "net", "trace": "none", "timeout_s": 120}
+    async with httpx.AsyncClient(base_url=live.url, timeout=120) as http:
+        if "timeout_s" not in asked:  # a little more than it takes alone
+            begin = time.monotonic()
+            answer = await http.post("/v1/sample", json={**common, **asked})
+            assert answer.status_code == 200
+            asked = {**asked, "timeout_s": 1.3 * (time.monotonic() - begin)}
+        before = [asyncio.ensure_future(http.post("/v1/sample", json={**common, **body})) for body in ahead]
+        await asyncio.sleep(0.7)
+        begin = time.monotonic()
+        refused = await http.post("/v1/sample", json={**common, **asked})
+        assert refused.status_code == 429, refused.text
+        promised = refused.json()["retry_after_s"]
+        while (await http.post("/v1/sample", json={**common, **asked})).status_code == 429:
+            await asyncio.sleep(0.05)
+            truth = time.monotonic() - begin
+        assert {answer.status_code for answer in await asyncio.gather(*before)} == {200}
+    if truth >= 2:
+        assert truth / 2 <= promised <= 2 * truth, (promised, truth)
+    else:
+        assert promised < 4
+
+
+def _buckets(text: str) -> tuple[list[float], list[float]]:
+    pattern = r'^pathline_request_seconds_bucket\{le="([^"]+)",route="/v1/sample"\} (\S+)$'
+    found = [(float(bound), float(count)) for bound, count in re.findall(pattern, text, re.MULTILINE)]
+    return [bound for bound, _ in found], [count for _, count in found]
+
+
+async def test_counters_and_quantiles_are_what_clients_saw(launch: Callable[..., Live]) -> None:
+    live = launch()
+    seen: Counter[tuple[str, str]] = Counter()
+    took: list[float] = []
+    samples = 0
+    async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
+        for k in range(150):
+            solver = "rk4" if k % 3 else "dopri5"
+            body = {"model": "net", "num_samples": 1 + k % 7, "solver": solver, "steps": 5 + 4 * (k % 40)}
+            bad = k % 10 == 0
+            begin = time.perf_counter()
+            answer = await http.post("/v1/sample", json={**body, "rtol": 1} if bad else body)
+            took.append(time.perf_counter() - begin)
+            seen["" if bad else solver, str(answer.status_code)] += 1
+            samples += 0 if bad else answer.json()["shape"][0]
+        text = (await http.get("/metrics")).text
+    pattern = r'^pathline_requests_total\{model="[^"]*",outcome="(\d+)",route="/v1/sample",solver="([^"]*)"\} (\S+)$'
+    counted = {(solver, code): float(count) for code, solver, count in re.findall(pattern, text, re.MULTILINE)}
+    assert counted == dict(seen)
+    assert live.metric("nfe_count") == samples
+    bounds, cumulative = _buckets(text)
+    for q in (0.5, 0.9, 0.95):
+        place = int(np.searchsorted(cumulative, q * cumulative[-1]))
+        low, below = (bounds[place - 1], cumulative[place - 1]) if place else (0.0, 0.0)
+        share = (q * cumulative[-1] - below) / (cumulative[place] - below)
+        estimate = low + share * (bounds[place] - low)
+        truth = float(np.quantile(took, q)) - 0.5e-3  # the client's own part
+        assert abs(estimate - truth) < 0.35 * truth + 0.7e-3, (q, estimate, truth)
+
+
+def test_series_do_not_grow_with_random_paths(live: Live) -> None:
+    with httpx.Client(base_url=live.url) as http:
+        paths = ["/nowhere", "/v1/models/none"]
+        for path in paths:
+            http.get(path)
+        http.get("/metrics")
+        before = len(http.get("/metrics").text.splitlines())
+        for k in range(500):
+            http.get(f"/random/{k}" if k % 2 else f"/v1/models/x{k}")
+        assert len(http.get("/metrics").text.splitlines()) == before
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/livez"])
+def test_health_and_metrics_answer_without_redirect(live: Live, path: str) -> None:
+    answer = httpx.get(live.url + path, follow_redirects=False)
+    assert answer.status_code == 200
+    assert not answer.history
