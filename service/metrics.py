@@ -56,6 +56,13 @@ class Metrics:
         self.model_loaded = Gauge(
             "pathline_model_loaded", "1 for each served version.", ("model", "version"), registry=registry
         )
+        self.device_info = Gauge(
+            "pathline_device_info", "1, with the device that networks run on.", ("device", "name"), registry=registry
+        )
+
+    def runs_on(self, device: str, name: str) -> None:
+        """Show the device: as torch calls it, and as its maker does."""
+        self.device_info.labels(device, name).set(1)
 
     def answered(self, route: str, model: str, solver: str, outcome: str, seconds: float) -> None:
         """Count one answered request."""

@@ -27,6 +27,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def device_name(self) -> str:
+        """What that is called by its maker."""
+        ...
+
+    @property
     def queue_depth(self) -> int:
         """Jobs of which no sample runs yet."""
         ...

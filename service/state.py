@@ -43,6 +43,7 @@ class Service:
             raise
         engine = self.engine
         self.metrics.watch(lambda: engine.queue_depth, lambda: engine.active_jobs, lambda: engine.active_lanes)
+        self.metrics.runs_on(str(engine.device), engine.device_name)
         if self.settings.watch_s:
             self._watch = Watch(self.models.refresh, self.settings.watch_s)
         self.started = True

@@ -52,7 +52,7 @@ class Device:
         return contextlib.nullcontext()
 
     def seconds(self) -> float:
-        """A clock for measuring the network: what other processes and jobs take of the CPU does not count."""
+        """A clock of this thread's work alone: what others take of the CPU meanwhile does not count."""
         return time.thread_time()
 
     def finish(self) -> None:
@@ -102,7 +102,7 @@ class Cuda(Device):
         return torch.cuda.stream(self._stream)
 
     def seconds(self) -> float:
-        """Time that passes: the device does not work on the CPU's time."""
+        """Time that passes: the device works while the thread waits."""
         return time.perf_counter()
 
     def finish(self) -> None:

@@ -219,7 +219,7 @@ class Engine:
                 self._settle(future, EngineFailed(_STOPPED))
 
     def _turn(self) -> None:
-        begin = time.perf_counter()
+        begin, cost = time.perf_counter(), self._tools.seconds()
         while self._commands:
             self._commands.popleft()()
         self._expire()
@@ -234,7 +234,8 @@ class Engine:
         if groups:
             counts = [len(model.arena.lanes[group]) for group in groups]
             self._tick(model, groups)
-            took = time.perf_counter() - begin
+            took, cost = time.perf_counter() - begin, self._tools.seconds() - cost
+            model.arena.pace.learn(sum(counts), cost, took, time.monotonic())
             self._account(model, groups, counts, took, alone=len(busy) == 1)
         if model.retired:
             self._drop_retired()
@@ -364,7 +365,6 @@ class Engine:
     def _account(
         self, model: Model, groups: Sequence[Priority], counts: Sequence[int], took: float, alone: bool
     ) -> None:
-        model.arena.pace.learn(sum(counts), took, time.monotonic())
         interactive = counts[0] if groups[0] is Priority.INTERACTIVE else 0
         model.turns.used(interactive, sum(counts) - interactive, took)
         # Bulk lanes alone pay more where other models have work, which may be interactive.

@@ -1,4 +1,9 @@
-"""How long a tick takes, learned while ticking. Knows seconds and rows, no tensors."""
+"""How long a tick takes, learned while ticking. Knows seconds and rows, no tensors.
+
+Two things are learned apart. What a tick of some size costs is steady, and told by the CPU time of the engine's
+thread, in which stalls do not show. How much longer it lasts because others want the same cores (or Python's lock)
+changes, hits few ticks hard and most not at all, and is one ratio for all sizes, over the last seconds.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,19 @@ _ENOUGH = 5
 """Ticks of a size before they count: the first ones touch new memory, and a median of fewer is not robust."""
 
 _WORST = 3.0
-"""A tick counts as this many medians at most."""
+"""A tick costs this many medians at most."""
+
+_HORIZON_S = 3.0
+"""Time over which the ratio is taken."""
+
+_PRIOR_S = 0.3
+"""Weight of the ratio 1, before any tick."""
+
+_LONGEST_STALL_S = 0.5
+"""One tick that was held up for longer (the process was stopped, the machine slept) says nothing of the next ones."""
 
 _STALE_S = 30.0
-"""After so long without a tick of its size, what was seen under another load of the machine is forgotten."""
+"""After so long without a tick the machine's load may be another one."""
 
 
 @dataclass
@@ -25,77 +39,97 @@ class _Size:
 
     Attributes:
         rows: running mean.
-        measured: seconds on the idle device at load; None where nobody measured.
-        newest: seconds of the newest ticks.
+        measured: cost of the network alone, measured at load; None where nobody did.
+        newest: cost of the newest ticks in seconds.
         learned: their mean without outliers; None until there are enough.
-        at: when the newest was, in seconds of any clock.
     """
 
     rows: float
     measured: float | None = None
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))
     learned: float | None = None
-    at: float = 0.0
 
-    def learn(self, rows: int, seconds: float, now: float) -> None:
-        if now - self.at > _STALE_S:
-            self.newest.clear()
-            self.learned = None
+    def learn(self, rows: int, cost: float) -> None:
         self.rows += 0.1 * (rows - self.rows)
-        self.newest.append(seconds)
-        self.at = now
+        self.newest.append(cost)
         if len(self.newest) >= _ENOUGH:
             median = sorted(self.newest)[len(self.newest) // 2]
             self.learned = sum(min(each, _WORST * median) for each in self.newest) / len(self.newest)
 
-    def seconds(self, now: float) -> float | None:
-        return self.measured if self.learned is None or now - self.at > _STALE_S else self.learned
-
 
 class Pace:
-    """Seconds of a whole tick (network, lanes, delivery) by its rows, one estimate for each power of two.
+    """Seconds of a whole tick (network, lanes, delivery) by its rows, one cost for each power of two.
 
     A forecast that is too long turns away clients who would have been served in time, so an estimate stands on
-    several ticks, hardly moves for one that was held up (a page fault, a busy core), never exceeds that of a larger
-    tick, and is forgotten when it is old.
+    several ticks and hardly moves for one that was held up.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}  # by bit length of the rows
-        self._now = 0.0
+        self._lasted = self._cost = _PRIOR_S
+        self._last = 0.0
 
-    def measured(self, rows: int, seconds: float) -> None:
+    def measured(self, rows: int, cost: float) -> None:
         """The network alone was measured before any tick."""
-        self._sizes[rows.bit_length()] = _Size(float(rows), seconds)
+        self._sizes[rows.bit_length()] = _Size(float(rows), cost)
 
-    def learn(self, rows: int, seconds: float, now: float) -> None:
-        """Take in one tick that ended at `now` (seconds of a clock that never goes back)."""
-        self._now = now
+    def learn(self, rows: int, cost: float, lasted: float, now: float) -> None:
+        """Take in one tick.
+
+        Args:
+            rows: of its network call.
+            cost: its CPU time in seconds; the same as `lasted` where the work is done elsewhere.
+            lasted: seconds from its beginning to its end.
+            now: its end, in seconds of a clock that never goes back.
+        """
         key = rows.bit_length()
-        size = self._sizes.get(key)
-        if size is None:
-            size = _Size(float(rows), at=now)
-            self._sizes = {**self._sizes, key: size}  # replaced, not changed: other threads read it meanwhile
-        size.learn(rows, seconds, now)
+        if key not in self._sizes:
+            self._sizes = {**self._sizes, key: _Size(float(rows))}  # replaced: other threads read it meanwhile
+        self._sizes[key].learn(rows, cost)
+        if now - self._last > _STALE_S:
+            self._lasted = self._cost = _PRIOR_S
+        self._last = now
+        lasted = min(max(lasted, cost), cost + _LONGEST_STALL_S)
+        kept = max(0.0, 1 - lasted / _HORIZON_S)
+        self._lasted, self._cost = self._lasted * kept + lasted, self._cost * kept + cost
+
+    @property
+    def stretch(self) -> float:
+        """How many times its cost a tick has lasted of late."""
+        return max(1.0, self._lasted / self._cost)
 
     def seconds(self, rows: int) -> float:
-        """Expected seconds of a tick of this many rows: interpolated; beyond what was seen, in proportion at most."""
+        """How long a tick of this many rows will last: interpolated; beyond what was seen, in proportion at most."""
         known = self._known()
         if not known:
             return 1e-3
-        place = bisect_right(known, (float(rows), float("inf")))
-        if place == 0:
-            return known[0][1]  # a small tick costs about what the smallest seen does, at most
-        r0, s0 = known[place - 1]
-        if place == len(known):
-            return s0 * rows / r0
-        r1, s1 = known[place]
-        return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
+        return self.stretch * _interpolated(known, rows)
 
     def _known(self) -> list[tuple[float, float]]:
-        """(rows, seconds) of each size, rising in both."""
-        found = ((size.rows, size.seconds(self._now)) for size in self._sizes.values())
-        known = sorted((rows, seconds) for rows, seconds in found if seconds is not None)
-        for k in range(len(known) - 2, -1, -1):
-            known[k] = known[k][0], min(known[k][1], known[k + 1][1])
+        """(rows, cost) of each size, rising in both."""
+        sizes = sorted(self._sizes.values(), key=lambda size: size.rows)
+        known: list[tuple[float, float]] = []
+        ceiling = float("inf")  # no tick costs more than a larger one
+        for size in reversed(sizes):
+            if size.learned is not None:
+                ceiling = min(ceiling, size.learned)
+                known.append((size.rows, ceiling))
+            elif size.measured is not None:
+                known.append((size.rows, min(ceiling, size.measured)))
+        known.reverse()
+        floor = 0.0  # what was measured lacks all but the network
+        for k, (rows, cost) in enumerate(known):
+            floor = max(floor, cost)
+            known[k] = rows, floor
         return known
+
+
+def _interpolated(known: list[tuple[float, float]], rows: int) -> float:
+    place = bisect_right(known, (float(rows), float("inf")))
+    if place == 0:
+        return known[0][1]  # a small tick costs about what the smallest seen does, at most
+    r0, s0 = known[place - 1]
+    if place == len(known):
+        return s0 * rows / r0
+    r1, s1 = known[place]
+    return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)

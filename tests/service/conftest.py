@@ -47,6 +47,7 @@ class FakeEngine:
     draining: bool = False
     deterministic: bool = True
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    device_name: str = "cpu"
     queue_depth: int = 3
     active_jobs: int = 4
     active_lanes: int = 5

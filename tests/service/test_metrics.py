@@ -5,13 +5,13 @@ import numpy as np
 from service.metrics import Metrics
 
 
-def _value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def _value(metrics: Metrics, name: str, /, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"pathline_{name}", labels)
 
 
 NAMES = """
 requests request_seconds queue_seconds solve_seconds network_seconds nfe step_size steps batch_rows batch_requests
-batch_solvers queue_depth active_jobs active_lanes cancelled_nfe model_loaded
+batch_solvers queue_depth active_jobs active_lanes cancelled_nfe model_loaded device_info
 """
 
 
@@ -53,3 +53,9 @@ def test_text_has_no_creation_times() -> None:
     metrics.answered("/livez", "", "", "200", 0.001)
     assert b"pathline_requests_total{" in metrics.text()
     assert b"_created" not in metrics.text()
+
+
+def test_the_device() -> None:
+    metrics = Metrics()
+    metrics.runs_on("cuda:0", "NVIDIA L4")
+    assert _value(metrics, "device_info", device="cuda:0", name="NVIDIA L4") == 1

@@ -1,7 +1,9 @@
 """More than can be done: honest refusals, a live process, and metrics that agree with the clients."""
 
 import asyncio
+import json
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,11 +18,39 @@ from .conftest import Live, eventually
 pytestmark = pytest.mark.anyio
 
 
+_PROBE = """
+import json, socket, sys, time
+raw = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+waited, end = [], time.monotonic() + float(sys.argv[3])
+while time.monotonic() < end:
+    begin = time.perf_counter()
+    raw.sendall(b"GET /livez HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+    answer = b""
+    while not answer.endswith(b'"}'):
+        part = raw.recv(4096)
+        assert part, "closed"
+        answer += part
+    waited.append(time.perf_counter() - begin)
+    assert answer.startswith(b"HTTP/1.1 200 "), answer
+    time.sleep(0.02)
+print(json.dumps(waited))
+"""
+
+
+async def _livez(live: Live, seconds: float) -> list[float]:
+    """What each of many probes took, from a process of its own: the one that makes the load is busy itself."""
+    host, port = live.address
+    arguments = [sys.executable, "-c", _PROBE, host, str(port), str(seconds)]
+    probe = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+    told, _ = await probe.communicate()
+    assert probe.returncode == 0
+    return json.loads(told)
+
+
 async def test_ten_times_overload_gives_only_200_429_and_504(launch: Callable[..., Live]) -> None:
     live = launch(max_queue=40)
     body = {"model": "net", "num_samples": 200, "solver": "rk4", "steps": 50, "timeout_s": 1.0, "trace": "none"}
     seen: Counter[int] = Counter()
-    waited: list[float] = []
     end = time.monotonic() + 5
 
     async def client(http: httpx.AsyncClient) -> None:
@@ -32,25 +62,34 @@ async def test_ten_times_overload_gives_only_200_429_and_504(launch: Callable[..
                 assert answer.json()["retry_after_s"] > 0
                 await asyncio.sleep(0.1)
 
-    async def watch(http: httpx.AsyncClient) -> None:
-        while time.monotonic() < end:
-            begin = time.perf_counter()
-            assert (await http.get("/livez")).status_code == 200
-            waited.append(time.perf_counter() - begin)
-            await asyncio.sleep(0.02)
-
-    limits = httpx.Limits(max_connections=400)
-    async with (
-        httpx.AsyncClient(base_url=live.url, timeout=60, limits=limits) as http,
-        httpx.AsyncClient(base_url=live.url, timeout=60) as other,
-    ):
-        await asyncio.gather(watch(other), *(client(http) for _ in range(150)))
+    async with httpx.AsyncClient(base_url=live.url, timeout=60, limits=httpx.Limits(max_connections=400)) as http:
+        probing = asyncio.ensure_future(_livez(live, 5))
+        await asyncio.gather(*(client(http) for _ in range(150)))
+        waited = await probing
     assert set(seen) <= {200, 429, 504}
     assert seen[200] > 0
     assert seen[429] > 0
-    # The client of this test shares two cores with the service: nine in ten are measured, not its own worst pauses.
-    assert float(np.quantile(waited, 0.9)) < 0.1
+    # Service, probe and load share two cores: a probe or two may wait for theirs, most must not.
+    assert len(waited) > 20
+    assert float(np.quantile(waited, 0.95)) < 0.1
     assert eventually(live.idle)
+
+
+async def test_small_requests_done_in_good_time_are_never_refused(live: Live) -> None:
+    solves = [{"solver": "euler", "steps": 50}, {"solver": "rk4", "steps": 20}, {"solver": "dopri5"}]
+    took: list[float] = []
+
+    async def client(http: httpx.AsyncClient, number: int) -> None:
+        for k in range(4):
+            body = {"model": "net", "num_samples": 1 + 7 * (number + k) % 64, **solves[(number + k) % 3]}
+            begin = time.monotonic()
+            answer = await http.post("/v1/sample", json=body)
+            took.append(time.monotonic() - begin)
+            assert answer.status_code == 200, answer.text
+
+    async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
+        await asyncio.gather(*(client(http, number) for number in range(32)))
+    assert max(took) < 30  # the default timeout_s
 
 
 @pytest.mark.parametrize(
@@ -82,7 +121,7 @@ async def test_retry_after_is_true_within_a_factor_of_two(
         begin = time.monotonic()
         refused = await http.post("/v1/sample", json={**common, **asked})
         assert refused.status_code == 429, refused.text
-        promised = refused.json()["retry_after_s"]
+        promised, truth = refused.json()["retry_after_s"], 0.0
         while (await http.post("/v1/sample", json={**common, **asked})).status_code == 429:
             await asyncio.sleep(0.05)
             truth = time.monotonic() - begin
@@ -107,7 +146,7 @@ async def test_counters_and_quantiles_are_what_clients_saw(launch: Callable[...,
     async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
         for k in range(150):
             solver = "rk4" if k % 3 else "dopri5"
-            body = {"model": "net", "num_samples": 1 + k % 7, "solver": solver, "steps": 5 + 4 * (k % 40)}
+            body = {"model": "net", "num_samples": 1 + k % 7, "solver": solver, "steps": 5 + k % 40}
             bad = k % 10 == 0
             begin = time.perf_counter()
             answer = await http.post("/v1/sample", json={**body, "rtol": 1} if bad else body)
@@ -127,22 +166,3 @@ async def test_counters_and_quantiles_are_what_clients_saw(launch: Callable[...,
         estimate = low + share * (bounds[place] - low)
         truth = float(np.quantile(took, q)) - 0.5e-3  # the client's own part
         assert abs(estimate - truth) < 0.35 * truth + 0.7e-3, (q, estimate, truth)
-
-
-def test_series_do_not_grow_with_random_paths(live: Live) -> None:
-    with httpx.Client(base_url=live.url) as http:
-        paths = ["/nowhere", "/v1/models/none"]
-        for path in paths:
-            http.get(path)
-        http.get("/metrics")
-        before = len(http.get("/metrics").text.splitlines())
-        for k in range(500):
-            http.get(f"/random/{k}" if k % 2 else f"/v1/models/x{k}")
-        assert len(http.get("/metrics").text.splitlines()) == before
-
-
-@pytest.mark.parametrize("path", ["/metrics", "/livez"])
-def test_health_and_metrics_answer_without_redirect(live: Live, path: str) -> None:
-    answer = httpx.get(live.url + path, follow_redirects=False)
-    assert answer.status_code == 200
-    assert not answer.history

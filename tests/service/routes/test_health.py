@@ -75,6 +75,7 @@ async def test_metrics_count_what_clients_count(running: Any) -> None:
     assert found["pathline_active_jobs",] == 4
     assert found["pathline_active_lanes",] == 5
     assert found["pathline_model_loaded", ("model", "moons"), ("version", "2")] == 1
+    assert found["pathline_device_info", ("device", "cpu"), ("name", "cpu")] == 1
 
 
 async def test_series_do_not_grow_with_random_paths(running: Any) -> None:
