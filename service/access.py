@@ -22,6 +22,7 @@ CORS: dict[str, Any] = {
 """What pages of other origins may send and see, once their origins are allowed."""
 
 _OPEN = {"/", "/docs", "/openapi.json", "/favicon.ico"}
+_HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
 _OPEN_FOLDERS = ("/static/", "/docs/")
 """What a browser asks for before anybody can type a key; it says nothing of models or users."""
 
@@ -48,7 +49,7 @@ class Locked:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         admin = () if settings.admin_key is None else (settings.admin_key,)
         self._app, self._keys = app, Keyring((*settings.api_keys, *admin))
-        self._open = _OPEN | ({"/livez", "/readyz"} if settings.open_health else set())
+        self._open = _OPEN | (_HEALTH if settings.open_health else set())
         self._open |= {"/metrics"} if settings.open_metrics else set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +57,8 @@ class Locked:
         if scope["type"] == "http" and not self._is_open(scope["path"]):
             headers = Headers(scope=scope)
             if not self._keys.fits(headers):
-                response = _refusal(headers, "this service").response(context_of(scope).request_id)
+                problem = _refusal(headers, "this service")
+                response = problem.answer(scope["path"], context_of(scope).request_id)
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -14,11 +14,12 @@ from service.access import CORS, Locked
 from service.engine.engine import Engine as RealEngine
 from service.metrics import Metrics
 from service.middleware import Direct, Observe
+from service.oip import routes as oip
 from service.ports import Engine
 from service.routes import admin, catalogue, docs, health, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.shelf import Models
-from service.state import Service
+from service.state import VERSION, Service
 
 
 def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
@@ -39,7 +40,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     app = FastAPI(
         title="Pathline",
         summary="Samples from flow-matching models, each request with its own solver",
-        version="0.1.0",
+        version=VERSION,
         lifespan=_lifespan,
         generate_unique_id_function=lambda route: route.name,  # what generated clients call a function
         redirect_slashes=False,
@@ -48,7 +49,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    for module in (page, sample, stream, catalogue, admin, health, docs):
+    for module in (page, sample, stream, catalogue, admin, health, docs, oip):
         app.include_router(module.router)
     errors.install(app)
     openapi.complete(app)

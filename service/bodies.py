@@ -1,6 +1,7 @@
 """From the bytes of a request to a checked `SampleRequest`: size, content type, JSON, fields, in this order."""
 
 import difflib
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -22,14 +23,14 @@ _RULES = {
 """What is allowed, by the type of pydantic's error, where its own text speaks of Python."""
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """Read a JSON body of at most `limit` bytes; a longer one is refused before it is read.
+async def read_body(request: Request, limit: int, allowed: Sequence[str] = ("application/json",)) -> bytes:
+    """Read a body of at most `limit` bytes and an allowed content type; a longer one is refused before it is read.
 
     Raises:
         ProblemError: 415 for another content type, 413 beyond the limit, 400 for a nonsensical Content-Length.
         ClientGoneError: The client left before the body was complete.
     """
-    _check_headers(request, limit)
+    _check_headers(request, limit, allowed)
     parts: list[bytes] = []
     size, more = 0, True
     while more:
@@ -58,6 +59,15 @@ def parse(model: type[Body], body: bytes) -> Body:
         raise ProblemError(Kind.MALFORMED, f"the body is not valid JSON: {error}{hint}") from None
     if not isinstance(content, dict):
         raise ProblemError(Kind.INVALID, f"the body must be a JSON object, not {_show(content)}")
+    return check(model, content)
+
+
+def check(model: type[Body], content: dict[str, Any]) -> Body:
+    """Check members strictly: exact integers, no unknown ones.
+
+    Raises:
+        ProblemError: 422 with one entry for each field at fault.
+    """
     try:
         return model.model_validate(content)
     except ValidationError as error:
@@ -65,13 +75,13 @@ def parse(model: type[Body], body: bytes) -> Body:
         raise invalid_fields([_describe(fault, list(model.model_fields)) for fault in faults]) from None
 
 
-def _check_headers(request: Request, limit: int) -> None:
+def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != "application/json":
+    if media not in allowed:
         raise ProblemError(
             Kind.MEDIA,
             f"the body is {media or 'of no stated type'}; send Content-Type: application/json",
-            headers={"Accept-Post": "application/json"},
+            headers={"Accept-Post": ", ".join(filter(None, allowed))},
         )
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):

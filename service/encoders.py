@@ -132,7 +132,7 @@ def _npz(answer: Answer) -> Pieces:
             _add(archive, name, array)
         meta["latency"] = answer.latency(time.perf_counter() - begun)
         _add(archive, "meta", np.frombuffer(orjson.dumps(meta, option=_OPTIONS), dtype=np.uint8))
-    yield from _slices(buffer.getbuffer())
+    yield from slices(buffer.getbuffer())
 
 
 def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
@@ -144,12 +144,12 @@ def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
 def _npy(answer: Answer) -> Pieces:
     """Yield the samples alone, straight from their memory."""
     yield _header(answer.samples)
-    yield from _slices(np.ascontiguousarray(answer.samples).reshape(-1).view(np.uint8).data)
+    yield from slices(np.ascontiguousarray(answer.samples).reshape(-1).view(np.uint8).data)
 
 
 def _png(answer: Answer) -> Pieces:
     """Yield a picture of the samples alone."""
-    yield from _slices(memoryview(pictures.draw(answer.samples, answer.limits)))
+    yield from slices(memoryview(pictures.draw(answer.samples, answer.limits)))
 
 
 def _header(array: Array) -> bytes:
@@ -159,21 +159,26 @@ def _header(array: Array) -> bytes:
     return buffer.getvalue()
 
 
-def _slices(view: memoryview) -> Pieces:
+def slices(view: memoryview) -> Pieces:
+    """Yield the bytes in pieces of at most 1 MiB."""
     for begin in range(0, len(view), _BYTES_A_PIECE):
         yield view[begin : begin + _BYTES_A_PIECE]
 
 
-_BINARY = {"float32": 4, "float64": 8}
+BINARY_BYTES = {"float32": 4, "float64": 8}
+"""Bytes of a number as it lies in memory, by dtype."""
 
 # The longest numbers: -1.1754944e-38 and -2.2250738585072014e-308, each with its comma and brackets around it.
+TEXT_BYTES = {"float32": 17, "float64": 27}
+"""The most bytes of a number in JSON, by dtype."""
+
 ENCODERS: dict[str, Encoder] = {
     encoder.media_type: encoder
     for encoder in (
-        Encoder("application/json", _json, {"float32": 17, "float64": 27}, 110, 100),
-        Encoder("application/x-npz", _npz, _BINARY, 40, 200),
-        Encoder("application/x-npy", _npy, _BINARY, 0, 0),
-        Encoder("image/png", _png, _BINARY, 0, 0, pictures.check, pictures.most_bytes, slow=True),
+        Encoder("application/json", _json, TEXT_BYTES, 110, 100),
+        Encoder("application/x-npz", _npz, BINARY_BYTES, 40, 200),
+        Encoder("application/x-npy", _npy, BINARY_BYTES, 0, 0),
+        Encoder("image/png", _png, BINARY_BYTES, 0, 0, pictures.check, pictures.most_bytes, slow=True),
     )
 }
 """The formats by media type, the default first."""

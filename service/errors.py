@@ -100,8 +100,16 @@ class ProblemError(Exception):
         document |= {"request_id": request_id} | self.members
         return document | ({"errors": self.errors} if self.errors else {})
 
+    def answer(self, path: str, request_id: str) -> Response:
+        """Return the answer to send at a path: under /v2 as the Open Inference Protocol writes errors."""
+        if path != "/v2" and not path.startswith("/v2/"):
+            return self.response(request_id)
+        # The protocol's own texts and clients know 400 for all that is wrong with a request.
+        status = 400 if self.kind is Kind.INVALID else self.kind.value.status
+        return Response(orjson.dumps({"error": self.detail}), status, self.headers, "application/json")
+
     def response(self, request_id: str) -> Response:
-        """Return the answer to send."""
+        """Return the answer to send as a problem document."""
         content = orjson.dumps(self.body(request_id), default=str)
         kind = EarlyResponse if self.unread else Response
         return kind(content, self.kind.value.status, self.headers, MEDIA_TYPE)
@@ -132,7 +140,7 @@ def install(app: FastAPI) -> None:
     """Make the framework's own errors (no route, wrong method, a bad parameter) problems too."""
 
     async def on_problem(request: Request, error: Exception) -> Response:
-        return _as_problem(request, error).response(context_of(request.scope).request_id)
+        return _as_problem(request, error).answer(request.scope["path"], context_of(request.scope).request_id)
 
     for kind in (ProblemError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, on_problem)

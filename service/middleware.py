@@ -66,7 +66,7 @@ class Observe:
             if answer.status:
                 raise  # half an answer is out: the server must cut the connection
             detail = f"the cause is in the service's log under request {context.request_id}"
-            response = ProblemError(Kind.INTERNAL, detail).response(context.request_id)
+            response = ProblemError(Kind.INTERNAL, detail).answer(scope["path"], context.request_id)
             await response(scope, receive, answer.send)
 
     def _count(self, scope: Scope, context: Context, outcome: str) -> None:

@@ -127,7 +127,7 @@ class Settings(BaseSettings):
         default=None,
         description="key for the addresses that change the service, which are closed without: visible ASCII",
     )
-    open_health: bool = Field(default=True, description="/livez and /readyz ask for no key: true or false")
+    open_health: bool = Field(default=True, description="/livez, /readyz and /v2/health ask for no key: true or false")
     open_metrics: bool = Field(default=True, description="/metrics asks for no key: true or false")
     otel_endpoint: str = Field(
         default="",

@@ -10,7 +10,7 @@ from service.errors import invalid
 
 
 def to_array(x0: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return nested lists of numbers as an array.
+    """Return nested lists of numbers, or an array of them, as an array.
 
     Args:
         x0: what the client sent.
@@ -32,6 +32,8 @@ def to_array(x0: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
         raise invalid(
             "x0", f"x0 has the shape {list(array.shape)}; it must be (num_samples, *event_shape) = {list(shape)}"
         )
+    if isinstance(x0, np.ndarray):
+        return array.astype(np.float64)
     numbers = x0
     for _ in shape[1:]:
         numbers = chain.from_iterable(numbers)

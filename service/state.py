@@ -13,6 +13,8 @@ from service.settings import Settings
 from service.shelf import Models
 from service.watch import Watch
 
+VERSION = "0.1.0"
+
 
 @dataclass
 class Service:

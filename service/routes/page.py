@@ -47,6 +47,7 @@ _LINKS = {
     "metrics": "/metrics",
     "docs": "/docs",
     "openapi": "/openapi.json",
+    "inference_protocol": "/v2",
 }
 
 

@@ -24,23 +24,32 @@ from solvers.plan import Adaptive
 
 router = APIRouter()
 
-_LARGE_BODY = 1 << 16  # bytes; a longer body is parsed beside the event loop
+LARGE_BODY = 1 << 16  # bytes; a longer body is parsed beside the event loop
 
 
 @router.post("/v1/sample", **SAMPLE_OPERATION)
 @router.post("/sample", include_in_schema=False)
 async def sample(request: Request) -> Response:
     """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
-    service, context = service_of(request), context_of(request.scope)
+    context = context_of(request.scope)
     encoder = ENCODERS[choose(request.headers.get("accept"), list(ENCODERS))]
-    wish, model, job = await understand(request, encoder)
+    answer = await draw(request, *await understand(request, encoder))
+    return await _respond(answer, encoder, context)
+
+
+async def draw(request: Request, wish: SampleRequest, model: Served, job: Job) -> Answer:
+    """Solve for what was understood, count it and make the answer, beside the event loop where it is large.
+
+    Raises:
+        ProblemError: 429, 503, 504 or 500, as the engine says.
+        ClientGoneError: The client left.
+    """
+    service, context = service_of(request), context_of(request.scope)
     result = await solve(service.engine, job, request.receive)
     count(service, context, job, result)
     if result.x.numel() <= NUMBERS_A_PIECE and len(result.trace) <= NUMBERS_A_PIECE:
-        answer = answer_of(wish, model, job, result, context)
-    else:
-        answer = await asyncio.to_thread(answer_of, wish, model, job, result, context)
-    return await _respond(answer, encoder, context)
+        return answer_of(wish, model, job, result, context)
+    return await asyncio.to_thread(answer_of, wish, model, job, result, context)
 
 
 async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest, Served, Job]:
@@ -52,12 +61,12 @@ async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest,
     """
     service, context = service_of(request), context_of(request.scope)
     body = await read_body(request, service.settings.max_body_bytes)
-    beside = len(body) > _LARGE_BODY
-    wish = await asyncio.to_thread(parse, SampleRequest, body) if beside else parse(SampleRequest, body)
+    large = len(body) > LARGE_BODY
+    wish = await asyncio.to_thread(parse, SampleRequest, body) if large else parse(SampleRequest, body)
     model = await service.model(wish.model, wish.version)
     context.model = model.name
     arguments = (wish, model, service.settings, encoder)
-    job = await asyncio.to_thread(prepare, *arguments) if beside else prepare(*arguments)
+    job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.solver = str(job.solve.settings["name"])
     return wish, model, job
 
@@ -115,10 +124,11 @@ async def _respond(answer: Answer, encoder: Encoder, context: Context) -> Respon
         content = b"".join(pieces)
         context.timings["encode"] = time.perf_counter() - begun
         return Response(content, media_type=encoder.media_type, headers=headers)
-    return StreamingResponse(_beside(pieces, context), media_type=encoder.media_type, headers=headers)
+    return StreamingResponse(beside(pieces, context), media_type=encoder.media_type, headers=headers)
 
 
-async def _beside(pieces: Pieces, context: Context) -> AsyncIterator[bytes | memoryview]:
+async def beside(pieces: Pieces, context: Context) -> AsyncIterator[bytes | memoryview]:
+    """Yield the pieces of a large answer, each made beside the event loop when the one before it is sent."""
     begun, sent = time.perf_counter(), 0.0
     while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
         context.timings["encode"] = time.perf_counter() - begun - sent

@@ -76,7 +76,7 @@ def test_response_headers() -> None:
     assert response.media_type == "application/problem+json"
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/v1/sample/", "/metrics/", "/v1/models/a/b", "/v2"])
+@pytest.mark.parametrize("path", ["/nothing", "/v1/sample/", "/metrics/", "/v1/models/a/b", "/v3"])
 async def test_no_route(running: Any, path: str) -> None:
     answer = await running.http.get(path)
     assert answer.status_code == 404

@@ -1,0 +1,143 @@
+"""The addresses of the Open Inference Protocol. What an infer request means is decided where /v1/sample is."""
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from starlette.responses import StreamingResponse
+
+from service.answers import Answer
+from service.bodies import read_body
+from service.context import context_of
+from service.encoders import NUMBERS_A_PIECE
+from service.engine.job import Job
+from service.errors import Kind, ProblemError
+from service.oip.metadata import metadata
+from service.oip.openapi import INFER_OPERATION, MODEL_ERRORS, errors
+from service.oip.outputs import Wanted, wanted, write
+from service.oip.schemas import LiveBody, MetadataBody, ModelReadyBody, ReadyBody, ServerBody
+from service.oip.wire import BINARY, HEADER, header_of, take_apart
+from service.oip.wishes import to_wish
+from service.prepare import prepare
+from service.routes.reading import read
+from service.routes.sample import LARGE_BODY, beside, draw
+from service.schemas import SampleRequest
+from service.served import Served
+from service.state import VERSION, service_of
+
+router = APIRouter(prefix="/v2", tags=["Open Inference Protocol v2"])
+
+Version = Annotated[int, Path(ge=1)]
+
+_MEDIA = ("application/json", BINARY, "")  # the last: Triton's client names no type
+
+
+@read(router, "", responses={200: {"model": ServerBody}})
+async def server() -> Any:
+    """Say who answers, and what of the protocol's extensions is here."""
+    return {"name": "pathline", "version": VERSION, "extensions": ["binary_tensor_data"]}
+
+
+@read(router, "/health/live", responses={200: {"model": LiveBody}, **errors(Kind.NOT_READY)})
+async def live(request: Request) -> Any:
+    """Answer 200 while the process can work, like /livez."""
+    service = service_of(request)
+    if service.started and not service.engine.alive:
+        raise ProblemError(Kind.NOT_READY, "the engine has stopped; the service must be started again")
+    return {"live": True}
+
+
+@read(router, "/health/ready", responses={200: {"model": ReadyBody}, **errors(Kind.NOT_READY, Kind.DRAINING)})
+async def ready(request: Request) -> Any:
+    """Answer 200 while requests are welcome, like /readyz."""
+    fault = service_of(request).fault()
+    if fault is not None:
+        raise ProblemError(*fault)
+    return {"ready": True}
+
+
+@read(router, "/models/{model_name}", responses={200: {"model": MetadataBody}, **MODEL_ERRORS})
+async def model(request: Request, model_name: str) -> Any:
+    """Show the inputs and outputs of a model; one that is not in memory is loaded."""
+    return await _metadata(request, model_name, None)
+
+
+@read(router, "/models/{model_name}/versions/{version}", responses={200: {"model": MetadataBody}, **MODEL_ERRORS})
+async def model_version(request: Request, model_name: str, version: Version) -> Any:
+    """Show the inputs and outputs of one version."""
+    return await _metadata(request, model_name, version)
+
+
+@read(router, "/models/{model_name}/ready", responses={200: {"model": ModelReadyBody}, **MODEL_ERRORS})
+async def model_ready(request: Request, model_name: str) -> Any:
+    """Answer 200 where the model can be asked for samples."""
+    return _ready(request, model_name, None)
+
+
+@read(
+    router, "/models/{model_name}/versions/{version}/ready", responses={200: {"model": ModelReadyBody}, **MODEL_ERRORS}
+)
+async def version_ready(request: Request, model_name: str, version: Version) -> Any:
+    """Answer 200 where this version can be asked for samples."""
+    return _ready(request, model_name, version)
+
+
+@router.post("/models/{model_name}/infer", **INFER_OPERATION)
+async def infer(request: Request, model_name: str) -> Response:
+    """Draw samples, as POST /v1/sample does; the parameters are its scalar members, tensors come and go by name."""
+    return await _infer(request, model_name, None)
+
+
+@router.post("/models/{model_name}/versions/{version}/infer", **INFER_OPERATION)
+async def infer_version(request: Request, model_name: str, version: Version) -> Response:
+    """Draw samples of one version."""
+    return await _infer(request, model_name, version)
+
+
+async def _metadata(request: Request, name: str, version: int | None) -> dict[str, Any]:
+    service = service_of(request)
+    found = await service.model(name, version)
+    return metadata(found, service.models.describe(name)["versions"])
+
+
+def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
+    service = service_of(request)
+    fault = service.fault()
+    if fault is not None:
+        raise ProblemError(*fault)
+    service.models.get(name, version)
+    return {"name": name, "ready": True}
+
+
+async def _infer(request: Request, name: str, version: int | None) -> Response:
+    wish, model, job, want = await _understand(request, name, version)
+    return await _respond(request, await draw(request, wish, model, job), want)
+
+
+async def _understand(request: Request, name: str, version: int | None) -> tuple[SampleRequest, Served, Job, Wanted]:
+    service, context = service_of(request), context_of(request.scope)
+    body = await read_body(request, service.settings.max_body_bytes, _MEDIA)
+    header, large = header_of(request), len(body) > LARGE_BODY
+    asked = await asyncio.to_thread(take_apart, body, header) if large else take_apart(body, header)
+    wish = to_wish(name, version, *asked)
+    want = wanted(asked[0], wish)
+    model = await service.model(name, version)
+    context.model = model.name
+    arguments = (wish, model, service.settings, want.encoder)
+    job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
+    context.solver = str(job.solve.settings["name"])
+    return wish, model, job, want
+
+
+async def _respond(request: Request, answer: Answer, want: Wanted) -> Response:
+    context, large = context_of(request.scope), answer.numbers > NUMBERS_A_PIECE
+    begun = time.perf_counter()
+    length, pieces = await asyncio.to_thread(write, answer, want) if large else write(answer, want)
+    context.timings["encode"] = time.perf_counter() - begun
+    headers = {"X-Pathline-Seed": str(answer.head["seed"]), "X-Pathline-Status": answer.head["status"]}
+    headers |= {HEADER: str(length)} if want.binary else {}
+    media = BINARY if want.binary else "application/json"
+    if large:
+        return StreamingResponse(beside(pieces, context), media_type=media, headers=headers)
+    return Response(b"".join(pieces), media_type=media, headers=headers)

@@ -1,0 +1,130 @@
+"""The bodies of the Open Inference Protocol as pydantic models.
+
+Source: https://github.com/kserve/open-inference-protocol, specification/protocol/inference_rest.md
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_REQUEST_EXAMPLES: list[Any] = [
+    {"parameters": {"num_samples": 4, "seed": 0, "solver": "rk4", "steps": 20}},
+    {
+        "id": "from-two-points",
+        "parameters": {"solver": "dopri5", "rtol": 1e-6, "atol": 1e-6},
+        "inputs": [{"name": "x0", "shape": [2, 2], "datatype": "FP32", "data": [0.1, 0.2, -0.3, 0.4]}],
+        "outputs": [{"name": "samples"}, {"name": "nfe"}],
+    },
+]
+
+Parameters = dict[str, Any]
+Size = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class InputTensor(BaseModel):
+    """A tensor that is sent: `data` as a flat or nested list, or `binary_data_size` bytes after the JSON part."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    name: str
+    shape: list[Size] = Field(max_length=16)
+    datatype: str
+    parameters: Parameters = Field(default_factory=dict)
+    data: list[Any] | None = None
+
+
+class OutputWish(BaseModel):
+    """A tensor that is wanted; with the parameter `binary_data` its bytes follow the JSON part of the answer."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    name: str
+    parameters: Parameters = Field(default_factory=dict)
+
+
+class InferRequest(BaseModel):
+    """Body of ``POST /v2/models/{model}/infer``; every member may be left out.
+
+    The parameters are the scalar members of ``POST /v1/sample`` under the same names.
+    """
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, json_schema_extra={"examples": _REQUEST_EXAMPLES}
+    )
+
+    id: str | None = Field(default=None, max_length=1000, description="echoed in the answer")
+    parameters: Parameters = Field(default_factory=dict, description="scalar members of a sample request")
+    inputs: list[InputTensor] = Field(default_factory=list, description="x0, condition, grid, save_at, t_span")
+    outputs: list[OutputWish] = Field(default_factory=list, description="all there are where left out")
+
+
+class OutputTensor(BaseModel):
+    """A tensor that comes back; without `data` its bytes follow the JSON part, in the order of the outputs."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: Parameters | None = None
+    data: list[Any] | None = None
+
+
+class InferResponse(BaseModel):
+    """Answer of ``POST /v2/models/{model}/infer``; a number that is not finite is null in JSON."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model_name: str
+    model_version: str
+    id: str | None = None
+    parameters: Parameters
+    outputs: list[OutputTensor]
+
+
+class ErrorBody(BaseModel):
+    """An error answer."""
+
+    error: str
+
+
+class ServerBody(BaseModel):
+    """Answer of ``GET /v2``."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class LiveBody(BaseModel):
+    """Answer of ``GET /v2/health/live``."""
+
+    live: bool
+
+
+class ReadyBody(BaseModel):
+    """Answer of ``GET /v2/health/ready``."""
+
+    ready: bool
+
+
+class ModelReadyBody(ReadyBody):
+    """Answer of ``GET /v2/models/{model}/ready``."""
+
+    name: str
+
+
+class TensorBody(BaseModel):
+    """What a tensor is called and looks like; -1 is any number of samples or steps."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class MetadataBody(BaseModel):
+    """Answer of ``GET /v2/models/{model}``. No input is required."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorBody]
+    outputs: list[TensorBody]

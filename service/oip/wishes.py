@@ -1,0 +1,80 @@
+"""From a request of the protocol to a `SampleRequest`: what `/v1/sample` does with it holds for both."""
+
+from typing import Any
+
+import numpy as np
+
+from service.bodies import check
+from service.errors import invalid
+from service.oip.schemas import InferRequest
+from service.oip.tensors import Array, datatype_of
+from service.schemas import SampleRequest
+
+INPUTS = {"x0": "f", "condition": "fiu", "grid": "f", "save_at": "f", "t_span": "f"}
+"""What can be sent as a tensor, and the kinds of its numbers: f floating point, i and u integers."""
+
+_KINDS = {"f": "FP16, FP32 or FP64", "fiu": "a datatype of floating-point numbers or integers"}
+_GRID = "grid."
+
+
+def to_wish(name: str, version: int | None, request: InferRequest, tensors: dict[str, Array]) -> SampleRequest:
+    """Return what is asked for.
+
+    Args:
+        name: the model of the address.
+        version: the version of the address, or None.
+        request: the request.
+        tensors: its inputs by name.
+
+    Raises:
+        ProblemError: a parameter or input is unknown, not scalar, or not what a sample request allows.
+    """
+    content = _scalars(request.parameters)
+    for key, array in tensors.items():
+        if key not in INPUTS:
+            raise invalid(key, f"there is no input {key[:60]!r}; the inputs are {', '.join(INPUTS)}, none is required")
+        if key in content:
+            raise invalid(key, f"{key} was sent as a parameter and as an input; send one of them")
+        content[key] = _value(key, array)
+    start = tensors.get("x0")
+    if start is not None and start.ndim:
+        content.setdefault("num_samples", len(start))
+    return check(SampleRequest, {"model": name, "version": version, **content})
+
+
+def _value(name: str, array: Array) -> Any:
+    """Return an input as the member of a sample request that it stands for."""
+    if array.dtype.kind not in INPUTS[name]:
+        raise invalid(name, f"input {name!r} must be {_KINDS[INPUTS[name]]}, not {datatype_of(array)}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise invalid(name, f"input {name!r} holds a number that is not finite")
+    if name == "condition" and array.ndim == 0:
+        return array.item()
+    if name in ("x0", "condition"):
+        return array
+    if array.ndim != 1:
+        raise invalid(name, f"input {name!r} has shape {list(array.shape)}; it must have one dimension")
+    return array.tolist()
+
+
+def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that stand for members of a sample request."""
+    content: dict[str, Any] = {}
+    grid: dict[str, Any] = {}
+    for name, value in parameters.items():
+        if name == "binary_data_output":
+            continue
+        if isinstance(value, list | dict):
+            advice = f"send {name} as an input tensor" if name in INPUTS else "send a number, a string or a boolean"
+            raise invalid(name, f"parameter {name[:60]!r} is not scalar; {advice}")
+        if name in ("model", "version"):
+            raise invalid(name, f"{name} is no parameter; it stands in the address: /v2/models/NAME/versions/VERSION")
+        if name.startswith(_GRID):
+            grid[name.removeprefix(_GRID)] = value
+        else:
+            content[name] = value
+    if "name" in grid or (grid and "grid" not in content):
+        raise invalid("grid", f"{_GRID}{next(iter(grid))} needs the name of the grid in the parameter grid")
+    if grid:
+        content["grid"] = {"name": content["grid"], **grid}
+    return content

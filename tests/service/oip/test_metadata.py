@@ -1,0 +1,99 @@
+"""Health, and what models say of themselves."""
+
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from models.card import Card
+from models.condition import LabelCondition, VectorCondition
+from service.app import create_app
+from service.oip.metadata import metadata
+from service.oip.outputs import NAMES
+from service.settings import Settings
+from service.state import VERSION
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_server(running: Any) -> None:
+    body = (await running.http.get("/v2")).json()
+    assert body == {"name": "pathline", "version": VERSION, "extensions": ["binary_tensor_data"]}
+
+
+async def test_a_model(running: Any) -> None:
+    body = (await running.http.get("/v2/models/moons")).json()
+    assert (body["name"], body["versions"]) == ("moons", ["1", "2"])
+    assert body["inputs"][0] == {"name": "x0", "datatype": "FP32", "shape": [-1, 2]}
+    assert {"name": "samples", "datatype": "FP32", "shape": [-1, 2]} in body["outputs"]
+    assert [output["name"] for output in body["outputs"]] == list(NAMES)
+    digits = (await running.http.get("/v2/models/digits/versions/1")).json()
+    assert digits["outputs"][0]["shape"] == [-1, 4, 4]
+    assert (await running.http.get("/v2/models/gaussian")).json()["outputs"][0]["datatype"] == "FP64"
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (LabelCondition(classes=10), {"name": "condition", "datatype": "INT64", "shape": [-1]}),
+        (VectorCondition(width=3), {"name": "condition", "datatype": "FP32", "shape": [-1, 3]}),
+    ],
+)
+async def test_a_conditional_model(running: Any, condition: Any, expected: dict[str, Any]) -> None:
+    served = await running.service.model("moons", None)
+    card: Card = served.card.model_copy(update={"condition": condition})
+    object.__setattr__(served, "card", card)
+    assert metadata(served, [1])["inputs"][1] == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v2/health/live", 200),
+        ("/v2/health/ready", 200),
+        ("/v2/models/moons/ready", 200),
+        ("/v2/models/moons/versions/1/ready", 200),
+        ("/v2/models/moons/versions/7/ready", 404),
+        ("/v2/models/nobody/ready", 404),
+        ("/v2/models/broken/ready", 503),
+        ("/v2/models/broken", 503),
+    ],
+)
+async def test_health(running: Any, path: str, status: int) -> None:
+    answer = await running.http.get(path)
+    assert answer.status_code == status
+    assert (list(answer.json()) == ["error"]) == (status != 200)
+    assert (await running.http.head(path)).status_code == status
+
+
+async def test_nothing_is_ready_while_the_service_drains(running: Any) -> None:
+    running.service.drain()
+    for path in ("/v2/health/ready", "/v2/models/moons/ready"):
+        assert (await running.http.get(path)).status_code == 503
+    assert (await running.http.get("/v2/health/live")).status_code == 200
+    running.engine.alive = False
+    assert (await running.http.get("/v2/health/live")).status_code == 503
+
+
+async def test_keys(repository: Any, engine: Any) -> None:
+    import httpx
+
+    settings = Settings(models_dir=repository, api_keys=(SecretStr("secret"),))
+    transport = httpx.ASGITransport(create_app(settings, engine))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        refused = await http.get("/v2/models/moons")
+        assert (refused.status_code, list(refused.json())) == (401, ["error"])
+        assert (await http.get("/v2/health/live")).status_code == 200
+        assert (await http.get("/v2", headers={"X-API-Key": "secret"})).status_code == 200
+
+
+async def test_the_description_has_examples(running: Any) -> None:
+    paths = (await running.http.get("/openapi.json")).json()["paths"]
+    assert len([path for path in paths if path.startswith("/v2")]) == 9
+    for path in ("/v2/models/{model_name}/infer", "/v2/models/{model_name}/versions/{version}/infer"):
+        infer = paths[path]["post"]
+        schema = infer["requestBody"]["content"]["application/json"]["schema"]
+        for example in schema["examples"]:
+            answer = await running.http.post("/v2/models/moons/infer", json=example)
+            assert answer.status_code == 200, answer.text
+        assert infer["responses"]["200"]["content"]["application/json"]["example"]["outputs"]
