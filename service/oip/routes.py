@@ -26,7 +26,8 @@ from service.schemas import SampleRequest
 from service.served import Served
 from service.state import VERSION, service_of
 
-router = APIRouter(prefix="/v2", tags=["Open Inference Protocol v2"])
+# Described by the protocol itself and in docs/kserve.md, so not in this description.
+router = APIRouter(prefix="/v2", include_in_schema=False)
 
 Version = Annotated[int, Path(ge=1)]
 
