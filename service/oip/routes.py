@@ -14,9 +14,7 @@ from service.encoders import NUMBERS_A_PIECE
 from service.engine.job import Job
 from service.errors import Kind, ProblemError
 from service.oip.metadata import metadata
-from service.oip.openapi import INFER_OPERATION, MODEL_ERRORS, errors
 from service.oip.outputs import Wanted, wanted, write
-from service.oip.schemas import LiveBody, MetadataBody, ModelReadyBody, ReadyBody, ServerBody
 from service.oip.wire import BINARY, HEADER, header_of, take_apart
 from service.oip.wishes import to_wish
 from service.prepare import prepare
@@ -34,13 +32,13 @@ Version = Annotated[int, Path(ge=1)]
 _MEDIA = ("application/json", BINARY, "")  # the last: Triton's client names no type
 
 
-@read(router, "", responses={200: {"model": ServerBody}})
+@read(router, "")
 async def server() -> Any:
     """Say who answers, and what of the protocol's extensions is here."""
     return {"name": "pathline", "version": VERSION, "extensions": ["binary_tensor_data"]}
 
 
-@read(router, "/health/live", responses={200: {"model": LiveBody}, **errors(Kind.NOT_READY)})
+@read(router, "/health/live")
 async def live(request: Request) -> Any:
     """Answer 200 while the process can work, like /livez."""
     service = service_of(request)
@@ -49,7 +47,7 @@ async def live(request: Request) -> Any:
     return {"live": True}
 
 
-@read(router, "/health/ready", responses={200: {"model": ReadyBody}, **errors(Kind.NOT_READY, Kind.DRAINING)})
+@read(router, "/health/ready")
 async def ready(request: Request) -> Any:
     """Answer 200 while requests are welcome, like /readyz."""
     fault = service_of(request).fault()
@@ -58,39 +56,37 @@ async def ready(request: Request) -> Any:
     return {"ready": True}
 
 
-@read(router, "/models/{model_name}", responses={200: {"model": MetadataBody}, **MODEL_ERRORS})
+@read(router, "/models/{model_name}")
 async def model(request: Request, model_name: str) -> Any:
     """Show the inputs and outputs of a model; one that is not in memory is loaded."""
     return await _metadata(request, model_name, None)
 
 
-@read(router, "/models/{model_name}/versions/{version}", responses={200: {"model": MetadataBody}, **MODEL_ERRORS})
+@read(router, "/models/{model_name}/versions/{version}")
 async def model_version(request: Request, model_name: str, version: Version) -> Any:
     """Show the inputs and outputs of one version."""
     return await _metadata(request, model_name, version)
 
 
-@read(router, "/models/{model_name}/ready", responses={200: {"model": ModelReadyBody}, **MODEL_ERRORS})
+@read(router, "/models/{model_name}/ready")
 async def model_ready(request: Request, model_name: str) -> Any:
     """Answer 200 where the model can be asked for samples."""
     return _ready(request, model_name, None)
 
 
-@read(
-    router, "/models/{model_name}/versions/{version}/ready", responses={200: {"model": ModelReadyBody}, **MODEL_ERRORS}
-)
+@read(router, "/models/{model_name}/versions/{version}/ready")
 async def version_ready(request: Request, model_name: str, version: Version) -> Any:
     """Answer 200 where this version can be asked for samples."""
     return _ready(request, model_name, version)
 
 
-@router.post("/models/{model_name}/infer", **INFER_OPERATION)
+@router.post("/models/{model_name}/infer")
 async def infer(request: Request, model_name: str) -> Response:
     """Draw samples, as POST /v1/sample does; the parameters are its scalar members, tensors come and go by name."""
     return await _infer(request, model_name, None)
 
 
-@router.post("/models/{model_name}/versions/{version}/infer", **INFER_OPERATION)
+@router.post("/models/{model_name}/versions/{version}/infer")
 async def infer_version(request: Request, model_name: str, version: Version) -> Response:
     """Draw samples of one version."""
     return await _infer(request, model_name, version)
