@@ -257,7 +257,7 @@ def test_a_dead_thread_answers_everybody(engine: Engine, field: Field) -> None:
 
     field.hook = slow(0.01)
     future = engine.submit(job(1, solver="euler", steps=1000))
-    engine._send(die)
+    engine._loop.send(die)
     with pytest.raises(EngineFailed):
         future.result(5)
     assert eventually(lambda: not engine.alive)

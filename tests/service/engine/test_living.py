@@ -45,9 +45,9 @@ def test_jobs_of_an_unloaded_model_finish(engine: Engine, field: Field) -> None:
     field.hook = lambda x, t: time.sleep(0.01)
     running = engine.submit(job(3, solver="euler", steps=20))
     waiting = engine.submit(job(3, solver="rk4", steps=5))
-    engine.unload(engine._models["net", 1].arena)
+    engine.unload(engine._loop.models["net", 1].arena)
     assert set(running.result(10).status) == set(waiting.result(10).status) == {"success"}
-    assert eventually(lambda: not engine._arenas)
+    assert eventually(lambda: not engine._loop.arenas)
     with pytest.raises(KeyError):
         engine.submit(job(3, solver="euler", steps=20))
 
@@ -66,14 +66,14 @@ def test_a_model_is_freed_when_it_is_let_go(engine: Engine, net: Checkpoint) -> 
 
 
 def test_the_same_version_loaded_again_outlives_the_first(engine: Engine, net: Checkpoint, field: Field) -> None:
-    first = engine._models["net", 1].arena
+    first = engine._loop.models["net", 1].arena
     field.hook = lambda x, t: time.sleep(0.01)
     running = engine.submit(job(3, solver="euler", steps=20))
     second = engine.load("net", 1, net)
     engine.unload(first)
     assert engine.submit(job(2, solver="euler", steps=2)).result(10).x.shape == (2, 2)
     assert set(running.result(10).status) == {"success"}
-    assert eventually(lambda: [model.arena for model in engine._arenas] == [second])
+    assert eventually(lambda: [model.arena for model in engine._loop.arenas] == [second])
 
 
 def test_loading_does_not_stop_what_runs(engine: Engine, net: Checkpoint) -> None:
@@ -103,5 +103,5 @@ def test_memory_of_a_hundred_cycles_levels_off(engine: Engine, net: Checkpoint) 
     for number in range(21, 101):
         cycle(number)
     gc.collect()
-    assert eventually(lambda: len(engine._arenas) == 1)
+    assert eventually(lambda: len(engine._loop.arenas) == 1)
     assert resident() - before < 40 << 20

@@ -1,0 +1,237 @@
+"""The engine's thread: it owns all lanes of a device.
+
+    take commands (load, submit, cancel) -> expire deadlines -> admit within the budget -> tick -> deliver
+
+Each turn ticks the model that has used the least time, so that models share the device fairly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from service.engine.contracts import Observer
+from service.engine.desk import Desk
+from service.engine.device import Device
+from service.engine.job import EngineFailed, Job, Priority
+from service.engine.model import Model, Running
+from service.engine.scheduler import BULK_SHARE
+from solvers.errors import Status
+
+Key = tuple[str, int]
+_log = logging.getLogger("pathline")
+
+_REPRICE_EVERY = 32
+"""Ticks after which the cost of jobs under error control is estimated anew from how far they have come."""
+
+STOPPED = "the engine has stopped; restart the service"
+
+
+class Loop:
+    """Turns of all models until it is told to stop; other threads talk to it by `send`.
+
+    Attributes:
+        desk: the jobs in hand.
+        models: what jobs can be submitted for, by name and version.
+        arenas: those and the retired ones that still have jobs. Both are replaced, never changed: other threads read
+            them without a lock.
+        stopping: set to end the loop after its turn.
+        draining: whether no more jobs are taken; so when it has ended.
+    """
+
+    def __init__(self, tools: Device, observer: Observer | None) -> None:
+        self.desk = Desk(observer)
+        self.models: dict[Key, Model] = {}
+        self.arenas: tuple[Model, ...] = ()
+        self.stopping = self.draining = False
+        self._tools, self._observer = tools, observer
+        self._commands: deque[Callable[[], object]] = deque()
+        self._wake = threading.Event()
+        self._changing = threading.Lock()
+
+    def send(self, command: Callable[[], object]) -> None:
+        """Have the thread call something at its next turn."""
+        self._commands.append(command)
+        self._wake.set()
+
+    def add(self, key: Key, model: Model) -> None:
+        """Take jobs for a model from now on."""
+        with self._changing:
+            self.models = {**self.models, key: model}
+            self.arenas = (*self.arenas, model)
+
+    def retire(self, loaded: object) -> None:
+        """Drop the model of an arena once its jobs are done; on the loop's thread."""
+        for model in self.arenas:
+            model.retired |= model.arena is loaded
+        self._drop_retired()
+
+    def run(self, threads: int) -> None:
+        """Take turns with so many torch threads."""
+        try:
+            torch.set_num_threads(threads)
+            while not self.stopping:
+                self._turn()
+        except BaseException:
+            _log.exception("the engine died")  # /livez tells, and whoever watches it restarts the service
+        finally:
+            self.draining = True
+            self.desk.close(EngineFailed(STOPPED))
+
+    def _turn(self) -> None:
+        begin, cost = time.perf_counter(), self._tools.seconds()
+        while self._commands:
+            self._commands.popleft()()
+        self.desk.expire()
+        busy = [model for model in self.arenas if len(model)]
+        if not busy:
+            self._wake.wait()
+            self._wake.clear()
+            return
+        model = min(busy, key=lambda each: each.used_s)
+        self._admit(model)
+        groups = self._groups(model)
+        if groups:
+            counts = [len(model.arena.lanes[group]) for group in groups]
+            self._tick(model, groups)
+            took, cost = time.perf_counter() - begin, self._tools.seconds() - cost
+            model.arena.pace.learn(sum(counts), cost, took, time.monotonic())
+            self._account(model, groups, counts, took, alone=len(busy) == 1)
+        if model.retired:
+            self._drop_retired()
+
+    def _drop_retired(self) -> None:
+        with self._changing:
+            self.models = {key: model for key, model in self.models.items() if not model.retired}
+            self.arenas = tuple(each for each in self.arenas if not each.retired or len(each))
+
+    def queue(self, model: Model, number: int, running: Running) -> None:
+        """Take a submitted job in; on the loop's thread."""
+        entry, priority = model.incoming.pop(number)
+        if running.future not in self.desk.where:
+            return  # cancelled before it was seen
+        if model not in self.arenas:  # it was unloaded while the job was on its way
+            with self._changing:
+                self.arenas = (*self.arenas, model)
+        if not len(model):
+            # A model that was idle has saved nothing up.
+            others = [each.used_s for each in self.arenas if len(each)]
+            model.used_s = max(model.used_s, min(others, default=model.used_s))
+        model.jobs[number] = running
+        if (deadline := running.job.deadline) is not None:
+            self.desk.due(number, deadline, model)
+        model.schedulers[priority].add(entry)
+        self._report(model, number, running)
+
+    def _admit(self, model: Model) -> None:
+        for priority, scheduler in model.schedulers.items():
+            granted = scheduler.grant()
+            if not granted:
+                continue
+            now = time.perf_counter()
+            for number, first, _ in granted:
+                if first == 0:
+                    assembly = model.jobs[number].assembly
+                    assembly.started, assembly.network_s, assembly.reported_s = now, model.arena.network_s, 0.0
+                    model.solvers[str(assembly.job.solve.settings["name"])] += 1
+            wanted = [(number, first, count, model.jobs[number].job) for number, first, count in granted]
+            try:
+                finished = model.arena.admit(wanted, priority)
+            except Exception as error:  # (what kept memory alive goes with the handler)
+                model.arena.said(error)
+            else:
+                self.desk.deliver(model, finished)
+                continue
+            for each in wanted:
+                self._admit_alone(model, priority, each)
+
+    def _admit_alone(self, model: Model, priority: Priority, wanted: tuple[int, int, int, Job]) -> None:
+        """Not all found room: each job is tried alone, and fails if even that is too much."""
+        try:
+            finished = model.arena.admit([wanted], priority)
+        except Exception as error:
+            said = model.arena.said(error)
+        else:
+            self.desk.deliver(model, finished)
+            return
+        future = self.desk.forget(model, wanted[0])
+        self.desk.deliver(model, model.arena.stop(wanted[0], Status.CANCELLED, priority))
+        self.desk.settle(future, EngineFailed(said))
+
+    def _groups(self, model: Model) -> list[Priority]:
+        """Whose lanes take part in the tick."""
+        interactive, bulk = (len(model.arena.lanes[priority]) for priority in Priority)
+        groups = [Priority.INTERACTIVE] if interactive else []
+        return [*groups, Priority.BULK] if model.turns.bulk(interactive, bulk) else groups
+
+    def _tick(self, model: Model, groups: Sequence[Priority]) -> None:
+        arena = model.arena
+        if self._observer is not None:
+            rows = sum(len(arena.lanes[group]) for group in groups)
+            requests, solvers = model.solvers.total(), sum(count > 0 for count in model.solvers.values())
+            self._observer.batch(model.name, rows, requests, solvers)
+        with self._failing_alone(model, *groups):
+            finished, failed = arena.tick(groups)
+            for group in groups:
+                model.schedulers[group].tick += 1
+            for number, said in failed.items():
+                self.desk.settle(self.desk.forget(model, number), EngineFailed(said))
+            for each in finished:
+                self.desk.deliver(model, each)
+        self._after(model, groups)
+
+    @contextlib.contextmanager
+    def _failing_alone(self, model: Model, *groups: Priority) -> Iterator[None]:
+        """An error outside the network call (memory for the lanes, most likely) costs the jobs of these lanes only.
+
+        Nobody can tell which of them caused it, and the state of their lanes is no longer known, so all of them fail;
+        the lanes are made anew, and those that wait, other priorities and other models go on.
+        """
+        try:
+            yield
+            return
+        except Exception as error:
+            said = model.arena.said(error)
+            _log.exception("the lanes of model %s failed; their requests are told", model.name)
+        for group in groups:
+            model.arena.renew(group)
+        for number, running in list(model.jobs.items()):
+            if running.job.priority in groups and running.assembly.started is not None:
+                self.desk.settle(self.desk.forget(model, number), EngineFailed(said))
+
+    def _after(self, model: Model, groups: Sequence[Priority]) -> None:
+        """Estimate costs anew now and then, and tell those who want to know how far their job is."""
+        for group in groups:
+            scheduler = model.schedulers[group]
+            if scheduler.tick % _REPRICE_EVERY == 0:
+                for number, calls in model.arena.expected_calls(group).items():
+                    scheduler.reprice(number, calls)
+        for number in list(model.watched):
+            running = model.jobs[number]
+            if running.job.priority in groups:
+                self._report(model, number, running)
+
+    def _report(self, model: Model, number: int, running: Running) -> None:
+        job, assembly, now = running.job, running.assembly, time.monotonic()
+        if job.on_progress is None:
+            return
+        model.watched.add(number)
+        if now < assembly.reported_s + job.progress_s:
+            return
+        assembly.reported_s = now
+        waiting = model.schedulers[job.priority].first_waiting(number) < job.num_samples
+        job.on_progress(assembly.progress(model.arena.reached(number, job.priority), waiting))
+
+    def _account(
+        self, model: Model, groups: Sequence[Priority], counts: Sequence[int], took: float, alone: bool
+    ) -> None:
+        interactive = counts[0] if groups[0] is Priority.INTERACTIVE else 0
+        model.turns.used(interactive, sum(counts) - interactive, took)
+        # Bulk lanes alone pay more where other models have work, which may be interactive.
+        model.used_s += took if interactive or alone else took * (BULK_SHARE - 1)
