@@ -2,7 +2,7 @@
 
 from solvers import catalogue
 from solvers.errors import SolverError, Status
-from solvers.integrate import Solution, integrate
+from solvers.integrate import Solution, integrate, warm_up
 from solvers.likelihood import LogDensity, log_density
 from solvers.plan import Adaptive, Plan
 from solvers.resolve import resolve
@@ -20,4 +20,5 @@ __all__ = [
     "integrate",
     "log_density",
     "resolve",
+    "warm_up",
 ]

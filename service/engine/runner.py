@@ -20,6 +20,7 @@ from service.engine.conditions import Conditions
 from service.engine.device import Device
 from service.engine.job import Job
 from service.engine.pace import Pace
+from solvers import warm_up
 from solvers.errors import Status
 from solvers.lanes import Lanes
 from solvers.records import Admission, Finished, Saved
@@ -49,6 +50,7 @@ class Arena:
         card = checkpoint.card
         self.device, self.dtype, self.event_shape = device, checkpoint.dtype, tuple(card.event_shape)
         self.network_s, self.rows, self.pace = 0.0, 0, Pace()
+        warm_up(self.dtype, device.device)
         with device.scope():
             velocity = device.prepare(checkpoint.velocity)
             self._velocity = RowStable(velocity, self.event_shape, self.dtype, device.device, condition=card.condition)

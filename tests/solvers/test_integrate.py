@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -316,3 +319,26 @@ def test_the_oscillator_over_many_turns() -> None:
     assert solution.x[0].tolist() == pytest.approx([1.0, 0.0], abs=1e-5)
     assert solution.t[0] == 12 * math.pi
     assert len(solution.trace) > 64
+
+
+_AFTER_WARM_UP = """
+import torch
+from numba.core.dispatcher import Dispatcher
+from solvers import arithmetic, clocks, control, host, integrate, trace, warm_up
+
+def compiled():
+    modules = (arithmetic, clocks, control, host, trace)
+    found = {each for module in modules for each in vars(module).values() if isinstance(each, Dispatcher)}
+    return {each.py_func.__name__: len(each.signatures) for each in found}
+
+warm_up(torch.float32)
+before, x0 = compiled(), torch.randn(5, 3)
+for asked in ({}, {"error_control": "batch"}, {"solver": "rk4", "steps": 3}, {"solver": "bosh3", "rtol": 1e-6},
+              {"solver": "ab4", "steps": 9}, {"first_step": 0.5}, {"save_at": [0.5]}):
+    integrate(lambda x, t: torch.sin(9 * x), x0, **asked)
+assert compiled() == before, (before, compiled())
+"""
+
+
+def test_nothing_is_compiled_after_the_warm_up() -> None:
+    subprocess.run([sys.executable, "-c", _AFTER_WARM_UP], check=True, cwd=Path(__file__).parents[2])
