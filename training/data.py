@@ -16,6 +16,7 @@ from training import draws, mnist
 from training.config import DigitsData, ImagesData, MnistData, PointsData, Recipe, VectorsData
 from training.draws import Purpose
 from training.errors import DataError
+from training.labels import labels as mnist_labels
 from training.own_data import content_hash, read_images, read_vectors
 from training.spaces import components, pixels, standardised
 
@@ -157,7 +158,7 @@ def _mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
         made = components(pictures, unseen_pictures, config.components, (28, 28), "digits")
     else:
         made = pixels(pictures, unseen_pictures, (28, 28))
-    labels = mnist.load_labels(data_dir) if config.conditional else None
+    labels = mnist_labels(data_dir, len(train), len(test)) if config.conditional else None
     return DataSet(
         train=made.train,
         reference=made.held_out[:fresh],
@@ -166,8 +167,8 @@ def _mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
         decoder=made.decoder,
         card={"name": "mnist", "source": source, "samples": config.samples, **made.card},
         condition=LabelCondition(classes=10) if labels else None,
-        conditions=labels[0][chosen].astype(np.int64) if labels else None,
-        reference_conditions=labels[1][unseen[:fresh]].astype(np.int64) if labels else None,
+        conditions=labels[0][chosen] if labels else None,
+        reference_conditions=labels[1][unseen[:fresh]] if labels else None,
     )
 
 

@@ -1,9 +1,11 @@
-"""Writing files so that a reader sees the old content or the new, never a part, whenever the process dies."""
+"""Files read with clear errors, and written so that a reader sees the old content or the new, never a part."""
 
+import gzip
 import os
+import zlib
 from pathlib import Path
 
-from training.errors import TrainingError
+from training.errors import DataError, TrainingError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -23,6 +25,21 @@ def write_atomically(path: Path, content: bytes) -> None:
         beside.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def unzipped(path: Path, *, always: bool = True) -> bytes:
+    """Return the content of a gzipped file; of a plain one, too, if it need not be one.
+
+    Raises:
+        DataError: it is missing, unreadable, damaged, or no gzip file.
+    """
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if always or content[:2] == b"\x1f\x8b" else content
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is damaged ({error}); fetch it again") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def make_writable(folder: Path, what: str) -> None:

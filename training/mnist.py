@@ -4,21 +4,17 @@ The IDX format (LeCun, Cortes, Burges, "The MNIST database of handwritten digits
 0x00000803 for bytes in three dimensions, then the three sizes, then the pixels, row by row, 0 ... 255.
 """
 
-import gzip
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import DataError
+from training.files import unzipped
 
 FILES = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
 """Names of the two files of pictures."""
-
-LABEL_FILES = ("train-labels-idx1-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
-"""Names of the two files of labels, which only a conditional model needs."""
 
 _MAGIC = 0x00000803
 _SIDE = 28
@@ -47,34 +43,13 @@ def load(data_dir: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8], s
     )
 
 
-def load_labels(data_dir: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the labels (60000,) and (10000,) of the digits that `load` returns; arguments and errors are the same."""
-    if data_dir is None:
-        from sklearn.datasets import fetch_openml
-
-        # `load` has just downloaded it: this comes from scikit-learn's cache.
-        _, target = fetch_openml("mnist_784", version=1, as_frame=False, parser="liac-arff", return_X_y=True)
-        digits = np.asarray(target).astype(np.uint8)
-        return digits[:_TRAINING_DIGITS], digits[_TRAINING_DIGITS:]
-    from training.own_data import read_idx as read_labels
-
-    folder = data_dir if any((data_dir / name).is_file() for name in FILES) else data_dir / "mnist"
-    train, test = (read_labels(folder / name) for name in LABEL_FILES)
-    return train, test
-
-
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """Read one gzipped IDX file of 28 x 28 pictures into (n, 784) bytes.
 
     Raises:
         DataError: the file is missing, unreadable, no gzip, no IDX of 28 x 28 pictures, or not as long as it says.
     """
-    try:
-        content = gzip.decompress(path.read_bytes())
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is damaged ({error}); fetch it again") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    content = unzipped(path)
     if len(content) < 16:
         raise DataError(f"{path} is damaged: {len(content)} bytes are too few for an IDX header of 16")
     magic, count, height, width = struct.unpack(">IIII", content[:16])

@@ -1,7 +1,6 @@
 """Data of your own: rows of numbers, or pictures, read and checked; each error names the file and the place in it."""
 
 import csv
-import gzip
 import hashlib
 import zipfile
 import zlib
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from models.condition import LabelCondition, VectorCondition
 from training.config import ImagesData, OwnData, VectorsData
 from training.errors import DataError
+from training.files import unzipped
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _IDX_BYTES = 0x08
@@ -272,14 +272,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     Raises:
         DataError: it is missing, damaged, or no IDX file of bytes.
     """
-    try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"data {path} is damaged ({error}); fetch it again") from None
-    except OSError as error:
-        raise DataError(f"data {path} cannot be read: {error.strerror}") from None
+    content = unzipped(path, always=False)
     axes = content[3] if len(content) > 3 else 0
     if content[:3] != bytes([0, 0, _IDX_BYTES]) or not 1 <= axes <= 4 or len(content) < 4 + 4 * axes:
         raise DataError(f"data {path} is no IDX file of bytes: it begins with {content[:4].hex(' ') or 'nothing'}")

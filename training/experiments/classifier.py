@@ -1,9 +1,6 @@
 """A judge of digits: scikit-learn's classifier on real MNIST digits, asked how sure it is of a sample."""
 
-import gzip
-import struct
 import warnings
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +11,9 @@ from numpy.typing import NDArray
 
 from models.decoder import Decoder
 from training import mnist
-from training.errors import DataError
+from training.labels import labels
 
-LABEL_FILES = ("train-labels-idx1-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
 SURE = 0.9
-_MAGIC = 0x00000801
 
 
 @dataclass(frozen=True)
@@ -76,49 +71,3 @@ def project(decoder: Decoder, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
         tensor.to(torch.float64).numpy() for tensor in (decoder.mean, decoder.components, decoder.latent_scale)
     )
     return (pixels.astype(np.float64) / 255 - mean) @ components.T / scale
-
-
-def labels(data_dir: Path | None, train: int, test: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the labels of the training and the test digits, so many of each.
-
-    Raises:
-        DataError: a file is missing, damaged or of another length.
-    """
-    if data_dir is None:
-        return _downloaded(train)
-    for folder in (data_dir, data_dir / "mnist"):
-        if any((folder / name).is_file() for name in LABEL_FILES):
-            first, second = (
-                read_labels(folder / name, count) for name, count in zip(LABEL_FILES, (train, test), strict=True)
-            )
-            return first, second
-    raise DataError(f"data folder {data_dir} has no MNIST labels: put {' and '.join(LABEL_FILES)} beside the pictures")
-
-
-def read_labels(path: Path, count: int) -> NDArray[np.int64]:
-    """Read one gzipped IDX file of `count` labels 0 ... 9.
-
-    Raises:
-        DataError: the file is missing, unreadable, no IDX of labels, or has another number of labels.
-    """
-    try:
-        content = gzip.decompress(path.read_bytes())
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is damaged ({error}); fetch it again") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) < 8 or struct.unpack(">II", content[:8]) != (_MAGIC, count) or len(content) != 8 + count:
-        raise DataError(f"{path} is no IDX file of {count} labels; fetch it again")
-    found = np.frombuffer(content, np.uint8, offset=8).astype(np.int64)
-    if found.max(initial=0) > 9:
-        raise DataError(f"{path} holds the label {found.max()}; labels are 0 to 9; fetch it again")
-    return found
-
-
-def _downloaded(train: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    from sklearn.datasets import fetch_openml
-
-    # `mnist.load` has just downloaded it: this comes from scikit-learn's cache.
-    _, target = fetch_openml("mnist_784", version=1, as_frame=False, parser="liac-arff", return_X_y=True)
-    numbers = np.asarray(target).astype(np.int64)
-    return numbers[:train], numbers[train:]
