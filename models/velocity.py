@@ -58,6 +58,7 @@ class RowStable:
         device: torch.device | str = "cpu",
         max_rows: int = 1024,
         condition: LabelCondition | VectorCondition | None = None,
+        probe: Tensor | None = None,
     ) -> None:
         """Measure the field.
 
@@ -69,6 +70,7 @@ class RowStable:
             max_rows: the most rows of one call of the field, rounded up to a multiple of 128; a larger call
                 is made in pieces. A smaller number may be used if only that makes rows independent.
             condition: what the field is conditioned on, as its card says; None where it takes no condition.
+            probe: states to measure with, as many rows as those of a call and no two alike; noise where left out.
 
         Raises:
             VelocityError: the field answers with a wrong shape or type.
@@ -78,7 +80,7 @@ class RowStable:
         self.dtype = dtype
         self.condition = condition
         limit = max(1, -(-max_rows // BUCKETS[-1])) * BUCKETS[-1]
-        x = noise(0, 0, limit, self.event_shape, dtype).to(device)
+        x = (noise(0, 0, limit, self.event_shape, dtype) if probe is None else probe).to(device)
         t = torch.linspace(0.0, 1.0, limit, dtype=dtype, device=device)
         given = () if condition is None else (condition.examples(limit, dtype, device),)
         self._call = RowCaller(partial(_checked, velocity), (x, t, *given), limit)  # no cycle: it is freed when let go

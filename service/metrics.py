@@ -19,6 +19,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = geometric(1e-4, 60.0, 1.4)
 _POWERS = tuple(float(2**k) for k in range(18))
 _NFE = (1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 500, 1_000, 2_000, 5_000, 10_000, 100_000)
+_CALL = ("model", "operation")
 _STEP = geometric(1e-5, 1.0, 10**0.25)
 
 
@@ -42,10 +43,10 @@ class Metrics:
         self.nfe = _histogram(registry, "nfe", "Velocity evaluations of a sample.", _NFE, "model", "solver")
         self.step_size = _histogram(registry, "step_size", "Accepted steps of adaptive solvers.", _STEP, "solver")
         self.steps = Counter("pathline_steps", "Attempted steps by result.", ("solver", "result"), registry=registry)
-        self.batch_rows = _histogram(registry, "batch_rows", "Rows of a network call.", _POWERS, "model")
-        self.batch_requests = _histogram(registry, "batch_requests", "Requests in a network call.", _POWERS, "model")
+        self.batch_rows = _histogram(registry, "batch_rows", "Rows of a network call.", _POWERS, *_CALL)
+        self.batch_requests = _histogram(registry, "batch_requests", "Requests in a network call.", _POWERS, *_CALL)
         self.batch_solvers = _histogram(
-            registry, "batch_solvers", "Distinct solvers in a network call.", (1, 2, 3, 4, 6, 8, 12, 16), "model"
+            registry, "batch_solvers", "Distinct solvers in a network call.", (1, 2, 3, 4, 6, 8, 12, 16), *_CALL
         )
         self.queue_depth = _gauge(registry, "queue_depth", "Requests that wait for the engine.")
         self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine.")
@@ -83,11 +84,11 @@ class Metrics:
         self.steps.labels(solver, "accepted").inc(int(taken.sum()))
         self.steps.labels(solver, "rejected").inc(int((~taken).sum()))
 
-    def batch(self, model: str, rows: int, requests: int, solvers: int) -> None:
+    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int) -> None:
         """Count one network call: its rows, the requests they belong to, and their distinct solvers."""
-        self.batch_rows.one(rows, model)
-        self.batch_requests.one(requests, model)
-        self.batch_solvers.one(solvers, model)
+        self.batch_rows.one(rows, model, operation)
+        self.batch_requests.one(requests, model, operation)
+        self.batch_solvers.one(solvers, model, operation)
 
     def model_is_loaded(self, name: str, version: int, loaded: bool) -> None:
         """Show a version as served, or no longer show it: versions come and go, and their series with them."""

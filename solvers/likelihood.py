@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from solvers.divergence import exact, hutchinson
 from solvers.errors import SolverError, Status
-from solvers.integrate import Velocity, checked, integrate_indexed
+from solvers.integrate import Velocity, integrate_indexed
 from solvers.resolve import resolve
 from solvers.trace import Trace
 
@@ -96,7 +97,7 @@ def log_density(
         raise SolverError("x", "x must be a floating-point tensor of shape (samples, *event)")
     width = math.prod(x.shape[1:])
     method = _check(divergence, probes, seed, width)
-    both = _exact(velocity, x) if method == "exact" else _hutchinson(velocity, x, probes, seed)
+    both = _exact(velocity) if method == "exact" else _hutchinson(velocity, x, probes, seed)
 
     def field(state: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
         v, trace = both(state[:, :-1].reshape(-1, *x.shape[1:]), t, index)
@@ -130,17 +131,8 @@ def _check(divergence: str, probes: int, seed: int, width: int) -> str:
     return divergence
 
 
-def _exact(velocity: Velocity, like: Tensor) -> VelocityAndDivergence:
-    width = math.prod(like.shape[1:])
-    basis = torch.eye(width, dtype=like.dtype, device=like.device).reshape(width, 1, *like.shape[1:])
-
-    def both(x: Tensor, t: Tensor, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        v, pull = _pullback(velocity, x, t)
-        # Rows do not depend on each other, so one product serves all rows.
-        rows = torch.vmap(lambda e: (pull(e.expand_as(x))[0] * e).flatten(1).sum(dim=1), chunk_size=EXACT_UP_TO)(basis)
-        return v, rows.sum(dim=0)
-
-    return both
+def _exact(velocity: Velocity) -> VelocityAndDivergence:
+    return lambda x, t, index: exact(velocity, x, t)
 
 
 def _hutchinson(velocity: Velocity, like: Tensor, probes: int, seed: int) -> VelocityAndDivergence:
@@ -149,14 +141,6 @@ def _hutchinson(velocity: Velocity, like: Tensor, probes: int, seed: int) -> Vel
     signs = signs.to(like.device, like.dtype)
 
     def both(x: Tensor, t: Tensor, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        v, pull = _pullback(velocity, x, t)
-        mine = signs[torch.from_numpy(index).to(signs.device)].transpose(0, 1)
-        estimates = torch.vmap(lambda e: (pull(e)[0] * e).flatten(1).sum(dim=1), chunk_size=EXACT_UP_TO)(mine)
-        return v, estimates.mean(dim=0)
+        return hutchinson(velocity, x, t, signs[torch.from_numpy(index).to(signs.device)].transpose(0, 1))
 
     return both
-
-
-def _pullback(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
-    v, pull = torch.func.vjp(lambda y: checked(velocity(y, t), y), x)  # type: ignore[misc]
-    return v, pull

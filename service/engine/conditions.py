@@ -9,36 +9,33 @@ from torch import Tensor
 
 from models.condition import LabelCondition, VectorCondition
 from service.engine.job import Job
+from service.engine.tables import Table
 
 
 class Conditions:
-    """The conditions and guidances of the jobs of one arena, in one table on the device.
-
-    The table is put together again when a job comes or goes, never in a tick.
-    """
+    """The conditions and guidances of the jobs of one arena."""
 
     def __init__(
         self, config: LabelCondition | VectorCondition, dtype: torch.dtype, device: torch.device | str
     ) -> None:
         self._config, self._dtype, self._device = config, dtype, device
-        self._jobs: dict[int, tuple[Tensor, float | None]] = {}
-        self._changed = True
-        self._rows = torch.empty(0)
-        self._owners = self._first = np.empty(0, dtype=np.int64)
-        self._guidance: NDArray[np.float64] | None = None
+        self._table = Table(device)
+        self._guidance: dict[int, float] = {}  # of those that are guided
 
     def add(self, owner: int, job: Job) -> None:
         """Take in a job; a second time changes nothing. Without a condition its samples get the null."""
-        if owner not in self._jobs:
+        if owner not in self._table:
             given = job.condition
             if given is None:
                 given = self._config.nulls(job.num_samples, self._dtype)
-            self._jobs[owner] = (given.to(self._device), job.guidance)
-            self._changed = True
+            self._table.add(owner, given)
+            if job.guidance not in (None, 1.0):  # 1 is no guidance at all: the conditional velocity alone
+                self._guidance[owner] = job.guidance
 
     def remove(self, owner: int) -> None:
         """Forget a job whose lanes are gone."""
-        self._changed |= self._jobs.pop(owner, None) is not None
+        self._table.remove(owner)
+        self._guidance.pop(owner, None)
 
     def of(self, owner: NDArray[np.int64], index: NDArray[np.int64]) -> tuple[Tensor, Tensor | None]:
         """Conditions and guidances of lanes.
@@ -49,21 +46,9 @@ class Conditions:
         Returns:
             One condition a lane, and the guidance (n,) of each; None where no job has one.
         """
-        if self._changed:
-            self._rebuild()
-        job = np.searchsorted(self._owners, owner)
-        condition = self._rows[torch.from_numpy(self._first[job] + index).to(self._device)]
-        if self._guidance is None:
+        condition = self._table.of(owner, index)
+        if not self._guidance:
             return condition, None
-        return condition, torch.from_numpy(self._guidance[job]).to(self._device, self._dtype)
-
-    def _rebuild(self) -> None:
-        self._owners = np.array(sorted(self._jobs), dtype=np.int64)
-        tables = [self._jobs[int(owner)] for owner in self._owners]
-        self._rows = torch.cat([rows for rows, _ in tables])
-        sizes = np.array([len(rows) for rows, _ in tables])
-        self._first = np.cumsum(sizes) - sizes
-        # 1 is no guidance at all: the conditional velocity alone
-        guidance = [1.0 if strength is None else strength for _, strength in tables]
-        self._guidance = np.array(guidance) if any(strength != 1.0 for strength in guidance) else None
-        self._changed = False
+        place = self._table.place(owner)
+        strength = np.array([self._guidance.get(int(each), 1.0) for each in self._table.owners])
+        return condition, torch.from_numpy(strength[place]).to(self._device, self._dtype)

@@ -30,7 +30,7 @@ class EngineSettings(Protocol):
 class Observer(Protocol):
     """Who is told what each network call carried."""
 
-    def batch(self, model: str, rows: int, requests: int, solvers: int) -> None:
+    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int) -> None:
         """One network call."""
         ...
 

@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import torch
 
@@ -26,6 +26,7 @@ from service.engine.job import (
 )
 from service.engine.loop import STOPPED, Loop
 from service.engine.model import Model, Running
+from service.engine.operation import Operation
 from service.engine.runner import Arena
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded"]
@@ -111,6 +112,41 @@ class Engine:
         self._loop.add((name, version), Model(name, arena))
         return arena
 
+    def prepared(self, name: str, version: int, operation: Operation) -> Arena | None:
+        """The arena of an operation of a loaded version; None if `prepare` must make it first.
+
+        Raises:
+            KeyError: the version is not loaded.
+        """
+        model = self._loop.models[name, version]
+        model = model if operation is Operation.SAMPLE else model.beside.get(operation)
+        return None if model is None else model.arena
+
+    def prepare(self, name: str, version: int, operation: Operation) -> Arena:
+        """Make the arena of an operation of a loaded version, as `load` does; a second call does nothing.
+
+        Raises:
+            Draining: the engine takes no more.
+            KeyError: the version is not loaded. What its network raises passes through.
+        """
+
+        def make() -> Arena:
+            found = self.prepared(name, version, operation)
+            if found is None:
+                model = self._loop.models[name, version]
+                found = Arena(model.arena.checkpoint, self._tools, tuple(Priority), operation)
+                self._loop.add_beside(model, Model(name, found))
+            return found
+
+        try:
+            making = self._loader.submit(make)
+        except RuntimeError:  # it was shut down
+            raise Draining from None
+        try:
+            return making.result()
+        except CancelledError:
+            raise Draining from None
+
     def unload(self, loaded: object) -> None:
         """Free the memory of what `load` returned once the jobs that were submitted for it are done; returns at once.
 
@@ -125,13 +161,15 @@ class Engine:
             Draining: the engine takes no more.
             Overloaded: the queue is full, or what is ahead would make the job miss its deadline.
             EngineFailed: the thread has died.
-            KeyError: the model version is not loaded.
+            KeyError: the model version is not loaded, or its operation not prepared.
         """
         if self._loop.draining:
             raise Draining
         if not self.alive:
             raise EngineFailed(STOPPED)
         model = self._loop.models[job.model, job.version]
+        if job.operation is not Operation.SAMPLE:
+            model = model.beside[job.operation]
         self._check_room(model, job)
         future: Future[JobResult] = Future()
         running = Running(Assembly(job, model.arena.event_shape, model.arena.dtype), future)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from service.engine.operation import Operation
 from solvers.plan import Adaptive, Plan
 from solvers.trace import Trace
 
@@ -77,7 +78,7 @@ class Job:
         solve: the compiled solver.
         num_samples: how many samples, at least 1.
         seed, first_index: where their noise comes from; not used where `x0` is given.
-        x0: (num_samples, *event) starting states, or None for noise.
+        x0: (num_samples, *event) starting states, or None for noise; of the operation's own shape.
         save_at: (M,) float64 times to keep the states at, or None.
         deadline: `time.monotonic()` at which the job is given up, or None.
         partial: at the deadline, answer with the states reached instead of failing.
@@ -87,6 +88,8 @@ class Job:
         priority: see `Priority`.
         on_progress: called in the engine's thread, which it must not hold up; or None.
         progress_s: least seconds between two calls of it.
+        operation: what is computed; jobs of others than `sample` give `x0` and need `Engine.prepare` first.
+        constants: (num_samples, constants) of the operation's field, see `models.derived`; None where it has none.
     """
 
     model: str
@@ -105,6 +108,8 @@ class Job:
     priority: Priority = Priority.INTERACTIVE
     on_progress: Callable[[Progress], None] | None = None
     progress_s: float = 0.1
+    operation: Operation = Operation.SAMPLE
+    constants: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

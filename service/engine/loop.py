@@ -66,10 +66,19 @@ class Loop:
             self.models = {**self.models, key: model}
             self.arenas = (*self.arenas, model)
 
+    def add_beside(self, model: Model, other: Model) -> None:
+        """Take jobs for another operation of a model from now on."""
+        with self._changing:
+            model.beside = {**model.beside, other.arena.operation: other}
+            self.arenas = (*self.arenas, other)
+            other.retired = model.retired
+
     def retire(self, loaded: object) -> None:
-        """Drop the model of an arena once its jobs are done; on the loop's thread."""
+        """Drop the models of an arena's version once their jobs are done; on the loop's thread."""
         for model in self.arenas:
-            model.retired |= model.arena is loaded
+            if model.arena is loaded:
+                for each in (model, *model.beside.values()):
+                    each.retired = True
         self._drop_retired()
 
     def run(self, threads: int) -> None:
@@ -175,7 +184,7 @@ class Loop:
         if self._observer is not None:
             rows = sum(len(arena.lanes[group]) for group in groups)
             requests, solvers = model.solvers.total(), sum(count > 0 for count in model.solvers.values())
-            self._observer.batch(model.name, rows, requests, solvers)
+            self._observer.batch(model.name, arena.operation, rows, requests, solvers)
         with self._failing_alone(model, *groups):
             finished, failed = arena.tick(groups)
             for group in groups:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from service.engine.assembly import Assembly
 from service.engine.forecast import Outlook, Snapshot
 from service.engine.job import Job, JobResult, Overloaded, Priority
+from service.engine.operation import Operation
 from service.engine.runner import Arena
 from service.engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns
 from solvers.plan import Plan
@@ -49,6 +50,7 @@ class Model:
         solvers: how many jobs that have begun use each solver.
         watched: jobs whose progress is reported.
         retired: to be dropped once its jobs are done.
+        beside: of the model for samples: those of other operations of the same version. Replaced, never changed.
     """
 
     def __init__(self, name: str, arena: Arena) -> None:
@@ -62,6 +64,7 @@ class Model:
         self.solvers: Counter[str] = Counter()
         self.watched: set[int] = set()
         self.retired = False
+        self.beside: dict[Operation, Model] = {}
         self._means: OrderedDict[tuple[str, ...], float] = OrderedDict()  # running mean of calls
         self._snapshots: dict[Priority, tuple[float, Snapshot]] = {}
 

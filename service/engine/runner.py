@@ -19,7 +19,9 @@ from models.velocity import RowStable
 from service.engine.conditions import Conditions
 from service.engine.device import Device
 from service.engine.job import Job
+from service.engine.operation import Operation, derived_field
 from service.engine.pace import Pace
+from service.engine.tables import Table
 from solvers import warm_up
 from solvers.errors import Status
 from solvers.lanes import Lanes
@@ -29,14 +31,18 @@ TICK_S = 0.05
 """A network call of a full arena takes about this long at most."""
 
 _SMALLEST_BUDGET, _LARGEST_BUDGET = 64, 8192
+_SMALLEST_DERIVED_BUDGET, _DERIVED_ROWS_AT_ONCE = 16, 128  # a derivative of one row of a UNet takes milliseconds
 _EARLY = 0.05
 """Share of its span from which on a lane's calls tell how many it will take."""
 
 
 class Arena:
-    """Lanes of one model version, in groups (by priority) of which any may take part in a tick.
+    """Lanes of one operation of a model version, in groups (by priority) of which any may take part in a tick.
 
     Attributes:
+        checkpoint: the model version.
+        operation: what is computed.
+        event_shape: shape of a lane's state.
         deterministic: whether a sample's bits depend on nothing but checkpoint, solver, seed and index.
         budget: lanes that a group holds, as many as fit into a tick.
         lanes: the groups.
@@ -45,15 +51,21 @@ class Arena:
         pace: seconds of a tick by rows; begins with those of the network alone.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: Device, groups: Sequence[str] = ("",)) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: Device,
+        groups: Sequence[str] = ("",),
+        operation: Operation = Operation.SAMPLE,
+    ) -> None:
         """Measure the network: which row buckets agree, and how many rows fit into a tick."""
         card = checkpoint.card
+        self.checkpoint, self.operation = checkpoint, operation
         self.device, self.dtype, self.event_shape = device, checkpoint.dtype, tuple(card.event_shape)
         self.network_s, self.rows, self.pace = 0.0, 0, Pace()
         warm_up(self.dtype, device.device)
         with device.scope():
-            velocity = device.prepare(checkpoint.velocity)
-            self._velocity = RowStable(velocity, self.event_shape, self.dtype, device.device, condition=card.condition)
+            self._velocity = self._field()
             self._conditional = None if card.condition is None else Guided(self._velocity, card.condition)
             self._conditions = None
             if card.condition is not None:
@@ -61,6 +73,20 @@ class Arena:
             self.deterministic = self._velocity.deterministic
             self.budget = self._measure_budget(card.condition)
         self.lanes = {group: self._empty() for group in groups}
+
+    def _field(self) -> RowStable:
+        """What the lanes follow, with rows padded; sets the shape of their states and what rides along with queries."""
+        self._constants: Table | None = None
+        velocity, card, place = self.checkpoint.velocity, self.checkpoint.card, self.device.device
+        field = derived_field(self.operation, velocity, self.event_shape)
+        if field is None:
+            velocity = self.device.prepare(velocity)
+            return RowStable(velocity, self.event_shape, self.dtype, place, condition=card.condition)
+        self.event_shape, shape = (field.width,), (field.width + field.constants,)
+        if field.constants:
+            self._constants = Table(place)
+        rows = _DERIVED_ROWS_AT_ONCE
+        return RowStable(field, shape, self.dtype, place, rows, card.condition, field.examples(rows, self.dtype))
 
     def _empty(self) -> Lanes:
         return Lanes(self.event_shape, self.dtype, self.device.device)
@@ -70,9 +96,9 @@ class Arena:
         return sum(map(len, self.lanes.values()))
 
     def _measure_budget(self, condition: LabelCondition | VectorCondition | None) -> int:
-        rows = _SMALLEST_BUDGET
+        rows = _SMALLEST_BUDGET if self.operation is Operation.SAMPLE else _SMALLEST_DERIVED_BUDGET
         while True:
-            x = torch.zeros((rows, *self.event_shape), dtype=self.dtype, device=self.device.device)
+            x = torch.zeros((rows, *self._velocity.event_shape), dtype=self.dtype, device=self.device.device)
             t = torch.full((rows,), 0.5, dtype=self.dtype, device=self.device.device)
             given = () if condition is None else (condition.examples(rows, self.dtype, self.device.device),)
             took = min(self._timed(x, t, *given) for _ in range(2))
@@ -100,6 +126,9 @@ class Arena:
             if self._conditions is not None:
                 for owner, _, _, job in granted:
                     self._conditions.add(owner, job)
+            for owner, _, _, job in granted:
+                if self._constants is not None and owner not in self._constants and job.constants is not None:
+                    self._constants.add(owner, job.constants)
             self.lanes[group].admit(
                 [
                     Admission(job.solve, self.device.send(self.start_of(job, first, count)), owner, first, job.save_at)
@@ -121,8 +150,11 @@ class Arena:
             queries = [lanes.query() for lanes in chosen]
             x, t = queries[0] if len(queries) == 1 else (torch.cat(parts) for parts in zip(*queries, strict=True))
             begin = time.perf_counter()
+            x = self._completed(x, chosen)
             given = self._given(chosen)
             v = self._evaluate((x, t, *given), chosen, failed)
+            if self._constants is not None:
+                v = v[:, : self.event_shape[0]].contiguous()
             self.network_s += time.perf_counter() - begin
             self.rows += len(x)
             ended: list[Finished] = []
@@ -138,15 +170,21 @@ class Arena:
 
     def forget(self, owner: int) -> None:
         """Let go of what is kept for a job whose lanes are gone."""
-        if self._conditions is not None:
-            self._conditions.remove(owner)
+        for table in (self._conditions, self._constants):
+            if table is not None:
+                table.remove(owner)
+
+    def _completed(self, x: Tensor, chosen: Sequence[Lanes]) -> Tensor:
+        """Queries with the constants of their lanes; the queries alone where there are none."""
+        if self._constants is None:
+            return x
+        return torch.cat((x, self._constants.of(*_whose(chosen))), dim=1)
 
     def _given(self, chosen: Sequence[Lanes]) -> tuple[Tensor, ...]:
         """Conditions and guidances of the lanes; nothing for an unconditional model."""
         if self._conditions is None:
             return ()
-        owner, index = (np.concatenate([lanes.records[name] for lanes in chosen]) for name in ("owner", "index"))
-        condition, guidance = self._conditions.of(owner, index)
+        condition, guidance = self._conditions.of(*_whose(chosen))
         if guidance is None:
             return (condition,)
         self.rows += int(((guidance != 0) & (guidance != 1)).sum())
@@ -236,3 +274,9 @@ class Arena:
 
     def _fetched(self, finished: Finished | None) -> Finished | None:
         return None if finished is None else replace(finished, x=self.device.fetch(finished.x))
+
+
+def _whose(chosen: Sequence[Lanes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Jobs of the lanes, and their numbers in them."""
+    owner, index = (np.concatenate([lanes.records[name] for lanes in chosen]) for name in ("owner", "index"))
+    return owner, index

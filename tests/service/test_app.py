@@ -132,7 +132,7 @@ async def test_deadline(http: httpx.AsyncClient, on_timeout: str) -> None:
 async def test_metrics_tell_of_the_engine(http: httpx.AsyncClient) -> None:
     await _samples(http, model="moons", num_samples=5, solver="rk4", steps=2)
     text = (await http.get("/metrics")).text
-    assert 'pathline_batch_rows_sum{model="moons"} 40.0' in text
+    assert 'pathline_batch_rows_sum{model="moons",operation="sample"} 40.0' in text
     assert "pathline_active_lanes 0.0" in text
 
 

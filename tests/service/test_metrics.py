@@ -33,12 +33,12 @@ def test_solved_and_stepped() -> None:
 
 def test_batches_and_cancellations() -> None:
     metrics = Metrics()
-    metrics.batch("moons", 300, 5, 2)
-    metrics.batch("moons", 100, 3, 1)
+    metrics.batch("moons", "sample", 300, 5, 2)
+    metrics.batch("moons", "sample", 100, 3, 1)
     metrics.cancelled(40)
-    assert _value(metrics, "batch_rows_sum", model="moons") == 400
-    assert _value(metrics, "batch_requests_sum", model="moons") == 8
-    assert _value(metrics, "batch_solvers_bucket", model="moons", le="1.0") == 1
+    assert _value(metrics, "batch_rows_sum", model="moons", operation="sample") == 400
+    assert _value(metrics, "batch_requests_sum", model="moons", operation="sample") == 8
+    assert _value(metrics, "batch_solvers_bucket", model="moons", operation="sample", le="1.0") == 1
     assert _value(metrics, "cancelled_nfe_total") == 40
 
 

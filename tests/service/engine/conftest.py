@@ -33,7 +33,7 @@ class Observed:
     batches: list[tuple[str, int, int, int]]
     cancelled_nfe: int = 0
 
-    def batch(self, model: str, rows: int, requests: int, solvers: int) -> None:
+    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int) -> None:
         self.batches.append((model, rows, requests, solvers))
 
     def cancelled(self, nfe: int) -> None:

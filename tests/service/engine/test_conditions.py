@@ -82,7 +82,7 @@ def test_alone_and_among_others_are_the_same_bits(conditional: Engine) -> None:
         assert torch.equal(before.x, result.x)
         assert before.rows == result.rows
     assert conditional._loop.arenas[0].arena._conditions is not None
-    assert not conditional._loop.arenas[0].arena._conditions._jobs  # nothing is kept of jobs that ended
+    assert not len(conditional._loop.arenas[0].arena._conditions._table)  # nothing is kept of jobs that ended
 
 
 def test_sample_i_is_the_same_in_a_large_request(conditional: Engine) -> None:
@@ -110,4 +110,4 @@ def test_cancelled_jobs_leave_nothing(conditional: Engine) -> None:
     conditional.cancel(future)
     conditional.submit(job(3, condition=CONDITION, **EULER)).result(60)
     assert conditional._loop.arenas[0].arena._conditions is not None
-    assert not conditional._loop.arenas[0].arena._conditions._jobs
+    assert not len(conditional._loop.arenas[0].arena._conditions._table)

@@ -1,0 +1,33 @@
+"""What an arena computes. Jobs of one operation of one model version share network calls; each has an arena of its own.
+
+The arena for samples is made when a model is loaded, the others when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from models.derived import DerivedField, JacobianField, LogDensityField
+from models.velocity import VelocityField
+
+
+class Operation(StrEnum):
+    """What the lanes of a job follow.
+
+    `sample`: x, by the velocity. The others' states are flat: `log_prob_*`: [x, log p], with the divergence exact or
+    estimated; `jacobian`: a row of the Jacobian at a given place, in one Euler step from zero (see `models.derived`).
+    """
+
+    SAMPLE = "sample"
+    LOG_PROB_EXACT = "log_prob_exact"
+    LOG_PROB_HUTCHINSON = "log_prob_hutchinson"
+    JACOBIAN = "jacobian"
+
+
+def derived_field(operation: Operation, velocity: VelocityField, event_shape: tuple[int, ...]) -> DerivedField | None:
+    """The field that the lanes of an operation follow; None where it is the velocity itself."""
+    if operation is Operation.SAMPLE:
+        return None
+    if operation is Operation.JACOBIAN:
+        return JacobianField(velocity, event_shape)
+    return LogDensityField(velocity, event_shape, exact=operation is Operation.LOG_PROB_EXACT)

@@ -1,0 +1,58 @@
+"""The divergence of a velocity field from vector-Jacobian products, beside the velocity itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from solvers.integrate import Velocity, checked
+
+PRODUCTS_AT_ONCE = 16
+"""Products that are taken together, which bounds the memory of one call."""
+
+Pull = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+def pullback(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Pull]:
+    """The velocity (rows, *event), and what takes one direction e a row, (rows, *event), to e J of each row."""
+    v, pull = torch.func.vjp(lambda y: checked(velocity(y, t), y), x)  # type: ignore[misc]
+    return v, pull
+
+
+def exact(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """The velocity and its divergence (rows,), from one product for each number of a state.
+
+    Args:
+        velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone.
+        x: (rows, *event) states.
+        t: (rows,) times.
+    """
+    width = math.prod(x.shape[1:])
+    basis = torch.eye(width, dtype=x.dtype, device=x.device).reshape(width, 1, *x.shape[1:])
+    v, pull = pullback(velocity, x, t)
+    # Rows do not depend on each other, so one product serves all rows.
+    entries = torch.vmap(lambda e: _along(pull, e.expand_as(x)), chunk_size=PRODUCTS_AT_ONCE)(basis)
+    return v, entries.sum(dim=0)
+
+
+def hutchinson(velocity: Velocity, x: Tensor, t: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]:
+    """The velocity and the mean (rows,) over probes e of e . (e J), whose expectation is the divergence.
+
+    Args:
+        velocity, x, t: as for `exact`.
+        probes: (probes, rows, *event) random vectors with independent entries of mean 0 and variance 1.
+
+    References:
+        Hutchinson 1990, A stochastic estimator of the trace of the influence matrix.
+    """
+    v, pull = pullback(velocity, x, t)
+    if len(probes) == 1:
+        return v, _along(pull, probes[0])
+    return v, torch.vmap(lambda e: _along(pull, e), chunk_size=PRODUCTS_AT_ONCE)(probes).mean(dim=0)
+
+
+def _along(pull: Pull, e: Tensor) -> Tensor:
+    return (pull(e)[0] * e).flatten(1).sum(dim=1)
