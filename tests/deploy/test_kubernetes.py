@@ -1,0 +1,156 @@
+"""The Kubernetes manifests: valid for several releases, closed, and true to the image, the settings and the service."""
+
+import copy
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import kubernetes_validate
+import pytest
+import torch
+import yaml
+from kubernetes_validate.utils import all_versions
+
+from models.checkpoint import save
+from models.decoder import Decoder
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from service.settings import Settings
+from tests.service.serving import serving
+
+from .conftest import instructions
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+VERSIONS = [version for version in all_versions() if version >= "1.27"]
+KSERVES = {"minReplicas", "maxReplicas", "scaleMetric", "scaleTarget"}  # members of a predictor that no pod has
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+
+
+PLAIN = {each["kind"]: each for name in ("models.yaml", "pathline.yaml") for each in documents(name)}
+[KSERVE] = documents("kserve.yaml")
+PREDICTOR = KSERVE["spec"]["predictor"]
+PODS = {
+    "deployment": PLAIN["Deployment"]["spec"]["template"]["spec"],
+    "trainer": PLAIN["Job"]["spec"]["template"]["spec"],
+    "kserve": {name: value for name, value in PREDICTOR.items() if name not in KSERVES},
+}
+SERVERS = ("deployment", "kserve")
+
+
+def container(pod: str) -> dict[str, Any]:
+    [only] = PODS[pod]["containers"]
+    return only
+
+
+def environment(pod: str) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in container(pod)["env"]}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_valid_for_kubernetes(version: str) -> None:
+    # A predictor of KServe is a pod with some members more; `test_kserve` holds the whole to KServe's own model.
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": KSERVE["metadata"], "spec": PODS["kserve"]}
+    for document in (*PLAIN.values(), pod):
+        assert kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_validator_sees_a_mistake() -> None:
+    wrong = copy.deepcopy(PLAIN["Deployment"])
+    wrong["spec"]["template"]["spec"]["containers"][0]["readinessprobe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="readinessprobe"):
+        kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
+
+
+def test_what_belongs_together() -> None:
+    deployment, service, scaler = (PLAIN[kind] for kind in ("Deployment", "Service", "HorizontalPodAutoscaler"))
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels
+    assert PLAIN["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert labels != PLAIN["Job"]["spec"]["template"]["metadata"]["labels"]  # or it would be sent requests
+    target = scaler["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", deployment["metadata"]["name"])
+    assert "replicas" not in deployment["spec"]  # the autoscaler's
+    assert scaler["spec"]["minReplicas"] > PLAIN["PodDisruptionBudget"]["spec"]["minAvailable"]
+    [port] = service["spec"]["ports"]
+    assert port["targetPort"] in {each["name"] for each in container("deployment")["ports"]}
+    claim = PLAIN["PersistentVolumeClaim"]["metadata"]["name"]
+    for pod in PODS.values():
+        assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_pods_are_closed(pod: str) -> None:
+    spec, security = PODS[pod], container(pod)["securityContext"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    [user] = [rest for word, rest in instructions() if word == "USER"]
+    assert f"{spec['securityContext']['runAsUser']}:{spec['securityContext']['runAsGroup']}" == user
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    mounts = {mount["name"]: mount for mount in container(pod)["volumeMounts"]}
+    assert mounts["tmp"]["mountPath"] == "/tmp"  # noqa: S108  (of the container)
+    assert environment(pod)["NUMBA_CACHE_DIR"].startswith("/tmp/")  # noqa: S108
+    assert environment(pod)["PATHLINE_MODELS_DIR"] == mounts["models"]["mountPath"]
+    assert mounts["models"].get("readOnly", False) is (pod in SERVERS)
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_settings_are_ours_alone(pod: str) -> None:
+    names = [name.removeprefix("PATHLINE_").lower() for name in environment(pod) if name.startswith("PATHLINE_")]
+    assert set(names) <= {*Settings.model_fields, "runs_dir"}
+    # A cluster would add PATHLINE_PORT=tcp://... for a Service that is called pathline.
+    assert PODS[pod]["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize("pod", SERVERS)
+def test_a_stop_leaves_time_to_drain(pod: str) -> None:
+    drain, [program, before] = float(environment(pod)["PATHLINE_DRAIN_S"]), _before_stop(pod)
+    assert program == "sleep"
+    assert PODS[pod]["terminationGracePeriodSeconds"] >= drain + float(before) + 10
+
+
+def _before_stop(pod: str) -> list[str]:
+    return container(pod)["lifecycle"]["preStop"]["exec"]["command"]
+
+
+@pytest.mark.parametrize("pod", SERVERS)
+def test_as_many_threads_as_processors(pod: str) -> None:
+    resources = container(pod)["resources"]
+    assert environment(pod)["PATHLINE_THREADS"] == resources["limits"]["cpu"]
+    assert set(resources["requests"]) == set(resources["limits"]) == {"cpu", "memory"}
+
+
+def test_kserve_finds_the_predictor_and_its_protocol() -> None:
+    assert container("kserve")["name"] == "kserve-container"
+    assert environment("kserve")["PROTOCOL"] == "v2"
+    assert KSERVE["metadata"]["name"] != PLAIN["Deployment"]["metadata"]["name"]
+    assert 1 <= PREDICTOR["scaleTarget"] <= 100  # what KServe allows for CPU
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Any]]:
+    """The service with the settings of a manifest, its folders and port apart."""
+    root = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    model = ResidualMLP(ResidualMLPConfig(dim=2, hidden=8, blocks=1))
+    save(root, "net", model, Decoder.identity((2,)), dataset={}, training={}, seed=0)
+    names = [name for name in environment(request.param) if name.startswith("PATHLINE_")]
+    settings = {name.removeprefix("PATHLINE_").lower(): environment(request.param)[name] for name in names}
+    del settings["models_dir"]
+    assert container(request.param)["args"] == ["service"]  # what `serving` starts
+    with serving(root, **settings) as (url, process):
+        yield request.param, url, process
+
+
+def test_probes_are_answered_and_a_stop_ends_well(started: tuple[str, str, Any]) -> None:
+    pod, url, process = started
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert httpx.get(url + container(pod)[probe]["httpGet"]["path"]).status_code == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
