@@ -1,13 +1,14 @@
-"""Train a UNet on MNIST with TorchCFM (https://github.com/atong01/conditional-flow-matching, MIT), for Pathline to serve.
+"""Train a UNet on MNIST with TorchCFM, for Pathline to import and serve.
 
-TorchCFM brings the coupling of noise and digits (minibatch optimal transport), and with `--network torchcfm` the UNet
-too. That one is unknown to Pathline and goes there as a program of `torch.export`; with `--network pathline` it is
-Pathline's own UNet, which goes as a plain state dict. docs/models.md shows both. TorchCFM asks for PyTorch Lightning and
-more; what is used here runs with:
+TorchCFM (https://github.com/atong01/conditional-flow-matching, MIT) brings the coupling of noise and digits (minibatch
+optimal transport) and, with `--network torchcfm`, the UNet too. Pathline does not know that one: it goes there as a
+program of `torch.export`. With `--network pathline` it is Pathline's own UNet, which goes as a state dict with raw and
+averaged weights. docs/models.md shows both.
+
+TorchCFM asks for PyTorch Lightning and more; what is used here runs with:
 
     .venv/bin/pip install --no-deps torchcfm pot
-
-    .venv/bin/python examples/torchcfm_mnist.py --data-dir DIR --out runs/torchcfm
+    .venv/bin/python examples/torchcfm_mnist.py --data-dir DIR
 """
 
 import argparse
@@ -136,7 +137,7 @@ def run(kind: str, data: Tensor, steps: int, out: Path) -> str:
     matcher = torchcfm_matcher()
     out.mkdir(parents=True, exist_ok=True)
     take = ".venv/bin/python -m models import"
-    common = "--name torchcfm --clip -1 1 --check"
+    common = "--name torchcfm --noise-at 0 --time-scale 1 --sign 1 --clip -1 1 --check"
     if kind == "torchcfm":
         network = torchcfm_unet()
         averaged = train(lambda x, t: network(t, x), network, matcher, data, steps)
