@@ -80,6 +80,15 @@ def ended(lanes: Records) -> tuple[Index, Index]:
 
 
 @compiled
+def close_gaps(rows: NDArray[Any], stay: Index) -> None:
+    """Move rows `stay`, ascending, of an array (n, m) to its front."""
+    for j in range(len(stay)):
+        if stay[j] != j:
+            for k in range(rows.shape[1]):
+                rows[j, k] = rows[stay[j], k]
+
+
+@compiled
 def end_fixed(lanes: Records, index: Index, good: Flags, times: Numbers) -> int:
     """A step of a plan is complete: the grid gives the next one. A lane that failed stays where it was.
 

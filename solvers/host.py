@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.bank import Bank
-from solvers.clocks import Flags, Index, Numbers, Records, next_rows, query_times
+from solvers.clocks import Flags, Index, Numbers, Records, close_gaps, next_rows, query_times
 from solvers.compiled import compiled
 from solvers.states import Attempts, States
 
@@ -21,8 +21,14 @@ Data = NDArray[Any]
 class HostStates(States):
     """x and K as float32 or float64 on the CPU."""
 
-    def _moved(self) -> None:
+    def _hold(self, lanes: int) -> None:
+        super()._hold(lanes)
         self._x, self._k = self.x.numpy(), self.k.numpy()
+
+    def _close_gaps(self, stay: Index) -> None:
+        close_gaps(self._x, stay)
+        lanes, slots, width = self._k.shape
+        close_gaps(self._k.reshape(lanes, slots * width), stay)
 
     def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
         x, t = torch.empty_like(self.x), self.x.new_empty(len(lanes))

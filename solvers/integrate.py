@@ -136,9 +136,10 @@ def _drive(
 
 def warm_up(dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
     """Compile the loops that solves of this dtype run in, which takes seconds where no machine code is kept on disk."""
-    x0 = torch.ones((2, 1), dtype=dtype, device=device)
+    x0 = torch.tensor([[1.0], [3.0]], dtype=dtype, device=device)
     integrate(lambda x, t: -x, x0, solver="euler", steps=1)
-    integrate(lambda x, t: -x, x0, error_control="batch", rtol=1e-3, atol=1e-3)
+    # The second lane's velocity is infinite: it ends at once, and the gap it leaves is closed.
+    integrate(lambda x, t: -x / (x < 2), x0, error_control="batch", rtol=1e-3, atol=1e-3)
 
 
 def checked(v: object, x: Tensor) -> Tensor:

@@ -22,12 +22,12 @@ from solvers.bank import Bank
 from solvers.clocks import Index, Numbers, Records
 from solvers.device import DeviceStates
 from solvers.errors import CODES, RUNNING, Status
-from solvers.fields import LANE
+from solvers.fields import LANE, plain
 from solvers.host import HostStates
 from solvers.plan import Adaptive, Plan
 from solvers.records import Admission, Finished, Saved
 from solvers.rows import ADAPTIVE_START, MID
-from solvers.states import States
+from solvers.states import SMALLEST_ROOM, States
 from solvers.stepping import end_rows
 from solvers.trace import StepLog
 
@@ -76,7 +76,8 @@ class Lanes:
         self.saving = self.grouped = 0  # admissions with save times; with one error norm for all samples
         self._tickets: dict[int, _Ticket] = {}
         self._next_ticket = 0
-        self.records = np.zeros(0, dtype=LANE)
+        self._room = np.zeros(0, dtype=LANE)
+        self.records = self._room[:0]
         self._kinds = np.zeros(0, dtype=np.int64)
         if self.compiled is None:
             on_host = torch.device(self.device).type == "cpu"
@@ -91,7 +92,7 @@ class Lanes:
     @property
     def owner(self) -> Index:
         """(n,) whose each lane is."""
-        return self.records["owner"]
+        return self.records["owner"].copy()
 
     @property
     def index(self) -> Index:
@@ -101,12 +102,23 @@ class Lanes:
     def admit(self, admissions: Sequence[Admission]) -> None:
         """Start trajectories; they take part from the next tick on."""
         admissions = [admission for admission in admissions if len(admission.x0)]
-        if admissions:
-            # What may want more memory than there is comes first: nothing has changed if it fails.
-            self.states.admit([admission.x0.reshape(len(admission.x0), self.width) for admission in admissions])
-            self.records = np.concatenate([self.records, *(self._new(admission) for admission in admissions)])
+        if not admissions:
+            return
+        # What may want more memory than there is comes first: nothing has changed if it fails.
+        before, after = len(self), len(self) + sum(len(admission.x0) for admission in admissions)
+        if after > len(self._room):
+            room = np.zeros(max(2 * before, after, SMALLEST_ROOM), dtype=LANE)
+            plain(room)[:before] = plain(self.records)
+            self._room = room
+        self.states.admit([admission.x0.reshape(len(admission.x0), self.width) for admission in admissions])
+        first = before
+        for admission in admissions:
+            last = first + len(admission.x0)
+            self._write(admission, self._room[first:last])
+            first = last
+        self.records = self._room[:after]
 
-    def _new(self, admission: Admission) -> Records:
+    def _write(self, admission: Admission, records: Records) -> None:
         solve, n = admission.solve, len(admission.x0)
         ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
         self._tickets[ticket] = _Ticket(solve, admission.save_at, n)
@@ -134,11 +146,10 @@ class Lanes:
             self.saving += 1
             one["save"] = one["save_first"] = first = self.bank.hold_times(admission.save_at)
             one["save_end"] = first + len(admission.save_at)
-        records = np.repeat(one[None], n)
-        records["index"] = admission.first_index + np.arange(n)
+        plain(records)[:] = plain(one[None])
+        records["index"] = np.arange(admission.first_index, admission.first_index + n)
         if isinstance(solve, Adaptive):
             records["log"] = self.log.open(n)
-        return records
 
     def query(self) -> tuple[Tensor, Tensor]:
         """Where the network is asked in this tick.
@@ -176,8 +187,10 @@ class Lanes:
         gone, stay = clocks.ended(self.records)
         if not len(gone):
             return None
-        out = self.records[gone]
-        self.records = self.records[stay]
+        out = self.records.take(gone)
+        if len(stay):
+            clocks.close_gaps(plain(self.records), stay)
+        self.records = self._room[: len(stay)]
         x = self.states.take(gone, stay).reshape(-1, *self.event_shape)
         attempts, steps = self.log.close(out)
         grid_steps = np.where(out["log"] >= 0, 0, out["step"] - out["first"] - 1)

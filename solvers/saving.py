@@ -32,7 +32,7 @@ def save_passed(lanes: Lanes, index: Index, after: Tensor, *, dense: bool) -> No
     """
     records, times = lanes.records, lanes.bank.times
     while True:
-        chosen = records[index]
+        chosen = records.take(index)
         place = chosen["save"]
         t = times[np.minimum(place, len(times) - 1)]
         passed = np.sign(chosen["h"]) * (t - chosen["t_next"]) <= 0
@@ -40,13 +40,13 @@ def save_passed(lanes: Lanes, index: Index, after: Tensor, *, dense: bool) -> No
         if not len(due):
             return
         x = _state_at(lanes, index[due], t[due], after[torch.from_numpy(due).to(after.device)], dense)
-        chosen = chosen[due]
+        chosen = chosen.take(due)
         lanes.saved.append(Saved(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x))
         records["save"][index[due]] += 1
 
 
 def _state_at(lanes: Lanes, index: Index, t: NDArray[np.float64], after: Tensor, dense: bool) -> Tensor:
-    states, bank, chosen = lanes.states, lanes.bank, lanes.records[index]
+    states, bank, chosen = lanes.states, lanes.bank, lanes.records.take(index)
     where = torch.from_numpy(index).to(after.device)
     before, begin = states.x[where], chosen["t"]
     at_begin, at_end = (torch.from_numpy(t == end)[:, None].to(after.device) for end in (begin, chosen["t_next"]))

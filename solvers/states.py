@@ -29,16 +29,21 @@ class Attempts:
     constant: Flags
 
 
+SMALLEST_ROOM = 64
+"""Lanes that there is room for at least, once there are any."""
+
+
 class States(ABC):
-    """x (n, D) and K (n, S, D) of n lanes; one row a lane.
+    """x (n, D) and K (n, S, D) of n lanes; one row a lane. Both are the front of larger tensors, so that lanes come and
+    go without new memory.
 
     Every operation works on each lane in an order fixed by the lane alone, so its last bit cannot depend on the others.
     """
 
     def __init__(self, width: int, slots: int, dtype: torch.dtype, device: torch.device | str) -> None:
-        self.x = torch.empty((0, width), dtype=dtype, device=device)
-        self.k = torch.empty((0, slots, width), dtype=dtype, device=device)
-        self._moved()
+        self._room_x = torch.empty((0, width), dtype=dtype, device=device)
+        self._room_k = torch.empty((0, slots, width), dtype=dtype, device=device)
+        self._hold(0)
 
     @abstractmethod
     def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
@@ -75,19 +80,36 @@ class States(ABC):
 
     def admit(self, starts: list[Tensor]) -> None:
         """Add lanes with states (m, D)."""
+        before, after = len(self.x), len(self.x) + sum(map(len, starts))
+        if after > len(self._room_x):
+            self._grow(max(2 * before, after, SMALLEST_ROOM))
+        fresh = slice(before, after)
         # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
-        new = torch.cat([start.to(self.x.device, self.x.dtype) for start in starts]) + 0.0
-        fresh = self.k.new_zeros((len(new), *self.k.shape[1:]))
-        self.x, self.k = torch.cat([self.x, new]), torch.cat([self.k, fresh])
-        self._moved()
+        torch.add(torch.cat([start.to(self.x.device, self.x.dtype) for start in starts]), 0.0, out=self._room_x[fresh])
+        self._room_k[fresh] = 0.0
+        self._hold(after)
 
     def take(self, gone: Index, stay: Index) -> Tensor:
         """Take lanes out and close the gaps; gives their states."""
-        out, left = (torch.from_numpy(index).to(self.x.device) for index in (gone, stay))
-        x = self.x.index_select(0, out)
-        self.x, self.k = self.x.index_select(0, left), self.k.index_select(0, left)
-        self._moved()
+        x = self.x.index_select(0, torch.from_numpy(gone).to(self.x.device))
+        if len(stay):
+            self._close_gaps(stay)
+        else:  # one crowded moment does not keep its memory for ever
+            self._room_x, self._room_k = (room.new_empty((0, *room.shape[1:])) for room in (self._room_x, self._room_k))
+        self._hold(len(stay))
         return x
 
-    def _moved(self) -> None:  # noqa: B027  (there is something to do for some only)
-        """Called when x and K are other tensors than before."""
+    def _grow(self, room: int) -> None:
+        """Make room for so many lanes; nothing has changed where there is too little memory."""
+        x, k = (old.new_empty((room, *old.shape[1:])) for old in (self._room_x, self._room_k))
+        x[: len(self.x)], k[: len(self.k)] = self.x, self.k
+        self._room_x, self._room_k = x, k
+
+    def _hold(self, lanes: int) -> None:
+        """Let x and K be the first so many rows of what there is room for."""
+        self.x, self.k = self._room_x[:lanes], self._room_k[:lanes]
+
+    def _close_gaps(self, stay: Index) -> None:
+        """Move lanes `stay`, ascending, to the front."""
+        left = torch.from_numpy(stay).to(self.x.device)
+        self.x[: len(stay)], self.k[: len(stay)] = self.x.index_select(0, left), self.k.index_select(0, left)
