@@ -8,6 +8,7 @@ sampler would use a varying number of words, and sample i would depend on those 
 
 import math
 import operator
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ SEED_LIMIT = 1 << 63
 
 _WORDS_PER_COUNTER = 4
 _WORDS_AT_ONCE = 1 << 20  # bounds the float64 temporaries at 8 MiB each
+_MASK = 2**64 - 1
 _BELOW_ONE = 1.0 - 2.0**-53
 _NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -52,24 +54,52 @@ def noise(
     Raises:
         NoiseError: an argument is outside these ranges.
     """
-    seed = _integer("seed", seed, SEED_LIMIT)
-    first_index = _integer("first_index", first_index, SEED_LIMIT)
-    num_samples = _integer("num_samples", num_samples, SEED_LIMIT)
+    return noise_of([(seed, first_index, num_samples)], event_shape, dtype)
+
+
+def noise_of(
+    blocks: Sequence[tuple[int, int, int]], event_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Make the noise of several (seed, first index, number of samples), one after the other, as `noise` does.
+
+    Raises:
+        NoiseError: as `noise` does.
+    """
     if dtype not in _NUMPY_DTYPES:
         raise NoiseError(f"dtype is {dtype}; noise is made in torch.float32 or torch.float64")
+    names = ("seed", "first_index", "num_samples")
+    checked = [[_integer(*named, SEED_LIMIT) for named in zip(names, block, strict=True)] for block in blocks]
     size = math.prod(event_shape)
     counters = -(-size // _WORDS_PER_COUNTER)
-    words = counters * _WORDS_PER_COUNTER
-    generator = np.random.Philox(key=seed)
-    generator.advance(first_index * counters)  # counts counters, not words
+    words, total = counters * _WORDS_PER_COUNTER, sum(count for _, _, count in checked)
 
-    out = np.empty((num_samples, size), dtype=_NUMPY_DTYPES[dtype])
-    rows_at_once = max(1, _WORDS_AT_ONCE // max(1, words))
-    for begin in range(0, num_samples, rows_at_once):
-        end = min(begin + rows_at_once, num_samples)
-        raw = generator.random_raw((end - begin) * words).reshape(end - begin, words)
-        out[begin:end] = ndtri(_uniform(raw[:, :size]))
-    return torch.from_numpy(out).reshape(num_samples, *event_shape)
+    out = np.empty((total, size), dtype=_NUMPY_DTYPES[dtype])
+    raw = np.empty((min(total, max(1, _WORDS_AT_ONCE // max(1, words))), words), dtype=np.uint64)
+    generator = np.random.Philox(key=0)
+    done = filled = 0
+    for seed, first, count in checked:
+        _seek(generator, seed, first * counters)
+        while count:
+            taken = min(count, len(raw) - filled)
+            raw[filled : filled + taken] = generator.random_raw(taken * words).reshape(taken, words)
+            filled, count = filled + taken, count - taken
+            if filled == len(raw) or done + filled == total:
+                out[done : done + filled] = ndtri(_uniform(raw[:filled, :size]))
+                done, filled = done + filled, 0
+    return torch.from_numpy(out).reshape(total, *event_shape)
+
+
+def _seek(generator: np.random.Philox, seed: int, counter: int) -> None:
+    """Set a generator to where `Philox(key=seed)` stands after `advance(counter)`; making a new one takes longer."""
+    low = counter & _MASK
+    generator.state = {
+        "bit_generator": "Philox",
+        "state": {"counter": np.array([low, counter >> 64, 0, 0], np.uint64), "key": np.array([seed, 0], np.uint64)},
+        "buffer": np.zeros(4, np.uint64),
+        "buffer_pos": 4,  # nothing left of the words of the last counter
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
 
 
 def _uniform(words: np.ndarray) -> np.ndarray:

@@ -54,16 +54,16 @@ class Histogram(Collector):
             old, total = self._series.get(labels, (0, 0.0))
             self._series[labels] = (counts + old, total + float(flat.sum()))
 
-    def one(self, value: float, *labels: str) -> None:
-        """Count one finite value; far cheaper than `add` for a single one."""
+    def one(self, value: float, *labels: str, times: int = 1) -> None:
+        """Count one finite value, once or more often; far cheaper than `add`."""
         place = bisect.bisect_left(self._list, value)
         with self._lock:
             series = self._series.get(labels)
             if series is not None:
-                series[0][place] += 1
-                self._series[labels] = (series[0], series[1] + value)
+                series[0][place] += times
+                self._series[labels] = (series[0], series[1] + times * value)
                 return
-        self.add(value, *labels)
+        self.add([value] * times, *labels)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yield the family with all series, as Prometheus wants it: cumulative buckets and a sum."""

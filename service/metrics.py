@@ -84,11 +84,11 @@ class Metrics:
         self.steps.labels(solver, "accepted").inc(int(taken.sum()))
         self.steps.labels(solver, "rejected").inc(int((~taken).sum()))
 
-    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int) -> None:
-        """Count one network call: its rows, the requests they belong to, and their distinct solvers."""
-        self.batch_rows.one(rows, model, operation)
-        self.batch_requests.one(requests, model, operation)
-        self.batch_solvers.one(solvers, model, operation)
+    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int, calls: int = 1) -> None:
+        """Count network calls that are alike: their rows, the requests they belong to, and their distinct solvers."""
+        self.batch_rows.one(rows, model, operation, times=calls)
+        self.batch_requests.one(requests, model, operation, times=calls)
+        self.batch_solvers.one(solvers, model, operation, times=calls)
 
     def model_is_loaded(self, name: str, version: int, loaded: bool) -> None:
         """Show a version as served, or no longer show it: versions come and go, and their series with them."""

@@ -34,10 +34,10 @@ SMALLEST_ROOM = 64
 
 
 class States(ABC):
-    """x (n, D) and K (n, S, D) of n lanes; one row a lane. Both are the front of larger tensors, so that lanes come and
-    go without new memory.
+    """x (n, D) and K (n, S, D) of n lanes; one row a lane.
 
-    Every operation works on each lane in an order fixed by the lane alone, so its last bit cannot depend on the others.
+    Both are the front of larger tensors, so that lanes come and go without new memory. Every operation works on each
+    lane in an order fixed by the lane alone, so its last bit cannot depend on the others.
     """
 
     def __init__(self, width: int, slots: int, dtype: torch.dtype, device: torch.device | str) -> None:

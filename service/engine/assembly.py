@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,6 +24,26 @@ _LARGE = 100_000
 """Attempts to sort, or numbers of noise to make, from which on a result is put together beside the engine's thread."""
 
 
+@dataclass
+class _Held:
+    """What is known of n samples: states (n, *event) on the CPU, times, calls, status codes, steps of a plan (n,)."""
+
+    x: torch.Tensor
+    t: NDArray[np.float64]
+    nfe: NDArray[np.int64]
+    code: NDArray[np.int64]
+    grid_steps: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, n: int, start: float, event_shape: tuple[int, ...], dtype: torch.dtype) -> _Held:
+        nfe, code, grid_steps = np.zeros((3, n), dtype=np.int64)
+        return cls(torch.empty((n, *event_shape), dtype=dtype), np.full(n, start), nfe, code, grid_steps)
+
+    @classmethod
+    def of(cls, done: Finished, part: slice) -> _Held:
+        return cls(done.x[part], done.t[part], done.nfe[part], done.status[part], done.grid_steps[part])
+
+
 class Assembly:
     """The result of one job in the making.
 
@@ -30,36 +51,48 @@ class Assembly:
     """
 
     def __init__(self, job: Job, event_shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        n = job.num_samples
         self.job = job
         self.submitted = time.perf_counter()
         self.started: float | None = None
         self.network_s = 0.0
-        self.x = torch.empty((n, *event_shape), dtype=dtype)
-        self.saved = None
-        if job.save_at is not None:
-            self.saved = torch.full((n, len(job.save_at), *event_shape), float("nan"), dtype=dtype)
-        self.t = np.full(n, job.solve.t_span[0])
-        self.nfe, self.code = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+        self.saved: torch.Tensor | None = None
         self.done = self.steps = 0  # samples that ended, and their attempts under error control
         self.reported_s, self.share = 0.0, 0.0  # of progress: when, and how much
+        self._event_shape, self._dtype = event_shape, dtype
         self._places = np.zeros(0 if job.save_at is None else len(job.save_at), dtype=np.int64)
+        if len(self._places):
+            self.saved = torch.full((job.num_samples, len(self._places), *event_shape), float("nan"), dtype=dtype)
         self._unstarted: tuple[int, Status] | None = None
-        self._grid_steps = np.zeros(n, dtype=np.int64)
+        self._known: _Held | None = None
         self._samples: list[NDArray[np.int64]] = []
         self._steps: list[NDArray[np.float64]] = []
 
+    @property
+    def _held(self) -> _Held:
+        if self._known is None:
+            job = self.job
+            self._known = _Held.empty(job.num_samples, job.solve.t_span[0], self._event_shape, self._dtype)
+        return self._known
+
     def take(self, finished: Finished, part: slice, steps: slice) -> None:
-        """Take the lanes `part` of those that ended; their attempts are `steps`."""
-        index = finished.index[part]
-        self.done += len(index)
-        self.x[torch.from_numpy(index)] = finished.x[part].cpu()
-        self.t[index], self.nfe[index] = finished.t[part], finished.nfe[part]
-        self.code[index], self._grid_steps[index] = finished.status[part], finished.grid_steps[part]
-        self.steps += steps.stop - steps.start
-        if steps.stop > steps.start:
-            self._samples.append(np.repeat(index, finished.attempts[part]))
-            self._steps.append(finished.steps[steps])
+        """Take the lanes `part` of those that ended, on the CPU; their attempts are `steps`."""
+        index, count, logged = finished.index[part], part.stop - part.start, steps.stop - steps.start
+        self.steps += logged
+        if count == self.job.num_samples:
+            # All at once, as small jobs end: in the order of the samples, and complete, so nothing needs copying.
+            self._known = _Held.of(finished, part)
+            if logged:
+                self._samples.append(np.repeat(index, finished.attempts[part]))
+                self._steps.append(finished.steps[steps])
+        else:
+            held = self._held
+            held.x[torch.from_numpy(index)] = finished.x[part]
+            held.t[index], held.nfe[index] = finished.t[part], finished.nfe[part]
+            held.code[index], held.grid_steps[index] = finished.status[part], finished.grid_steps[part]
+            if logged:  # copies, as the other jobs' lanes shall not be kept in memory by this one's
+                self._samples.append(np.repeat(index, finished.attempts[part]))
+                self._steps.append(finished.steps[steps].copy())
+        self.done += count
 
     def keep(self, saved: Saved, chosen: NDArray[np.bool_]) -> None:
         """Take saved states."""
@@ -67,28 +100,29 @@ class Assembly:
         mask = torch.from_numpy(chosen)
         self._places += np.bincount(saved.place[chosen], minlength=len(self._places))
         where = (torch.from_numpy(saved.index[chosen]), torch.from_numpy(saved.place[chosen]))
-        self.saved[where] = saved.x.cpu()[mask].reshape(-1, *self.x.shape[1:])
+        self.saved[where] = saved.x.cpu()[mask].reshape(-1, *self._event_shape)
 
     def unstarted(self, first: int, status: Status) -> None:
         """Samples from `first` on never ran: they stay where they start."""
         self._unstarted = (first, status)
-        self.code[first:] = CODES[status]
+        self._held.code[first:] = CODES[status]
 
     @property
     def large(self) -> bool:
         """Whether the result takes long enough to put together that the engine should not wait for it."""
-        waiting = 0 if self._unstarted is None else (len(self.t) - self._unstarted[0]) * self.x[0].numel()
-        return self.steps + waiting > _LARGE
+        waiting = 0 if self._unstarted is None else self.job.num_samples - self._unstarted[0]
+        return self.steps + waiting * math.prod(self._event_shape) > _LARGE
 
     def mean_nfe(self) -> float | None:
         """Mean calls of the samples that came to the end; None where none did."""
-        there = self.code == CODES[Status.SUCCESS]
-        return float(self.nfe[there].mean()) if there.any() else None
+        held = self._held
+        there = held.code == CODES[Status.SUCCESS]
+        return float(held.nfe[there].mean()) if there.any() else None
 
     def progress(self, reached: tuple[int, float, float], waiting: bool) -> Progress:
         """What to report, given what `Arena.reached` says of the lanes, and whether samples are no lanes yet."""
         nfe, t, share = reached
-        n, (begin, end) = len(self.t), self.job.solve.t_span
+        n, (begin, end) = self.job.num_samples, self.job.solve.t_span
         if waiting:
             t = begin
         elif math.isnan(t):
@@ -96,7 +130,7 @@ class Assembly:
         self.share = max(self.share, (self.done + share) / n)
         lacking = np.flatnonzero(self._places < n)
         complete = int(lacking[0]) if len(lacking) else len(self._places)
-        most = max(nfe, int(self.nfe.max()) if self.done else 0)
+        most = max(nfe, int(self._held.nfe.max()) if self.done else 0)
         return Progress(most, t, self.share, self.done, self.started is None, self.saved, complete)
 
     def result(self, network_s: float, start_of: Callable[[Job, int, int], torch.Tensor]) -> JobResult:
@@ -108,29 +142,31 @@ class Assembly:
         """
         now = time.perf_counter()
         started = now if self.started is None else self.started
+        held = self._held
         if self._unstarted is not None:
             first = self._unstarted[0]
-            self.x[first:] = start_of(self.job, first, len(self.t) - first)
+            held.x[first:] = start_of(self.job, first, self.job.num_samples - first)
         return JobResult(
-            x=self.x,
+            x=held.x,
             saved=self.saved,
-            t=self.t,
-            nfe=self.nfe,
-            status=_NAMES[self.code],
-            trace=self._trace(),
-            rows=int(self.nfe.sum()) * network_rows(self.job.guidance),
+            t=held.t,
+            nfe=held.nfe,
+            status=_NAMES[held.code],
+            trace=self._trace(held),
+            rows=int(held.nfe.sum()) * network_rows(self.job.guidance),
             queue_s=started - self.submitted,
             solve_s=now - started,
             network_s=0.0 if self.started is None else network_s - self.network_s,
         )
 
-    def _trace(self) -> Trace:
+    def _trace(self, held: _Held) -> Trace:
         if isinstance(self.job.solve, Plan):
             if self.job.trace != "full":
                 return Trace.empty()
-            return Trace.of_grid(
-                self.job.solve.times, np.arange(len(self.t)), self._grid_steps, self.code == CODES[Status.NON_FINITE]
-            )
+            samples, broken = np.arange(self.job.num_samples), held.code == CODES[Status.NON_FINITE]
+            return Trace.of_grid(self.job.solve.times, samples, held.grid_steps, broken)
+        if len(self._samples) == 1:
+            return Trace.build(self._samples[0], self._steps[0])
         if not self._samples:
             return Trace.empty()
         sample = np.concatenate(self._samples)

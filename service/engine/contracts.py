@@ -30,8 +30,8 @@ class EngineSettings(Protocol):
 class Observer(Protocol):
     """Who is told what each network call carried."""
 
-    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int) -> None:
-        """One network call."""
+    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int, calls: int) -> None:
+        """So many network calls, all with the same rows."""
         ...
 
     def cancelled(self, nfe: int) -> None:

@@ -21,13 +21,14 @@ class Desk:
 
     Attributes:
         where: model and number of each job. Threads that submit add to it; the engine's thread takes out.
+        next_deadline: the soonest of all, a time of `time.monotonic`.
     """
 
     def __init__(self, observer: Observer | None) -> None:
         self.where: dict[Future[JobResult], tuple[Model, int]] = {}
         self._observer = observer
         self._deadlines: dict[int, tuple[float, Model]] = {}
-        self._next_deadline = float("inf")
+        self.next_deadline = float("inf")
         self._beside = ThreadPoolExecutor(1, "pathline-results")
 
     def close(self, reason: Exception) -> None:
@@ -39,14 +40,11 @@ class Desk:
     def due(self, number: int, deadline: float, model: Model) -> None:
         """A job has a deadline, a time of `time.monotonic`."""
         self._deadlines[number] = (deadline, model)
-        self._next_deadline = min(self._next_deadline, deadline)
+        self.next_deadline = min(self.next_deadline, deadline)
 
     def deliver(self, model: Model, finished: Finished | None) -> None:
         """Give what has ended, and what was saved, to the jobs it belongs to."""
-        for saved in model.arena.take_saved():
-            for number in np.unique(saved.owner):
-                if int(number) in model.jobs:
-                    model.jobs[int(number)].assembly.keep(saved, saved.owner == number)
+        self.keep_saved(model)
         if finished is None:
             return
         # Lanes that were admitted together stand together, so their share is a slice.
@@ -61,6 +59,13 @@ class Desk:
             assembly.take(finished, slice(first, last), slice(int(attempts[first]), int(attempts[last])))
             if model.schedulers[assembly.job.priority].ended(number, int(last - first)):
                 self._complete(model, number)
+
+    def keep_saved(self, model: Model) -> None:
+        """Give states at save times to the jobs that asked for them."""
+        for saved in model.arena.take_saved():
+            for number in np.unique(saved.owner):
+                if int(number) in model.jobs:
+                    model.jobs[int(number)].assembly.keep(saved, saved.owner == number)
 
     def _complete(self, model: Model, number: int) -> None:
         assembly = model.jobs[number].assembly
@@ -82,11 +87,11 @@ class Desk:
     def expire(self) -> None:
         """End the jobs whose deadline has passed."""
         now = time.monotonic()
-        if now < self._next_deadline:
+        if now < self.next_deadline:
             return
         for number in [number for number, (deadline, _) in self._deadlines.items() if deadline <= now]:
             self._end_late(number, self._deadlines[number][1])
-        self._next_deadline = min((deadline for deadline, _ in self._deadlines.values()), default=float("inf"))
+        self.next_deadline = min((deadline for deadline, _ in self._deadlines.values()), default=float("inf"))
 
     def _end_late(self, number: int, model: Model) -> None:
         running = model.jobs[number]

@@ -7,12 +7,11 @@ Each turn ticks the model that has used the least time, so that models share the
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -29,6 +28,9 @@ _log = logging.getLogger("pathline")
 
 _REPRICE_EVERY = 32
 """Ticks after which the cost of jobs under error control is estimated anew from how far they have come."""
+
+_LONGEST_RUN_S = 0.01
+"""Ticks may follow each other for so long without a look at anything but commands and deadlines."""
 
 STOPPED = "the engine has stopped; restart the service"
 
@@ -108,9 +110,10 @@ class Loop:
         groups = self._groups(model)
         if groups:
             counts = [len(model.arena.lanes[group]) for group in groups]
-            self._tick(model, groups)
+            undisturbed = len(busy) == 1 and sum(counts) == len(model.arena)
+            ticks = self._tick(model, groups, _LONGEST_RUN_S if undisturbed else 0.0)
             took, cost = time.perf_counter() - begin, self._tools.seconds() - cost
-            model.arena.pace.learn(sum(counts), cost, took, time.monotonic())
+            model.arena.pace.learn(sum(counts), cost, took, time.monotonic(), ticks)
             self._account(model, groups, counts, took, alone=len(busy) == 1)
         if model.retired:
             self._drop_retired()
@@ -179,35 +182,46 @@ class Loop:
         groups = [Priority.INTERACTIVE] if interactive else []
         return [*groups, Priority.BULK] if model.turns.bulk(interactive, bulk) else groups
 
-    def _tick(self, model: Model, groups: Sequence[Priority]) -> None:
-        arena = model.arena
-        if self._observer is not None:
-            rows = sum(len(arena.lanes[group]) for group in groups)
-            requests, solvers = model.solvers.total(), sum(count > 0 for count in model.solvers.values())
-            self._observer.batch(model.name, arena.operation, rows, requests, solvers)
-        with self._failing_alone(model, *groups):
-            finished, failed = arena.tick(groups)
-            for group in groups:
-                model.schedulers[group].tick += 1
+    def _tick(self, model: Model, groups: Sequence[Priority], longest_s: float) -> int:
+        """Tick at least once, and for up to `longest_s` more while nothing happens that others must see.
+
+        Returns:
+            How many ticks.
+        """
+        arena, ticks = model.arena, 0
+        requests, solvers = model.solvers.total(), sum(count > 0 for count in model.solvers.values())
+        rows = sum(len(arena.lanes[group]) for group in groups)
+        until = min(time.monotonic() + longest_s, self.desk.next_deadline)
+        try:
+            while True:
+                finished, failed = arena.tick(groups)
+                ticks += 1
+                if finished or failed or self._commands or time.monotonic() >= until:
+                    break
             for number, said in failed.items():
                 self.desk.settle(self.desk.forget(model, number), EngineFailed(said))
             for each in finished:
                 self.desk.deliver(model, each)
+        except Exception as error:
+            said = arena.said(error)
+            _log.exception("the lanes of model %s failed; their requests are told", model.name)
+        else:
+            said = None
+        if said is not None:
+            self._fail(model, groups, said)
+        if self._observer is not None and ticks:
+            self._observer.batch(model.name, arena.operation, rows, requests, solvers, ticks)
+        for group in groups:
+            model.schedulers[group].tick += ticks
         self._after(model, groups)
+        return max(1, ticks)
 
-    @contextlib.contextmanager
-    def _failing_alone(self, model: Model, *groups: Priority) -> Iterator[None]:
+    def _fail(self, model: Model, groups: Sequence[Priority], said: str) -> None:
         """An error outside the network call (memory for the lanes, most likely) costs the jobs of these lanes only.
 
         Nobody can tell which of them caused it, and the state of their lanes is no longer known, so all of them fail;
         the lanes are made anew, and those that wait, other priorities and other models go on.
         """
-        try:
-            yield
-            return
-        except Exception as error:
-            said = model.arena.said(error)
-            _log.exception("the lanes of model %s failed; their requests are told", model.name)
         for group in groups:
             model.arena.renew(group)
         for number, running in list(model.jobs.items()):
@@ -218,9 +232,13 @@ class Loop:
         """Estimate costs anew now and then, and tell those who want to know how far their job is."""
         for group in groups:
             scheduler = model.schedulers[group]
-            if scheduler.tick % _REPRICE_EVERY == 0:
+            if scheduler.tick >= model.reprice_at[group]:
+                model.reprice_at[group] = scheduler.tick + _REPRICE_EVERY
                 for number, calls in model.arena.expected_calls(group).items():
                     scheduler.reprice(number, calls)
+        if not model.watched:
+            return
+        self.desk.keep_saved(model)
         for number in list(model.watched):
             running = model.jobs[number]
             if running.job.priority in groups:

@@ -49,6 +49,7 @@ class Model:
         used_s: time used, for fairness among models.
         solvers: how many jobs that have begun use each solver.
         watched: jobs whose progress is reported.
+        reprice_at: the tick of each scheduler from which on costs are estimated anew.
         retired: to be dropped once its jobs are done.
         beside: of the model for samples: those of other operations of the same version. Replaced, never changed.
     """
@@ -63,6 +64,7 @@ class Model:
         self.used_s = 0.0
         self.solvers: Counter[str] = Counter()
         self.watched: set[int] = set()
+        self.reprice_at = dict.fromkeys(Priority, 0)
         self.retired = False
         self.beside: dict[Operation, Model] = {}
         self._means: OrderedDict[tuple[str, ...], float] = OrderedDict()  # running mean of calls

@@ -41,20 +41,24 @@ class _Size:
         rows: running mean.
         measured: cost of the network alone, measured at load; None where nobody did.
         newest: cost of the newest ticks in seconds.
-        learned: their mean without outliers; None until there are enough.
     """
 
     rows: float
     measured: float | None = None
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))
-    learned: float | None = None
 
     def learn(self, rows: int, cost: float) -> None:
         self.rows += 0.1 * (rows - self.rows)
         self.newest.append(cost)
-        if len(self.newest) >= _ENOUGH:
-            median = sorted(self.newest)[len(self.newest) // 2]
-            self.learned = sum(min(each, _WORST * median) for each in self.newest) / len(self.newest)
+
+    @property
+    def learned(self) -> float | None:
+        """Their mean without outliers; None until there are enough."""
+        newest = sorted(self.newest.copy())  # the engine's thread goes on adding
+        if len(newest) < _ENOUGH:
+            return None
+        median = newest[len(newest) // 2]
+        return sum(min(each, _WORST * median) for each in newest) / len(newest)
 
 
 class Pace:
@@ -73,19 +77,20 @@ class Pace:
         """The network alone was measured before any tick."""
         self._sizes[rows.bit_length()] = _Size(float(rows), cost)
 
-    def learn(self, rows: int, cost: float, lasted: float, now: float) -> None:
-        """Take in one tick.
+    def learn(self, rows: int, cost: float, lasted: float, now: float, ticks: int = 1) -> None:
+        """Take in some ticks of the same lanes.
 
         Args:
-            rows: of its network call.
-            cost: its CPU time in seconds; the same as `lasted` where the work is done elsewhere.
-            lasted: seconds from its beginning to its end.
-            now: its end, in seconds of a clock that never goes back.
+            rows: of each network call.
+            cost: their CPU time in seconds; the same as `lasted` where the work is done elsewhere.
+            lasted: seconds from their beginning to their end.
+            now: their end, in seconds of a clock that never goes back.
+            ticks: how many they are.
         """
         key = rows.bit_length()
         if key not in self._sizes:
             self._sizes = {**self._sizes, key: _Size(float(rows))}  # replaced: other threads read it meanwhile
-        self._sizes[key].learn(rows, cost)
+        self._sizes[key].learn(rows, cost / ticks)
         if now - self._last > _STALE_S:
             self._lasted = self._cost = _PRIOR_S
         self._last = now
@@ -111,8 +116,8 @@ class Pace:
         known: list[tuple[float, float]] = []
         ceiling = float("inf")  # no tick costs more than a larger one
         for size in reversed(sizes):
-            if size.learned is not None:
-                ceiling = min(ceiling, size.learned)
+            if (learned := size.learned) is not None:
+                ceiling = min(ceiling, learned)
                 known.append((size.rows, ceiling))
             elif size.measured is not None:
                 known.append((size.rows, min(ceiling, size.measured)))

@@ -14,7 +14,7 @@ from torch import Tensor
 from models.checkpoint import Checkpoint
 from models.condition import LabelCondition, VectorCondition
 from models.guidance import Guided
-from models.noise import noise
+from models.noise import noise, noise_of
 from models.velocity import RowStable
 from service.engine.conditions import Conditions
 from service.engine.device import Device
@@ -129,13 +129,22 @@ class Arena:
             for owner, _, _, job in granted:
                 if self._constants is not None and owner not in self._constants and job.constants is not None:
                     self._constants.add(owner, job.constants)
-            self.lanes[group].admit(
-                [
-                    Admission(job.solve, self.device.send(self.start_of(job, first, count)), owner, first, job.save_at)
-                    for owner, first, count, job in granted
-                ]
-            )
-            return self._fetched(self.lanes[group].collect())
+            self.lanes[group].admit(self._admissions(granted))
+            finished = self.lanes[group].collect()
+            return None if finished is None else self._fetched(finished)
+
+    def _admissions(self, granted: Sequence[tuple[int, int, int, Job]]) -> list[Admission]:
+        """Starting states on the device: given ones, or noise, which is made for all jobs at once."""
+        made = [(job.seed, job.first_index + first, count) for _, first, count, job in granted if job.x0 is None]
+        drawn = self.device.send(noise_of(made, self.event_shape, self.dtype))
+        admissions, used = [], 0
+        for owner, first, count, job in granted:
+            if job.x0 is None:
+                start, used = drawn[used : used + count], used + count
+            else:
+                start = self.device.send(job.x0[first : first + count])
+            admissions.append(Admission(job.solve, start, owner, first, job.save_at))
+        return admissions
 
     def tick(self, groups: Sequence[str] = ("",)) -> tuple[list[Finished], dict[int, str]]:
         """One network call for all lanes of some groups, none of which is empty.
@@ -147,26 +156,27 @@ class Arena:
         chosen = [self.lanes[group] for group in groups]
         failed: dict[int, str] = {}
         with torch.inference_mode(), self.device.scope():
-            queries = [lanes.query() for lanes in chosen]
-            x, t = queries[0] if len(queries) == 1 else (torch.cat(parts) for parts in zip(*queries, strict=True))
+            if len(chosen) == 1:
+                x, t = chosen[0].query()
+            else:
+                x, t = (torch.cat(parts) for parts in zip(*(lanes.query() for lanes in chosen), strict=True))
             begin = time.perf_counter()
             x = self._completed(x, chosen)
-            given = self._given(chosen)
-            v = self._evaluate((x, t, *given), chosen, failed)
+            v = self._evaluate((x, t, *self._given(chosen)), chosen, failed)
             if self._constants is not None:
                 v = v[:, : self.event_shape[0]].contiguous()
             self.network_s += time.perf_counter() - begin
             self.rows += len(x)
-            ended: list[Finished] = []
-            for lanes, part in zip(chosen, v.split([len(lanes) for lanes in chosen]), strict=True):
-                for owner in failed:
-                    lanes.stop(owner, Status.CANCELLED)
-                finished = lanes.absorb(part)
-                if failed and finished is None:
-                    finished = lanes.collect()
-                if finished is not None:
-                    ended.append(replace(finished, x=self.device.fetch(finished.x)))
-            return ended, failed
+            parts = (v,) if len(chosen) == 1 else v.split([len(lanes) for lanes in chosen])
+            ended = [self._absorbed(*each, failed) for each in zip(chosen, parts, strict=True)]
+            return [self._fetched(finished) for finished in ended if finished is not None], failed
+
+    @staticmethod
+    def _absorbed(lanes: Lanes, v: Tensor, failed: dict[int, str]) -> Finished | None:
+        for owner in failed:
+            lanes.stop(owner, Status.CANCELLED)
+        finished = lanes.absorb(v)
+        return lanes.collect() if failed and finished is None else finished
 
     def forget(self, owner: int) -> None:
         """Let go of what is kept for a job whose lanes are gone."""
@@ -237,7 +247,8 @@ class Arena:
         """End an owner's lanes now and take them out."""
         self.lanes[group].stop(owner, status)
         with torch.inference_mode(), self.device.scope():
-            return self._fetched(self.lanes[group].collect())
+            finished = self.lanes[group].collect()
+            return None if finished is None else self._fetched(finished)
 
     def renew(self, group: str) -> None:
         """Drop all lanes of a group whose state can no longer be trusted."""
@@ -246,7 +257,7 @@ class Arena:
 
     def take_saved(self) -> list[Saved]:
         """States saved since the last call."""
-        saved = [saved for lanes in self.lanes.values() for saved in lanes.take_saved()]
+        saved = [saved for lanes in self.lanes.values() if lanes.saved for saved in lanes.take_saved()]
         return [replace(each, x=self.device.fetch(each.x)) for each in saved]
 
     def reached(self, owner: int, group: str) -> tuple[int, float, float]:
@@ -258,7 +269,7 @@ class Arena:
         mine = lanes.records["owner"] == owner
         if not mine.any():
             return 0, float("nan"), 0.0
-        share, records = lanes.shares()[mine], lanes.records[mine]
+        share, records = lanes.shares()[mine], lanes.records.compress(mine)
         return int(records["nfe"].max()), float(records["t"][share.argmin()]), float(share.sum())
 
     def expected_calls(self, group: str) -> dict[int, float]:
@@ -266,14 +277,15 @@ class Arena:
         lanes = self.lanes[group]
         share = lanes.shares()
         told = (lanes.records["log"] >= 0) & (share > _EARLY)
-        records = lanes.records[told]
+        records = lanes.records.compress(told)
         owners, member = np.unique(records["owner"], return_inverse=True)
         calls = np.minimum(records["nfe"] / share[told], records["max_nfe"])
         means = np.bincount(member, weights=calls) / np.bincount(member)
         return dict(zip(owners.tolist(), means.tolist(), strict=True))
 
-    def _fetched(self, finished: Finished | None) -> Finished | None:
-        return None if finished is None else replace(finished, x=self.device.fetch(finished.x))
+    def _fetched(self, finished: Finished) -> Finished:
+        x = self.device.fetch(finished.x)
+        return finished if x is finished.x else replace(finished, x=x)
 
 
 def _whose(chosen: Sequence[Lanes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -33,8 +33,8 @@ class Observed:
     batches: list[tuple[str, int, int, int]]
     cancelled_nfe: int = 0
 
-    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int) -> None:
-        self.batches.append((model, rows, requests, solvers))
+    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int, calls: int) -> None:
+        self.batches += [(model, rows, requests, solvers)] * calls
 
     def cancelled(self, nfe: int) -> None:
         self.cancelled_nfe += nfe
