@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,6 +30,15 @@ class VelocityField(Protocol):
         ...
 
 
+@runtime_checkable
+class HasBare(Protocol):
+    """A field that can give itself in a form that costs less a call, with the same bits."""
+
+    def bare(self) -> VelocityField:
+        """The field as it is now; later changes of its parameters in place still show."""
+        ...
+
+
 def refuse_condition(condition: Tensor | None) -> None:
     """Raise a VelocityError if an unconditional field is given a condition."""
     if condition is not None:
@@ -44,7 +53,7 @@ class RowStable:
     with: make this with as many as will be used, in the thread that will call it.
 
     Attributes:
-        velocity: the field that is called.
+        velocity: the field that is called, bare where it has such a form.
         event_shape: shape of one state.
         dtype: type of states and velocities.
         condition: what the field is conditioned on, or None.
@@ -75,7 +84,7 @@ class RowStable:
         Raises:
             VelocityError: the field answers with a wrong shape or type.
         """
-        self.velocity = velocity
+        self.velocity = velocity = velocity.bare() if isinstance(velocity, HasBare) else velocity
         self.event_shape = tuple(event_shape)
         self.dtype = dtype
         self.condition = condition

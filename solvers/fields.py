@@ -48,4 +48,4 @@ LANE = np.dtype(
 
 def plain(records: NDArray[Any]) -> NDArray[np.int64]:
     """Records (n,) as the words (n, 32) they consist of: NumPy copies those at once, but records field by field."""
-    return records.view(np.int64).reshape(len(records), len(LANE))
+    return records.view(np.int64).reshape(len(records), LANE.itemsize // 8)

@@ -7,7 +7,7 @@ import torch
 from scipy.special import ndtri
 from scipy.stats import kstest
 
-from models.noise import NoiseError, _uniform, noise
+from models.noise import NoiseError, _uniform, noise, noise_of
 
 MASK = (1 << 64) - 1
 
@@ -92,3 +92,18 @@ def test_no_samples_and_scalar_events() -> None:
 def test_bad_arguments_are_named(arguments: tuple, named: str) -> None:
     with pytest.raises(NoiseError, match=named):
         noise(*arguments)
+
+
+def test_noise_of_several_seeds_at_once_is_that_of_each() -> None:
+    blocks = [(5, 0, 3), (2**63 - 1, 2**63 - 1, 2), (0, 7, 0), (5, 3, 40_000), (9, 1, 1)]
+    for shape in ((3,), (1,), (4, 5)):
+        together = noise_of(blocks, shape)
+        assert torch.equal(together, torch.cat([noise(*block, shape) for block in blocks]))
+
+
+def test_seeking_is_advancing() -> None:
+    for seed, first in ((0, 0), (7, 3), (2**63 - 1, 2**63 - 1), (3, 2**40)):
+        generator = np.random.Philox(key=seed)
+        generator.advance(first * 2)  # five numbers take two counters of four words
+        raw = generator.random_raw(8)[:5]
+        assert torch.equal(noise(seed, first, 1, (5,), torch.float64)[0], torch.from_numpy(ndtri(_uniform(raw))))

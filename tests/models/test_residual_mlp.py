@@ -2,6 +2,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from models.condition import LabelCondition
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig, TimeEmbedding
 from models.velocity import VelocityError
 
@@ -38,6 +39,20 @@ def test_forward_is_the_formula_of_the_docstring() -> None:
         h = h + linear(inner * torch.sigmoid(inner), f"{block}.linear2")
     expected = linear(norm(h, "norm"), "output")
     torch.testing.assert_close(net(x, t), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("condition", [None, LabelCondition(classes=3)])
+def test_the_bare_form_gives_the_same_bits_and_follows_the_parameters(condition: LabelCondition | None) -> None:
+    torch.manual_seed(0)
+    net = ResidualMLP(ResidualMLPConfig(dim=3, hidden=8, blocks=2, time_width=8, condition=condition))
+    x, t = torch.randn(5, 3), torch.rand(5)
+    given = None if condition is None else torch.tensor([0, 1, 2, 3, 0])
+    bare = net.bare()
+    for _ in range(2):
+        assert torch.equal(bare(x, t, given), net(x, t, given))
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.add_(0.5)
 
 
 def test_frequencies_are_geometric_from_one_to_the_highest() -> None:
