@@ -23,6 +23,13 @@ $(VENV)/.dev: $(VENV)/.serve
 	@$(PIP) -e '.[training,benchmarks,dev]'
 	@touch $@
 
+# kserve has an environment of its own, because its pins (protobuf < 7, python-dateutil < 3) contradict ours: 450 MB.
+$(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.serve
+	@echo "setup: kserve, for its client and its model of a manifest"
+	@$(PYTHON) -m venv $(VENV)/kserve
+	@$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_kserve/requirements.txt
+	@touch $@
+
 setup: $(VENV)/.serve ## make .venv and install everything needed to serve and train
 
 models: setup ## train or write what the default model repository lacks
@@ -41,7 +48,7 @@ test: $(VENV)/.dev ## all tests that need only Python
 	@echo "test: everything but what needs Debian packages"
 	@$(BIN)/python -m pytest -m "not system"
 
-test-system: $(VENV)/.dev ## tests that need Debian's chromium and prometheus (installs them; needs root)
+test-system: $(VENV)/.dev $(VENV)/kserve/.done ## tests that need Debian's chromium and prometheus, kserve or TorchCFM (installs them; needs root)
 	@sh tests/system/install.sh
 	@$(BIN)/python -m pytest -m system
 

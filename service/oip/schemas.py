@@ -53,6 +53,7 @@ class InferRequest(BaseModel):
     )
 
     id: str | None = Field(default=None, max_length=1000, description="echoed in the answer")
+    model_name: str | None = Field(default=None, description="the name in the address; KServe's client repeats it here")
     parameters: Parameters = Field(default_factory=dict, description="scalar members of a sample request")
     inputs: list[InputTensor] = Field(default_factory=list, description="x0, condition, grid, save_at, t_span")
     outputs: list[OutputWish] = Field(default_factory=list, description="all there are where left out")

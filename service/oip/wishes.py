@@ -29,6 +29,8 @@ def to_wish(name: str, version: int | None, request: InferRequest, tensors: dict
     Raises:
         ProblemError: a parameter or input is unknown, not scalar, or not what a sample request allows.
     """
+    if request.model_name not in (None, name):
+        raise invalid("model_name", f"model_name is {request.model_name!r}; it must be that of the address, {name!r}")
     content = _scalars(request.parameters)
     for key, array in tensors.items():
         if key not in INPUTS:

@@ -73,6 +73,10 @@ async def test_every_parameter_arrives(running: Any) -> None:
         assert getattr(job, name) == getattr(job_v1, name)
 
 
+async def test_the_name_may_stand_in_the_body_too(running: Any) -> None:
+    assert (await infer(running, parameters=FIXED, model_name="moons")).status_code == 200
+
+
 async def test_grid_by_name_with_its_parameter(running: Any) -> None:
     await infer(running, parameters={"solver": "euler", "steps": 4, "grid": "shift", "grid.value": 3.0})
     await running.post(solver="euler", steps=4, grid={"name": "shift", "value": 3.0})
@@ -133,6 +137,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "grid as a list": ({"parameters": {"grid": [0, 1]}}, "send grid as an input tensor"),
     "text for a number": ({"parameters": {"steps": "3"}}, 'steps = "3" is not allowed'),
     "model as a parameter": ({"parameters": {"model": "x"}}, "it stands in the address"),
+    "another model": ({"model_name": "digits"}, "it must be that of the address, 'moons'"),
     "contradiction": ({"parameters": {"solver": "rk4", "steps": 3, "rtol": 1e-3}}, "rtol"),
     "grid without its name": ({"parameters": {"grid.value": 3.0}}, "needs the name of the grid"),
     "binary_data_output": ({"parameters": {"binary_data_output": 1}}, "must be true or false"),
