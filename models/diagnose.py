@@ -55,6 +55,42 @@ class Spectrum:
     condition: Array
     status: tuple[Status, ...]
 
+    @property
+    def stiffness(self) -> Array:
+        """See the function of that name."""
+        return stiffness(self.real)
+
+    @property
+    def stiffness_ratio(self) -> Array:
+        """See the function of that name."""
+        return stiffness_ratio(self.real)
+
+
+def stiffness(real: Array) -> Array:
+    """How fast the fastest direction contracts, as a rate by t: the most negative real part without its sign, or 0.
+
+    A method with real stability limit L (see `solvers.catalogue`) must take steps below L over this. The span has
+    length 1, so it is the number of time constants along the path too (Hairer & Wanner II, IV.2).
+
+    Args:
+        real: (..., width) real parts of eigenvalues; NaN gives NaN.
+    """
+    return np.maximum(0.0, -real.min(axis=-1))
+
+
+def stiffness_ratio(real: Array) -> Array:
+    """How much faster the fastest direction moves than the slowest: largest over smallest absolute real part.
+
+    It is infinite where an eigenvalue has no real part (Lambert 1991, Numerical methods for ordinary differential
+    systems, section 6.2).
+
+    Args:
+        real: as for `stiffness`.
+    """
+    size = np.abs(real)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return size.max(axis=-1) / size.min(axis=-1)
+
 
 def spectrum(
     velocity: Velocity,
@@ -97,7 +133,7 @@ def spectrum(
             matrices = jacobian(velocity, x[there], t)
             finite = np.isfinite(matrices).all(axis=(1, 2))
             found = place[finite]
-            real[found, k], imag[found, k], condition[found, k] = _decompose(matrices[finite])
+            real[found, k], imag[found, k], condition[found, k] = decompose(matrices[finite])
     return Spectrum(np.asarray(times, dtype=np.float64), real, imag, condition, solution.status)
 
 
@@ -136,8 +172,12 @@ def _check_size(samples: int, times: int, width: int) -> None:
         )
 
 
-def _decompose(matrices: Array) -> tuple[Array, Array, Array]:
-    """Eigenvalues by ascending real part, real and imaginary (n, width), and condition numbers (n,)."""
+def decompose(matrices: Array) -> tuple[Array, Array, Array]:
+    """Eigenvalues by ascending real part, real and imaginary (n, width), and condition numbers (n,).
+
+    Args:
+        matrices: (n, width, width), all finite.
+    """
     values = np.linalg.eigvals(matrices)
     order = np.argsort(values.real, axis=1, kind="stable")
     values = np.take_along_axis(values, order, axis=1)

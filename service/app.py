@@ -15,6 +15,7 @@ from service.engine.engine import Engine as RealEngine
 from service.metrics import Metrics
 from service.middleware import Direct, Observe
 from service.oip import routes as oip
+from service.operations import routes as operations
 from service.ports import Engine
 from service.routes import admin, catalogue, docs, health, page, sample, stream
 from service.settings import Settings, StartError, load_settings
@@ -49,7 +50,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    for module in (page, sample, stream, catalogue, admin, health, docs, oip):
+    for module in (page, sample, stream, operations, catalogue, admin, health, docs, oip):
         app.include_router(module.router)
     errors.install(app)
     openapi.complete(app)

@@ -129,13 +129,14 @@ def _npz(answer: Answer) -> Pieces:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            _add(archive, name, array)
+            add_array(archive, name, array)
         meta["latency"] = answer.latency(time.perf_counter() - begun)
-        _add(archive, "meta", np.frombuffer(orjson.dumps(meta, option=_OPTIONS), dtype=np.uint8))
+        add_array(archive, "meta", np.frombuffer(orjson.dumps(meta, option=_OPTIONS), dtype=np.uint8))
     yield from slices(buffer.getbuffer())
 
 
-def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+def add_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+    """Write an array into an npz archive."""
     with archive.open(zipfile.ZipInfo(f"{name}.npy", _ZIP_DATE), "w", force_zip64=True) as entry:
         entry.write(_header(array))
         entry.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

@@ -4,7 +4,7 @@ from typing import Any
 
 from service.errors import Kind
 
-_CHECKPOINT = "sha256:5f0c1b8a9d3e47266b1f0f9e2c7d84a35e61b09c8f7a4d2e1b3c5a6978d0e1f2"
+CHECKPOINT = "sha256:5f0c1b8a9d3e47266b1f0f9e2c7d84a35e61b09c8f7a4d2e1b3c5a6978d0e1f2"
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "fixed": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 4},
@@ -12,17 +12,17 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 """Requests for samples by name: fixed steps; error control, with the states at a time on the way."""
 
-_HEAD = {"model": "moons", "version": 1, "checkpoint": _CHECKPOINT, "seed": 0, "first_index": 0, "deterministic": True}
-_LATENCY = {"queue_s": 0.0004, "solve_s": 0.0031, "network_s": 0.0024, "encode_s": 0.0001, "total_s": 0.0041}
-_RK4 = {"name": "rk4", "steps": 4, "grid": "uniform"}
-_DOPRI5 = {"name": "dopri5", "rtol": 1e-3, "atol": 1e-5, "controller": "paper", "error_control": "sample"}
-_DOPRI5 |= {"first_step": None, "max_nfe": 10000}
+_HEAD = {"model": "moons", "version": 1, "checkpoint": CHECKPOINT, "seed": 0, "first_index": 0, "deterministic": True}
+LATENCY = {"queue_s": 0.0004, "solve_s": 0.0031, "network_s": 0.0024, "encode_s": 0.0001, "total_s": 0.0041}
+RK4 = {"name": "rk4", "steps": 4, "grid": "uniform"}
+DOPRI5 = {"name": "dopri5", "rtol": 1e-3, "atol": 1e-5, "controller": "paper", "error_control": "sample"}
+DOPRI5 |= {"first_step": None, "max_nfe": 10000}
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "fixed": _HEAD
     | {
         "noise": "philox-ndtri-v1",
-        "solver": _RK4,
+        "solver": RK4,
         "shape": [2, 2],
         "nfe": 16,
         "nfe_per_sample": {"min": 16, "mean": 16.0, "max": 16},
@@ -37,12 +37,12 @@ SAMPLES: dict[str, dict[str, Any]] = {
             "error": [None, None, None, None],
             "accepted": [True, True, True, True],
         },
-        "latency": _LATENCY,
+        "latency": LATENCY,
     },
     "adaptive": _HEAD
     | {
         "noise": "philox-ndtri-v1",
-        "solver": _DOPRI5,
+        "solver": DOPRI5,
         "shape": [2, 2],
         "nfe": 20,
         "nfe_per_sample": {"min": 20, "mean": 20.0, "max": 20},
@@ -59,7 +59,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
             "accepted": [True, True, True],
             "quantiles": {"t": [0.25, 0.75], "q10": [0.2, 0.4], "q50": [0.21, 0.41], "q90": [0.23, 0.42]},
         },
-        "latency": _LATENCY,
+        "latency": LATENCY,
     },
 }
 """Their answers, with the same names."""
@@ -101,7 +101,7 @@ MODEL = {
     "served": [
         {
             "version": 1,
-            "checkpoint": _CHECKPOINT,
+            "checkpoint": CHECKPOINT,
             "deterministic": True,
             "card": {"format": 1, "name": "moons", "dtype": "float32", "event_shape": [2]},
             "loaded": True,

@@ -14,10 +14,10 @@ from service.encoders import ENCODERS
 from service.errors import MEDIA_TYPE, Kind
 from service.schemas import ProblemBody, SampleRequest, SampleResponse
 
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
+BINARY = {"schema": {"type": "string", "format": "binary"}}
 _PLACE = "#/components/schemas/{model}"
 
-BY_HAND: list[tuple[type[BaseModel], Any]] = [(SampleRequest, "validation"), (ProblemBody, "serialization")]
+BY_HAND: dict[type[BaseModel], Any] = {ProblemBody: "serialization"}
 """Models that no route declares, and whether the description shows what is sent or what is answered."""
 
 
@@ -33,7 +33,8 @@ def answered(model: type[BaseModel] | None = None, **values: Any) -> dict[int | 
 
 
 def asked(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that reads its JSON body by hand; the model must be in `BY_HAND`."""
+    """Return the `openapi_extra` of a route that reads its JSON body by hand, and put the model into `BY_HAND`."""
+    BY_HAND[model] = "validation"
     content = {"schema": {"$ref": _PLACE.format(model=model.__name__)}} | shown(values)
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
@@ -66,12 +67,28 @@ def complete(app: FastAPI) -> None:
 
     def described(app: FastAPI) -> dict[str, Any]:
         if app.openapi_schema is None:
-            _, top = models_json_schema(BY_HAND, ref_template=_PLACE)
+            _, top = models_json_schema(list(BY_HAND.items()), ref_template=_PLACE)
             made()["components"]["schemas"].update(top["$defs"])
         return made()
 
     app.openapi = partial(described, app)  # type: ignore[method-assign]
 
+
+SOLVING_PROBLEMS = problems(
+    Kind.MALFORMED,
+    Kind.UNKNOWN_MODEL,
+    Kind.UNKNOWN_VERSION,
+    Kind.NOT_ACCEPTABLE,
+    Kind.TOO_LARGE,
+    Kind.MEDIA,
+    Kind.INVALID,
+    Kind.OVERLOADED,
+    Kind.INTERNAL,
+    Kind.DRAINING,
+    Kind.BROKEN_MODEL,
+    Kind.DEADLINE,
+)
+"""What can be wrong with a request to solve."""
 
 SAMPLE_OPERATION: dict[str, Any] = {
     "openapi_extra": asked(SampleRequest, examples.REQUESTS),
@@ -80,22 +97,9 @@ SAMPLE_OPERATION: dict[str, Any] = {
             "model": SampleResponse,
             "description": "The samples, in the format that Accept asks for",
             "content": {"application/json": shown(examples.SAMPLES)}
-            | {media: _BINARY for media in ENCODERS if media != "application/json"},
+            | {media: BINARY for media in ENCODERS if media != "application/json"},
         },
-        **problems(
-            Kind.MALFORMED,
-            Kind.UNKNOWN_MODEL,
-            Kind.UNKNOWN_VERSION,
-            Kind.NOT_ACCEPTABLE,
-            Kind.TOO_LARGE,
-            Kind.MEDIA,
-            Kind.INVALID,
-            Kind.OVERLOADED,
-            Kind.INTERNAL,
-            Kind.DRAINING,
-            Kind.BROKEN_MODEL,
-            Kind.DEADLINE,
-        ),
+        **SOLVING_PROBLEMS,
     },
 }
 """Arguments of the route of ``POST /v1/sample``."""

@@ -7,6 +7,7 @@ import torch
 
 from models.checkpoint import Checkpoint
 from service.engine.job import Job, JobResult
+from service.engine.operation import Operation
 
 
 class Loaded(Protocol):
@@ -19,7 +20,7 @@ class Loaded(Protocol):
 
 
 class Engine(Protocol):
-    """The engine as the HTTP side sees it; every method returns at once, but `start`, `stop` and `load`."""
+    """The engine as the HTTP side sees it; every method returns at once, but `start`, `stop`, `load` and `prepare`."""
 
     @property
     def device(self) -> torch.device:
@@ -69,6 +70,14 @@ class Engine(Protocol):
 
     def load(self, name: str, version: int, checkpoint: Checkpoint) -> Loaded:
         """Make a version ready to solve for; jobs of others run on meanwhile."""
+        ...
+
+    def prepared(self, name: str, version: int, operation: Operation) -> Loaded | None:
+        """Return what there is for an operation of a loaded version; None if `prepare` must make it first."""
+        ...
+
+    def prepare(self, name: str, version: int, operation: Operation) -> Loaded:
+        """Make an operation of a loaded version ready; this takes time, so not on the event loop."""
         ...
 
     def unload(self, loaded: Any) -> None:

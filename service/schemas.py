@@ -19,27 +19,33 @@ _GRID_SCHEMA = {
     "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}, {"type": "object"}],
 }
-_X0_SCHEMA = {
+X0_SCHEMA = {
     "description": "start states, shape (num_samples, *event_shape)",
     "anyOf": [{"type": "array", "items": {}}, {"type": "null"}],
 }
 
 
-def _name_solvers(schema: dict[str, Any]) -> None:
+def name_solvers(schema: dict[str, Any]) -> None:
+    """Put the names of all solvers into the schema of a member."""
     schema["enum"] = sorted(catalogue.solvers())
 
 
-class SampleRequest(BaseModel):
-    """Body of ``POST /v1/sample``: which model, how many samples of which seed, and how to solve for them.
-
-    ``steps`` asks for fixed steps, ``rtol`` / ``atol`` for error control. Numbers are never read from strings,
-    and unknown fields are refused.
-    """
+class Body(BaseModel):
+    """What a request says. Numbers are never read from strings, and unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
+
+class Named(Body):
+    """The model, in the body."""
+
     model: str = Field(min_length=1, max_length=200, description="name of the model")
     version: int | None = Field(default=None, ge=1, description="version of the model; the highest where left out")
+
+
+class Drawn(Body):
+    """Samples of a seed."""
+
     num_samples: int = Field(default=256, ge=1, description="how many samples")
     seed: int | None = Field(
         default=None, ge=0, lt=SEED_LIMIT, description="an integer in [0, 2**63); drawn and echoed where left out"
@@ -47,7 +53,12 @@ class SampleRequest(BaseModel):
     first_index: int = Field(
         default=0, ge=0, lt=SEED_LIMIT, description="index of the first sample in the seed's stream"
     )
-    solver: str = Field(default="dopri5", description="name from /v1/solvers", json_schema_extra=_name_solvers)
+
+
+class Solving(Body):
+    """How to solve: ``steps`` asks for fixed steps, ``rtol`` / ``atol`` for error control."""
+
+    solver: str = Field(default="dopri5", description="name from /v1/solvers", json_schema_extra=name_solvers)
     steps: int | None = Field(default=None, ge=1, description="number of fixed steps")
     rtol: Positive | None = Field(default=None, description="relative tolerance of error control")
     atol: Positive | None = Field(default=None, description="absolute tolerance of error control")
@@ -63,7 +74,16 @@ class SampleRequest(BaseModel):
         default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
     )
     guidance: Finite | None = Field(default=None, description="strength of classifier-free guidance")
-    x0: Annotated[Any, WithJsonSchema(_X0_SCHEMA)] = None
+    timeout_s: Positive | None = Field(default=None, description="time limit in seconds, waiting included")
+    priority: Literal["interactive", "bulk"] = Field(
+        default="interactive", description="bulk yields to interactive requests, which take most of the time"
+    )
+
+
+class SampleRequest(Solving, Drawn, Named):
+    """Body of ``POST /v1/sample``: which model, how many samples of which seed, and how to solve for them."""
+
+    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
     t_span: Annotated[tuple[Finite, Finite], Field(strict=False)] = Field(
         default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1"
     )
@@ -72,11 +92,7 @@ class SampleRequest(BaseModel):
         default=None, description="times at which to report the state too"
     )
     decode: bool = Field(default=True, description="turn latent states into data")
-    timeout_s: Positive | None = Field(default=None, description="time limit in seconds, waiting included")
     on_timeout: Literal["error", "partial"] = Field(default="error", description="answer when the limit passes")
-    priority: Literal["interactive", "bulk"] = Field(
-        default="interactive", description="bulk yields to interactive requests, which take most of the time"
-    )
 
 
 class Solver(BaseModel):

@@ -1,6 +1,7 @@
 """One version of a model, ready to be asked for samples."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -8,6 +9,8 @@ import torch
 from models.architectures import PROGRAM
 from models.card import DTYPES
 from models.checkpoint import Card, Checkpoint
+from models.decoder import Decoder
+from models.inverse import Inverse
 from models.noise import noise
 from models.rows import RowCaller
 
@@ -22,7 +25,8 @@ class Served:
         name, version: where it stands in the repository.
         digest: hash of its card and weights.
         card: what the checkpoint says of itself.
-        decode: states (rows, *event_shape) -> data (rows, *data_shape), on the CPU, each row from its own alone.
+        decoder: what turns states into data.
+        decode: the same for states (rows, *event_shape), on the CPU, each row from its own alone.
         deterministic: whether a sample's bits depend on checkpoint, solver, seed and index only.
         bytes: what its tensors take.
     """
@@ -31,6 +35,7 @@ class Served:
     version: int
     digest: str
     card: Card
+    decoder: Decoder
     decode: RowCaller
     deterministic: bool
     bytes: int = 0
@@ -50,6 +55,17 @@ class Served:
         """Whether states are data already, so that decoding changes nothing."""
         decoder = self.card.decoder
         return decoder.kind == "identity" and decoder.clip is None and decoder.event_shape == decoder.data_shape
+
+    @cached_property
+    def inverse(self) -> tuple[RowCaller, float]:
+        """What turns data (rows, *data_shape) into states, and the log of the volume that decoding makes of 1.
+
+        Raises:
+            InverseError: decoding cannot be undone.
+        """
+        inverse = Inverse(self.decoder)
+        probe = noise(1, 0, _DECODED_AT_ONCE, self.card.data_shape, self.dtype)
+        return RowCaller(inverse.encode, (probe,), _DECODED_AT_ONCE), inverse.log_volume
 
     def describe(self) -> dict[str, Any]:
         """Return what ``GET /v1/models/{name}`` shows of this version."""
@@ -76,7 +92,7 @@ class Served:
         both = decode.deterministic and deterministic
         tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
         size = sum(tensor.nbytes for tensor in tensors)
-        return cls(name, version, checkpoint.digest, checkpoint.card, decode, both, size)
+        return cls(name, version, checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
 
     def summary(self) -> dict[str, Any]:
         """Return what ``GET /v1/models`` shows of this version."""

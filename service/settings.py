@@ -79,6 +79,12 @@ class Settings(BaseSettings):
     max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")
     max_nfe: Count = Field(default=100_000, description="velocity evaluations of one sample: an integer of at least 1")
     max_saved: Count = Field(default=1_000, description="times in save_at: an integer of at least 1")
+    max_diagnosed: Count = Field(default=256, description="samples in one diagnosis: an integer of at least 1")
+    max_derivatives: Count = Field(
+        default=2**22,
+        description="numbers of all Jacobians of a diagnosis, or of all random vectors of a log_prob: an integer of at "
+        "least 1",
+    )
     max_body_bytes: Count = Field(default=16 * 2**20, description="bytes of a request body: an integer of at least 1")
     max_answer_bytes: Count = Field(
         default=256 * 2**20, description="predicted bytes of an answer: an integer of at least 1"

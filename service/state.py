@@ -1,19 +1,27 @@
 """What one running service consists of."""
 
 import asyncio
+import logging
+import time
 from dataclasses import dataclass, field
 
+import torch
 from starlette.requests import Request
 
-from service.errors import Kind, ProblemError
+from service.engine.job import Draining, EngineFailed
+from service.engine.operation import Operation
+from service.errors import Kind, ProblemError, invalid
 from service.metrics import Metrics
-from service.ports import Engine
+from service.ports import Engine, Loaded
 from service.served import Served
 from service.settings import Settings
 from service.shelf import Models
+from service.solving import problem_of
 from service.watch import Watch
 
 VERSION = "0.1.0"
+
+_log = logging.getLogger("pathline")
 
 
 @dataclass
@@ -28,6 +36,7 @@ class Service:
     draining: bool = False
     _watch: Watch | None = None
     _loading: dict[tuple[str, int | None], "asyncio.Task[Served]"] = field(default_factory=dict)
+    _preparing: dict[tuple[str, int, Operation], "asyncio.Task[Loaded]"] = field(default_factory=dict)
 
     def start(self) -> None:
         """Start the engine and load the models; a second call does nothing. This takes seconds.
@@ -94,6 +103,45 @@ class Service:
             task.add_done_callback(lambda done: (self._loading.pop(key), done.cancelled() or done.exception()))
             self._loading[key] = task
         return await asyncio.shield(self._loading[key])
+
+    async def ready(self, model: Served, operation: Operation, deadline: float) -> Loaded:
+        """Make an operation of a model ready, once for all who wait for it; most often it is already.
+
+        Args:
+            model: what `model` returned.
+            operation: what will be asked of it.
+            deadline: when the time limit of the request passes, in `time.monotonic`.
+
+        Raises:
+            ProblemError: 422 for a network that has no derivatives, 500 where memory does not suffice, 503, 504.
+        """
+        found = self.engine.prepared(model.name, model.version, operation)
+        if found is not None:
+            return found
+        key = (model.name, model.version, operation)
+        if key not in self._preparing:
+            task = asyncio.create_task(asyncio.to_thread(self._prepare, model, operation))
+            task.add_done_callback(lambda done: (self._preparing.pop(key), done.cancelled() or done.exception()))
+            self._preparing[key] = task
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                return await asyncio.shield(self._preparing[key])
+        except TimeoutError:
+            detail = f"model {model.name!r} was being made ready for this for the first time; ask again"
+            raise ProblemError(Kind.DEADLINE, f"{detail}, or with a longer timeout_s") from None
+
+    def _prepare(self, model: Served, operation: Operation) -> Loaded:
+        """Hold the model meanwhile, so that it is not unloaded."""
+        try:
+            return self.engine.prepare(model.name, model.version, operation)
+        except Draining as error:
+            raise problem_of(error) from None
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise problem_of(EngineFailed(str(error).partition("\n")[0])) from None
+        except Exception as error:
+            _log.exception("model %s version %d cannot be made ready for %s", model.name, model.version, operation)
+            said = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise invalid("name", f"the network of model {model.name!r} has no derivative to use: {said}") from None
 
 
 def service_of(request: Request) -> Service:

@@ -110,3 +110,13 @@ def test_what_costs_too_much_is_refused_before_the_field_is_asked(shape: tuple[i
 def test_times_off_the_grid_are_named():
     with pytest.raises(SolverError, match="not a grid point"):
         spectrum(lambda x, t: x, torch.zeros(1, 2), [0.33], steps=20)
+
+
+def test_stiffness_is_the_fastest_contraction_and_the_ratio_of_the_ends():
+    found = spectrum(linear([[-3.0, 5.0], [0.0, 1.0]]), noise(0, 0, 3, (2,), torch.float64), TIMES)
+    scale = 1 + np.array(TIMES)
+    np.testing.assert_allclose(found.stiffness, np.tile(3.0 * scale, (3, 1)), rtol=1e-12)
+    np.testing.assert_allclose(found.stiffness_ratio, 3.0, rtol=1e-12)
+    growing = spectrum(linear([[2.0, 0.0], [0.0, 0.0]]), noise(0, 0, 1, (2,), torch.float64), [0.5])
+    assert growing.stiffness.tolist() == [[0.0]]
+    assert np.isinf(growing.stiffness_ratio).all()

@@ -18,6 +18,7 @@ from models.noise import noise
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.app import create_app
 from service.engine.job import Job, JobResult
+from service.engine.operation import Operation
 from service.settings import Settings
 from service.state import Service
 from solvers.plan import Plan
@@ -56,6 +57,8 @@ class FakeEngine:
     cancelled: list[Future[JobResult]] = field(default_factory=list)
     loaded: dict[tuple[str, int], Checkpoint] = field(default_factory=dict)
     arenas: list["FakeArena"] = field(default_factory=list)
+    ready: list[tuple[str, int, Operation]] = field(default_factory=list)
+    unready: Exception | None = None
 
     def start(self) -> None:
         self.alive = True
@@ -76,6 +79,16 @@ class FakeEngine:
 
     def unload(self, loaded: "FakeArena") -> None:
         self.arenas.remove(loaded)
+
+    def prepared(self, name: str, version: int, operation: Operation) -> "FakeArena | None":
+        found = FakeArena(name, version, self.deterministic)
+        return found if (name, version, operation) in self.ready else None
+
+    def prepare(self, name: str, version: int, operation: Operation) -> "FakeArena":
+        if self.unready is not None:
+            raise self.unready
+        self.ready.append((name, version, operation))
+        return FakeArena(name, version, self.deterministic)
 
     def submit(self, job: Job) -> Future[JobResult]:
         if self.refuse is not None:
