@@ -89,7 +89,7 @@ class JacobianField:
             place = place.reshape(-1, *self._event_shape)
             direction = torch.nn.functional.one_hot(row[:, 0].long(), self.width).to(place.dtype)
             _, pull = divergence.pullback(_bound(self._velocity, condition), place, at[:, 0])
-            found = pull(direction.reshape(place.shape))[0].flatten(1)
+            found = pull(direction.reshape(place.shape)).flatten(1)
             return torch.cat((found, query.new_zeros(len(query), self.constants)), dim=1)
 
     def examples(self, rows: int, dtype: torch.dtype) -> Tensor:

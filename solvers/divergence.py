@@ -1,4 +1,8 @@
-"""The divergence of a velocity field from vector-Jacobian products, beside the velocity itself."""
+"""The divergence of a velocity field from vector-Jacobian products, beside the velocity itself.
+
+The products are taken by `torch.autograd`: those of `torch.func` import torch's compiler at the first call, which takes
+seconds and a hundred megabytes.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +17,35 @@ from solvers.integrate import Velocity, checked
 PRODUCTS_AT_ONCE = 16
 """Products that are taken together, which bounds the memory of one call."""
 
-Pull = Callable[[Tensor], tuple[Tensor, ...]]
+Pull = Callable[[Tensor], Tensor]
 
 
 def pullback(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Pull]:
-    """The velocity (rows, *event), and what takes one direction e a row, (rows, *event), to e J of each row."""
-    v, pull = torch.func.vjp(lambda y: checked(velocity(y, t), y), x)  # type: ignore[misc]
-    return v, pull
+    """The velocity (rows, *event), and what takes one direction e a row, (rows, *event), to e J of each row.
+
+    Args:
+        velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone.
+        x: (rows, *event) states, not made in inference mode.
+        t: (rows,) times, likewise.
+    """
+    with torch.enable_grad():
+        at = x.detach().requires_grad_()
+        v = checked(velocity(at, t), at)
+
+    def pull(e: Tensor) -> Tensor:
+        if not v.requires_grad:  # it does not depend on the state
+            return torch.zeros_like(e)
+        [found] = torch.autograd.grad(v, at, e, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(e) if found is None else found
+
+    return v.detach(), pull
 
 
 def exact(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     """The velocity and its divergence (rows,), from one product for each number of a state.
 
     Args:
-        velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone.
-        x: (rows, *event) states.
-        t: (rows,) times.
+        velocity, x, t: as for `pullback`.
     """
     width = math.prod(x.shape[1:])
     basis = torch.eye(width, dtype=x.dtype, device=x.device).reshape(width, 1, *x.shape[1:])
@@ -42,7 +59,7 @@ def hutchinson(velocity: Velocity, x: Tensor, t: Tensor, probes: Tensor) -> tupl
     """The velocity and the mean (rows,) over probes e of e . (e J), whose expectation is the divergence.
 
     Args:
-        velocity, x, t: as for `exact`.
+        velocity, x, t: as for `pullback`.
         probes: (probes, rows, *event) random vectors with independent entries of mean 0 and variance 1.
 
     References:
@@ -55,4 +72,4 @@ def hutchinson(velocity: Velocity, x: Tensor, t: Tensor, probes: Tensor) -> tupl
 
 
 def _along(pull: Pull, e: Tensor) -> Tensor:
-    return (pull(e)[0] * e).flatten(1).sum(dim=1)
+    return (pull(e) * e).flatten(1).sum(dim=1)

@@ -31,7 +31,7 @@ TICK_S = 0.05
 """A network call of a full arena takes about this long at most."""
 
 _SMALLEST_BUDGET, _LARGEST_BUDGET = 64, 8192
-_SMALLEST_DERIVED_BUDGET, _DERIVED_ROWS_AT_ONCE = 16, 128  # a derivative of one row of a UNet takes milliseconds
+_SMALLEST_DERIVED_BUDGET, _DERIVED_ROWS_AT_ONCE = 4, 128  # a derivative of one row of a UNet takes milliseconds
 _EARLY = 0.05
 """Share of its span from which on a lane's calls tell how many it will take."""
 

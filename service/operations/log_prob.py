@@ -29,7 +29,7 @@ from service.traces import Array
 from solvers.errors import Status
 from solvers.likelihood import EXACT_UP_TO
 
-MOST_EXACT = 256
+MOST_EXACT = 64
 """The longest samples that the exact divergence is taken of: a call costs so many vector-Jacobian products."""
 
 
