@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pathline
 import pytest
 from pathline._npz import decode
 from pathline._picture import draw
@@ -254,6 +255,10 @@ class TestSample:
 
 @pytest.mark.usefixtures("live")
 class TestOthers:
+    def test_version(self, capsys: Capture) -> None:
+        assert main(["--version"]) == 0
+        assert capsys.readouterr().out == f"pathline {pathline.__version__}\n"
+
     def test_tables(self, capsys: Capture) -> None:
         assert main(["models"]) == 0
         assert capsys.readouterr().out == "model  version  state  sample\nmoons  3        2      2\n"
@@ -280,6 +285,11 @@ class TestOthers:
         assert "euler-9" in capsys.readouterr().out
         assert main([*command, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["distances"] == [[0.0, 1.0], [1.0, 0.0]]
+
+    def test_compare_of_a_conditional_model(self, service: FakeService) -> None:
+        assert main(["compare", "moons", "-n", "2", "--solvers", "euler-9", "--condition", "3", "--guidance", "2"]) == 0
+        bodies = [json.loads(seen["body"]) for seen in service.seen]
+        assert [(body["condition"], body["guidance"]) for body in bodies] == [(3, 2.0)] * 2
 
     def test_bench(self, service: FakeService, capsys: Capture) -> None:
         assert main(["bench", "moons", "-n", "4", "--duration", "0.2", "--concurrency", "2", "--json"]) == 0
@@ -326,10 +336,9 @@ class TestOthers:
     def test_compare_recommends(self, service: FakeService, capsys: Capture) -> None:
         assert main(["compare", "moons", "-n", "200", "--seed", "2"]) == 0
         out = capsys.readouterr().out.splitlines()
-        assert len(out) == 13
-        assert out[-1].startswith(
-            "recommended: dopri5 (rtol 0.001, atol 0.001), 56 NFE: the cheapest of these within 1 % "
-        )
+        assert len(out) == 14
+        assert out[-2].startswith("recommended: dopri5@1e-3, 56 NFE: the cheapest of these within 1 % ")
+        assert out[-1] == "draw with it: pathline sample moons --solver dopri5 --rtol 0.001 --atol 0.001"
         assert main(["compare", "moons", "-n", "200", "--within", "0.001", "--solvers", "euler", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["recommended"] is None
 

@@ -94,11 +94,11 @@ def test_the_cheapest_that_is_near_enough_is_recommended(service: FakeService, c
     assert {within: row and row.label for within, row in chosen.items()} == {
         0.1: "euler-20",
         0.01: "rk4-20",
-        0.001: "dopri5 (rtol 1e-05, atol 1e-05)",
+        0.001: "dopri5@1e-5",
     }
     assert str(table).splitlines()[-1].startswith("recommended: rk4-20, 80 NFE: the cheapest of these within 1 % ")
     assert "<td>rk4-20</td>" in table._repr_html_()
-    assert table.to_dict()["reference"] == "dopri5 (rtol 1e-07, atol 1e-07)"
+    assert table.to_dict()["reference"] == "dopri5@1e-7"
 
 
 def test_none_is_recommended_where_none_is_near(service: FakeService, client: Client) -> None:

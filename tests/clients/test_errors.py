@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pathline
 import pytest
 from pathline import Client, errors
+from pathline.errors.api import BY_SLUG, BY_STATUS
 
 from service.errors import Kind
 
@@ -55,9 +56,9 @@ def test_everything_exported_exists() -> None:
 
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value.slug)
 def test_each_problem_of_the_service_has_a_class_of_its_own(kind: Kind) -> None:
-    found = errors.BY_SLUG[kind.value.slug]
-    assert [item for item in Kind if errors.BY_SLUG[item.value.slug] is found] == [kind]
-    by_status = errors.BY_STATUS.get(kind.value.status)
+    found = BY_SLUG[kind.value.slug]
+    assert [item for item in Kind if BY_SLUG[item.value.slug] is found] == [kind]
+    by_status = BY_STATUS.get(kind.value.status)
     assert by_status is not None
     assert issubclass(found, by_status)
 

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import httpx
 import pathline
 import pytest
 from pathline import AsyncClient, Client, RetryPolicy
+from pathline._problems import sending
 
 TWICE = RetryPolicy(max_attempts=2, base_s=0.001)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-npz\r\ncontent-length: 1000\r\n\r\n"
@@ -64,6 +66,19 @@ def test_nothing_listens() -> None:
         client.models()
     assert url in str(e.value)
     assert e.value.attempts == 2
+
+
+def test_https_where_http_is_spoken_is_told_at_once() -> None:
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as url, Client("https" + url.removeprefix("http")) as client:
+        with pytest.raises(pathline.InsecureConnection, match="try http:// instead of https://") as e:
+            client.models()
+        assert e.value.attempts == 1
+
+
+def test_a_certificate_that_nobody_trusts_is_told_at_once() -> None:
+    reason = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"
+    with pytest.raises(pathline.InsecureConnection, match="SSL_CERT_FILE"), sending("https://127.0.0.1"):
+        raise httpx.ConnectError(reason)
 
 
 def test_the_connection_breaks_before_an_answer() -> None:

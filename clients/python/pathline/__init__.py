@@ -14,7 +14,7 @@ from importlib.metadata import version as _version
 
 from pathline._async_client import AsyncClient
 from pathline._client import Client
-from pathline._compare import Comparison, ComparisonRow, Recommendation
+from pathline._comparison import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
 from pathline._info import ModelInfo, SolverInfo
 from pathline._request import SampleOptions
@@ -31,6 +31,7 @@ from pathline.errors import (
     Forbidden,
     HeadTooLarge,
     IncompleteAnswer,
+    InsecureConnection,
     InvalidKey,
     InvalidRequest,
     InvalidURL,
@@ -79,6 +80,7 @@ __all__ = [
     "Forbidden",
     "HeadTooLarge",
     "IncompleteAnswer",
+    "InsecureConnection",
     "InvalidKey",
     "InvalidRequest",
     "InvalidURL",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 import httpx
 
 from pathline._answer import Answer
-from pathline._compare import CANDIDATES, Comparison, Spec, compare
+from pathline._compare import CANDIDATES, Spec, compare
+from pathline._comparison import Comparison
 from pathline._core import Call, Flow, configured, resume
 from pathline._core import headers as all_headers
 from pathline._events import Event, Reader

@@ -15,6 +15,7 @@ import httpx
 
 from pathline import errors
 from pathline._answer import Answer
+from pathline.errors.api import BY_SLUG, BY_STATUS
 
 _SHOWN = 200  # characters of an unexpected body that a message repeats
 
@@ -32,9 +33,9 @@ def problem_of(document: Mapping[str, Any], answer: Answer) -> errors.APIError:
     given = document.get("status")
     status = given if isinstance(given, int) and answer.is_success else answer.status
     slug = re.split(r"[/:#]", str(document.get("type", "")))[-1]
-    by_status = errors.BY_STATUS.get(status)
+    by_status = BY_STATUS.get(status)
     fallback = errors.ServerError if status >= 500 else errors.APIError
-    kind = errors.BY_SLUG.get(slug) or by_status or fallback
+    kind = BY_SLUG.get(slug) or by_status or fallback
     listed = document.get("errors")
     return kind(
         status,
@@ -89,10 +90,7 @@ def sending(url: str) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise errors.ConnectError(
-            f"cannot connect to {url} ({_reason(error)}); is the service running there? Set another address with "
-            "PATHLINE_URL, Client(base_url) or --url"
-        ) from error
+        raise _unconnected(url, _reason(error)) from error
     except httpx.TimeoutException as error:
         raise errors.RequestTimeout(
             f"{url} did not answer in time ({_reason(error)}); raise timeout_s, or the client's timeout"
@@ -112,6 +110,22 @@ def reading(url: str) -> Iterator[None]:
         ) from error
     except httpx.RequestError as error:
         raise errors.IncompleteAnswer(f"the answer of {url} was cut off half-way ({_reason(error)})") from error
+
+
+def _unconnected(url: str, reason: str) -> errors.ConnectError:
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        kind, hint = errors.InsecureConnection, "point SSL_CERT_FILE at the certificate of its authority"
+    elif "SSL" in reason or "TLS" in reason:
+        kind, hint = (
+            errors.InsecureConnection,
+            "something listens there, but not by TLS: try http:// instead of https://",
+        )
+    else:
+        kind, hint = (
+            errors.ConnectError,
+            ("is the service running there? Set another address with PATHLINE_URL, Client(base_url) or --url"),
+        )
+    return kind(f"cannot connect to {url} ({reason}); {hint}")
 
 
 def _reason(error: Exception) -> str:

@@ -186,9 +186,21 @@ class SampleResult:
 
 
 def solver_label(solver: Mapping[str, Any]) -> str:
-    """Return a short name of a solver as it was used: ``rk4-20``, or ``dopri5 (rtol 1e-05, atol 1e-05)``."""
+    """Return a short name of a solver as it was used, as `compare` takes it: ``rk4-20`` or ``dopri5@1e-5``.
+
+    Where the two tolerances differ it is ``dopri5 (rtol 1e-5, atol 1e-7)``, for people only.
+    """
     name = str(solver.get("name", "?"))
     if solver.get("steps") is not None:
         return f"{name}-{solver['steps']}"
-    tolerances = [f"{key} {solver[key]:g}" for key in ("rtol", "atol") if isinstance(solver.get(key), (int, float))]
-    return f"{name} ({', '.join(tolerances)})" if tolerances else name
+    given = {key: _short(solver[key]) for key in ("rtol", "atol") if isinstance(solver.get(key), (int, float))}
+    if len(given) == 2 and given["rtol"] == given["atol"]:
+        return f"{name}@{given['rtol']}"
+    return f"{name} ({', '.join(f'{key} {value}' for key, value in given.items())})" if given else name
+
+
+def _short(value: float) -> str:
+    """Return a tolerance as people write it: 1e-5, not 1e-05 and not 0.00001."""
+    power = f"{value:.0e}"
+    mantissa, _, exponent = (power if float(power) == value else f"{value:g}").partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,10 +14,10 @@ from pathline._core import DEFAULT_URL
 from pathline.cli.output import FORMATS
 
 _NAMES = (
-    *("version", "first_index", "grid", "start", "error_control", "controller", "first_step", "max_nfe", "trace"),
-    *("on_timeout", "priority", "condition", "guidance"),
+    *("first_index", "grid", "start", "error_control", "controller", "first_step", "max_nfe", "trace"),
+    *("on_timeout", "priority"),
 )
-_KINDS = {"first_index": int, "max_nfe": int, "first_step": float, "guidance": float}
+_MODEL = ("version", "condition", "guidance")
 _HELP = {
     "first_index": "index of the first sample in the seed's stream",
     "grid": "time grid of fixed steps: uniform, shift, sway, power, logit_normal",
@@ -45,6 +46,16 @@ _EXIT = (
 )
 
 
+def _condition(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text  # a label that is a word
+
+
+_KINDS = {"first_index": int, "max_nfe": int, "first_step": float, "guidance": float, "condition": _condition}
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
@@ -57,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(
         prog="pathline", description="Samples from a Pathline service.", epilog=_EXIT, parents=[_common(None)]
     )
+    top.add_argument("--version", action="version", version=f"pathline {version('pathline')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     sample = commands.add_parser(
@@ -64,7 +76,9 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_solving(sample, 256)
     sample.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
-    sample.add_argument("--batch", type=_count, default=10_000, help="samples in one request (default: %(default)s)")
+    sample.add_argument(
+        "--batch", type=_count, help="samples in one request (default: a tenth of all, from 2,000 to 10,000)"
+    )
 
     commands.add_parser("models", parents=[common], help="list the models")
     commands.add_parser("solvers", parents=[common], help="list the solvers")
@@ -109,7 +123,7 @@ def _common(default: Any) -> _Parser:
 
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `sample` that were given."""
-    found = {name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", *_NAMES)}
+    found = {name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", *_NAMES, *_MODEL)}
     found["timeout_s"] = arguments.timeout
     found["decode"] = None if arguments.decode else False
     return {name: value for name, value in found.items() if value is not None}
@@ -124,6 +138,8 @@ def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
     command.add_argument(
         "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
     )
+    for name in ("condition", "guidance"):
+        _add_named(command, name)
     command.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of a request in seconds")
     command.add_argument("--no-decode", dest="decode", action="store_false", help="latent states instead of data")
 
@@ -134,17 +150,14 @@ def _add_solving(command: argparse.ArgumentParser, num_samples: int) -> None:
     command.add_argument("--steps", type=_count, help="number of fixed steps")
     command.add_argument("--rtol", type=float, help="relative tolerance")
     command.add_argument("--atol", type=float, help="absolute tolerance")
-    for name in _NAMES[1:]:
-        kind = _condition if name == "condition" else _KINDS.get(name, str)
-        flag, choices = "--" + name.replace("_", "-"), _CHOICES.get(name)
-        command.add_argument(flag, type=kind, choices=choices, help=_HELP[name], metavar=None if choices else "X")
+    for name in _NAMES:
+        _add_named(command, name)
 
 
-def _condition(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text  # a label that is a word
+def _add_named(command: argparse.ArgumentParser, name: str) -> None:
+    flag, choices = "--" + name.replace("_", "-"), _CHOICES.get(name)
+    kind = _KINDS.get(name, str)
+    command.add_argument(flag, type=kind, choices=choices, help=_HELP[name], metavar=None if choices else "X")
 
 
 def _count(text: str) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from pathline._async_client import AsyncClient
 from pathline._request import draw_seed
 from pathline._retry import RetryPolicy
-from pathline.cli.tally import progress
+from pathline.cli.bar import Bar
 from pathline.errors import PathlineError
 
 _PERCENTILES = (50, 90, 95, 99, 100)
@@ -65,6 +65,7 @@ async def measure(
     duration_s: float,
     seed: int | None,
     options: Mapping[str, Any],
+    bar: Bar,
 ) -> Report:
     """Run the load and return what was measured; nothing is sent again, so that errors show.
 
@@ -77,6 +78,7 @@ async def measure(
         duration_s: Seconds after which no new request begins.
         seed: Seed of all requests; each asks for other indices of it.
         options: Options of `sample`.
+        bar: Is told how many of the seconds have passed.
 
     Raises:
         PathlineError: The first request, which warms up and is not counted, failed.
@@ -104,7 +106,7 @@ async def measure(
                     await asyncio.sleep(_AFTER_ERROR_S)
                 else:
                     latencies.append(time.perf_counter() - start)
-                progress(duration_s - (end - time.perf_counter()), duration_s)
+                bar.done = duration_s - (end - time.perf_counter())
 
         await ask()
         start = time.perf_counter()

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from pathline._client import Client
+from pathline._compare import read_spec
 from pathline._result import SampleResult
 from pathline.cli.arguments import options
+from pathline.cli.bar import Bar
 from pathline.cli.bench import measure
 from pathline.cli.output import FORMATS, numbers, replacing
-from pathline.cli.tally import Tally, progress
+from pathline.cli.tally import Tally
 
 
 def sample(arguments: argparse.Namespace) -> int:
@@ -26,11 +28,11 @@ def sample(arguments: argparse.Namespace) -> int:
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None  # before any request: can it be written?
-        batch = arguments.batch if file else arguments.num_samples
+        batch = (arguments.batch or _page(arguments.num_samples)) if file else arguments.num_samples
         pages = client.iter_samples(
             arguments.model, arguments.num_samples, batch, seed=arguments.seed, **options(arguments)
         )
-        tally = Tally(pages, arguments.num_samples)
+        tally = Tally(pages, arguments.num_samples, opened.enter_context(Bar(arguments.num_samples)))
         if file:
             FORMATS[path.suffix.lower()](file, tally)
             last = None
@@ -45,6 +47,11 @@ def sample(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 1 if tally.failed else 0
+
+
+def _page(total: int) -> int:
+    """Return how many samples to ask for at once: few enough that the bar moves, enough that the service is busy."""
+    return min(10_000, max(2_000, total // 10))
 
 
 def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleResult | None) -> None:
@@ -85,7 +92,12 @@ def solvers(arguments: argparse.Namespace) -> int:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Run several solvers on the same noise."""
-    with Client(arguments.url, api_key=arguments.api_key) as client:
+    count = len(arguments.solvers) + 1
+    with Client(arguments.url, api_key=arguments.api_key) as client, Bar(count) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.done = done
+
         table = client.compare(
             arguments.model,
             arguments.solvers,
@@ -102,23 +114,32 @@ def compare(arguments: argparse.Namespace) -> int:
         _print_json({**table.to_dict(), "within": advice.within, "recommended": chosen})
     else:
         print(f"{table.table()}\n{advice}")
+        if advice.row is not None:
+            print(f"draw with it: pathline sample {arguments.model} {' '.join(_flags(advice.row.label))}")
     return 0
+
+
+def _flags(label: str) -> list[str]:
+    """Return the options of `sample` that stand for a solver's label."""
+    return [f"--{name} {value}" for name, value in read_spec(label).items()]
 
 
 def bench(arguments: argparse.Namespace) -> int:
     """Put a small load on the service and measure."""
-    report = asyncio.run(
-        measure(
-            arguments.url,
-            arguments.api_key,
-            arguments.model,
-            arguments.num_samples,
-            concurrency=arguments.concurrency,
-            duration_s=arguments.duration,
-            seed=arguments.seed,
-            options=options(arguments),
+    with Bar(arguments.duration) as bar:
+        report = asyncio.run(
+            measure(
+                arguments.url,
+                arguments.api_key,
+                arguments.model,
+                arguments.num_samples,
+                concurrency=arguments.concurrency,
+                duration_s=arguments.duration,
+                seed=arguments.seed,
+                options=options(arguments),
+                bar=bar,
+            )
         )
-    )
     if arguments.json:
         _print_json(report.to_dict())
     else:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from pathline._result import SampleResult, solver_label
+from pathline.cli.bar import Bar
 
 _COLUMNS = ("sample", "t", "h", "error", "accepted")
 
 
 class Tally:
-    """Lets pages pass and keeps all but their samples; shows progress on a terminal.
+    """Lets pages pass and keeps all but their samples.
 
     Args:
         pages: The answers, in order.
         total: How many samples they hold together.
+        bar: Is told how many of them have come.
     """
 
-    def __init__(self, pages: Iterable[SampleResult], total: int) -> None:
+    def __init__(self, pages: Iterable[SampleResult], total: int, bar: Bar) -> None:
         self.total = total
+        self.bar = bar
         self._pages = pages
         self._done = 0
         self._metas: list[dict[str, Any]] = []
@@ -37,7 +39,7 @@ class Tally:
         for page in self._pages:
             yield page
             self._note(page)
-            self._show()
+            self.bar.done = self._done
 
     @property
     def status(self) -> str:
@@ -79,20 +81,6 @@ class Tally:
         self.failed += [{**vars(failure), "index": failure.index + self._done} for failure in page.failed]
         self._metas.append(_meta(page))
         self._done += len(page)
-
-    def _show(self) -> None:
-        if len(self._metas) * len(self._arrays["t"][0]) < self.total or len(self._metas) > 1:
-            progress(self._done, self.total)
-
-
-def progress(done: float, total: float) -> None:
-    """Draw a bar on stderr where that is a terminal; it vanishes when it is full."""
-    if not sys.stderr.isatty():
-        return
-    share = min(1.0, done / total)
-    bar = f"[{'#' * int(30 * share):<30}] {100 * share:3.0f} %"
-    sys.stderr.write(f"\r{bar}" if share < 1 else f"\r{' ' * len(bar)}\r")
-    sys.stderr.flush()
 
 
 def _meta(page: SampleResult) -> dict[str, Any]:

@@ -1,124 +1,12 @@
-# The names say what happened and read well in an `except` clause (as in httpx), so they do not all end in Error.
-# ruff: noqa: N818
-"""Everything the SDK raises, one class for each problem type of the service.
-
-::
-
-    PathlineError
-     +- InvalidURL                     the base URL is not one (also a ValueError)
-     +- InvalidKey                     the API key cannot be sent (also a ValueError)
-     +- InvalidValue                   the value cannot be sent, and nothing was (also a ValueError)
-     +- APIError                       the service answered with a problem
-     |   +- InvalidRequest             422 invalid-request
-     |   |   +- BadRequest             400 bad-request
-     |   |       +- MalformedJSON      400 malformed-json
-     |   +- Unauthorized               401 unauthorized
-     |   +- Forbidden                  403 forbidden
-     |   +- NotFound                   404
-     |   |   +- NoSuchRoute            404 no-such-route
-     |   |   +- UnknownModel           404 unknown-model
-     |   |   +- UnknownVersion         404 unknown-version
-     |   +- MethodNotAllowed           405 method-not-allowed
-     |   +- Unsupported
-     |   |   +- NotAcceptable          406 not-acceptable
-     |   |   +- UnsupportedMediaType   415 unsupported-media-type
-     |   +- SlowRequest         (r)    408 request-timeout
-     |   +- TooLarge                   413 body-too-large
-     |   |   +- HeadTooLarge           431 head-too-large
-     |   +- Overloaded          (r)    429 overloaded
-     |   +- DeadlineExceeded           504 deadline-exceeded
-     |   +- ServerError                500 internal-error, and every other 5xx
-     |   |   +- EngineFailed           500 engine-failed
-     |   +- Unavailable         (r)    502, 503
-     |       +- Draining        (r)    503 draining
-     |       +- NotReady        (r)    503 not-ready
-     |       +- TooManyConnections (r) 503 too-many-connections
-     |       +- ModelUnavailable       503 model-unavailable (its files are broken: waiting does not help)
-     +- TransportError                 no answer arrived
-     |   +- ConnectError        (r)    nothing listens there, or the name is unknown (also a ConnectionError)
-     |   +- ConnectionLost      (r)    the connection broke before an answer (also a ConnectionError)
-     |   +- RequestTimeout             no answer in time (also a TimeoutError)
-     +- ProtocolError                  the answer is not what was promised: an old server, another server, damage
-         +- IncompleteAnswer    (r)    the answer was cut off half-way
-
-Those marked (r) are retried within the bounds of the `RetryPolicy`; a retry is the same request, because the seed
-is drawn before it is first sent.
-"""
+# ruff: noqa: N818 - see base.py
+"""One class for each problem type that the service answers with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-__all__ = [
-    "APIError",
-    "BadRequest",
-    "ConnectError",
-    "ConnectionLost",
-    "DeadlineExceeded",
-    "Draining",
-    "EngineFailed",
-    "Forbidden",
-    "HeadTooLarge",
-    "IncompleteAnswer",
-    "InvalidKey",
-    "InvalidRequest",
-    "InvalidURL",
-    "InvalidValue",
-    "MalformedJSON",
-    "MethodNotAllowed",
-    "ModelUnavailable",
-    "NoSuchRoute",
-    "NotAcceptable",
-    "NotFound",
-    "NotReady",
-    "Overloaded",
-    "PathlineError",
-    "ProtocolError",
-    "RequestTimeout",
-    "ServerError",
-    "SlowRequest",
-    "TooLarge",
-    "TooManyConnections",
-    "TransportError",
-    "Unauthorized",
-    "Unavailable",
-    "UnknownModel",
-    "UnknownVersion",
-    "Unsupported",
-    "UnsupportedMediaType",
-]
-
-
-class PathlineError(Exception):
-    """Anything the SDK raises; `attempts` is how often the request was sent before it gave up."""
-
-    retryable: ClassVar[bool] = False
-    attempts: int = 1
-
-    def __str__(self) -> str:
-        text = str(self.args[0]) if self.args else type(self).__name__
-        return f"{text} (gave up after {self.attempts} attempts)" if self.attempts > 1 else text
-
-
-class InvalidURL(PathlineError, ValueError):
-    """The base URL cannot be used."""
-
-
-class InvalidKey(PathlineError, ValueError):
-    """The API key cannot be sent in a header."""
-
-
-class InvalidValue(PathlineError, ValueError):
-    """A field of a request has a value that cannot be sent; nothing was.
-
-    Attributes:
-        field: Name of the field.
-    """
-
-    def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message)
-        self.field = field
+from pathline.errors.base import PathlineError
 
 
 class APIError(PathlineError):
@@ -314,36 +202,6 @@ class ModelUnavailable(Unavailable):
     """The model is in the repository but cannot be served."""
 
     slugs, statuses, retryable = ("model-unavailable",), (), False
-
-
-class TransportError(PathlineError):
-    """No answer arrived."""
-
-
-class ConnectError(TransportError, ConnectionError):
-    """No connection could be made."""
-
-    retryable = True
-
-
-class ConnectionLost(TransportError, ConnectionError):
-    """The connection broke before an answer arrived."""
-
-    retryable = True
-
-
-class RequestTimeout(TransportError, TimeoutError):
-    """Nothing arrived in the time allowed."""
-
-
-class ProtocolError(PathlineError):
-    """The answer is not what was promised."""
-
-
-class IncompleteAnswer(ProtocolError):
-    """The answer was cut off half-way."""
-
-    retryable = True
 
 
 def _walk(kind: type[APIError]) -> list[type[APIError]]:
