@@ -21,6 +21,8 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-npz\r\ncontent-length: 1
 def read_request(connection: socket.socket) -> None:
     with connection.makefile("rb") as file:
         length = 0
+        if not file.peek()[:1].isalpha():  # TLS, which begins with no letter
+            return
         while line := file.readline().strip():
             name, _, value = line.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
