@@ -63,6 +63,11 @@ class Kind(Enum):
         """The problem type, a relative URI that never changes."""
         return f"/problems/{self.value.slug}"
 
+    @property
+    def oip_status(self) -> int:
+        """The status under /v2: the protocol's own texts and clients know 400 for all that is wrong with a request."""
+        return 400 if self is Kind.INVALID else self.value.status
+
 
 class ProblemError(Exception):
     """An error answer: its kind, what happened here, the fields at fault and extra members or headers.
@@ -104,9 +109,7 @@ class ProblemError(Exception):
         """Return the answer to send at a path: under /v2 as the Open Inference Protocol writes errors."""
         if path != "/v2" and not path.startswith("/v2/"):
             return self.response(request_id)
-        # The protocol's own texts and clients know 400 for all that is wrong with a request.
-        status = 400 if self.kind is Kind.INVALID else self.kind.value.status
-        return Response(orjson.dumps({"error": self.detail}), status, self.headers, "application/json")
+        return Response(orjson.dumps({"error": self.detail}), self.kind.oip_status, self.headers, "application/json")
 
     def response(self, request_id: str) -> Response:
         """Return the answer to send as a problem document."""

@@ -21,6 +21,11 @@ BY_HAND: dict[type[BaseModel], Any] = {ProblemBody: "serialization"}
 """Models that no route declares, and whether the description shows what is sent or what is answered."""
 
 
+def reference(model: type[BaseModel]) -> dict[str, str]:
+    """Return the schema that stands for a model of `BY_HAND`."""
+    return {"$ref": _PLACE.format(model=model.__name__)}
+
+
 def shown(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `examples` member of a body or parameter, from examples by name."""
     return {"examples": {name: {"value": value} for name, value in values.items()}}
@@ -35,7 +40,7 @@ def answered(model: type[BaseModel] | None = None, **values: Any) -> dict[int | 
 def asked(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `openapi_extra` of a route that reads its JSON body by hand, and put the model into `BY_HAND`."""
     BY_HAND[model] = "validation"
-    content = {"schema": {"$ref": _PLACE.format(model=model.__name__)}} | shown(values)
+    content = {"schema": reference(model)} | shown(values)
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
@@ -44,7 +49,7 @@ def problems(*kinds: Kind) -> dict[int | str, dict[str, Any]]:
     by_status: dict[int, list[Kind]] = {}
     for kind in kinds:
         by_status.setdefault(kind.value.status, []).append(kind)
-    schema = {"$ref": _PLACE.format(model=ProblemBody.__name__)}
+    schema = reference(ProblemBody)
     return {
         status: {
             "description": "; ".join(kind.value.title for kind in found),
@@ -62,16 +67,28 @@ def _problem(kind: Kind) -> dict[str, Any]:
 
 
 def complete(app: FastAPI) -> None:
-    """Let the description of an application have the models of `BY_HAND` among its components."""
+    """Let the description of an application have the models of `BY_HAND`, and no status that its routes do not name."""
     made = app.openapi
 
     def described(app: FastAPI) -> dict[str, Any]:
         if app.openapi_schema is None:
             _, top = models_json_schema(list(BY_HAND.items()), ref_template=_PLACE)
-            made()["components"]["schemas"].update(top["$defs"])
+            document = made()
+            document["components"]["schemas"].update(top["$defs"])
+            _drop_framework_errors(document)
         return made()
 
     app.openapi = partial(described, app)  # type: ignore[method-assign]
+
+
+def _drop_framework_errors(document: dict[str, Any]) -> None:
+    """Take out the 422 that the framework adds where a route names none: under /v2 it is a 400."""
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if path.startswith("/v2"):
+                operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
 
 
 SOLVING_PROBLEMS = problems(

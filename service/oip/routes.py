@@ -13,33 +13,33 @@ from service.context import context_of
 from service.encoders import NUMBERS_A_PIECE
 from service.engine.job import Job
 from service.errors import Kind, ProblemError
+from service.oip import description
 from service.oip.metadata import metadata
 from service.oip.outputs import Wanted, wanted, write
 from service.oip.wire import BINARY, HEADER, header_of, take_apart
 from service.oip.wishes import to_wish
 from service.prepare import prepare
-from service.routes.reading import read
+from service.routes.reading import ModelName, read
 from service.routes.sample import LARGE_BODY, beside, draw
 from service.schemas import SampleRequest
 from service.served import Served
 from service.state import VERSION, service_of
 
-# Described by the protocol itself and in docs/kserve.md, so not in this description.
-router = APIRouter(prefix="/v2", include_in_schema=False)
+router = APIRouter(prefix="/v2", tags=["Open Inference Protocol v2"])
 
-Version = Annotated[int, Path(ge=1)]
+Version = Annotated[int, Path(ge=1, description="version of the model", openapi_examples={"1": {"value": 1}})]
 
 _MEDIA = ("application/json", BINARY, "")  # the last: Triton's client names no type
 
 
-@read(router, "")
-async def server() -> Any:
+@read(router, "", responses=description.SERVER)
+async def server_metadata() -> Any:
     """Say who answers, and what of the protocol's extensions is here."""
     return {"name": "pathline", "version": VERSION, "extensions": ["binary_tensor_data"]}
 
 
-@read(router, "/health/live")
-async def live(request: Request) -> Any:
+@read(router, "/health/live", responses=description.LIVE)
+async def server_live(request: Request) -> Any:
     """Answer 200 while the process can work, like /livez."""
     service = service_of(request)
     if service.started and not service.engine.alive:
@@ -47,8 +47,8 @@ async def live(request: Request) -> Any:
     return {"live": True}
 
 
-@read(router, "/health/ready")
-async def ready(request: Request) -> Any:
+@read(router, "/health/ready", responses=description.READY)
+async def server_ready(request: Request) -> Any:
     """Answer 200 while requests are welcome, like /readyz."""
     fault = service_of(request).fault()
     if fault is not None:
@@ -56,38 +56,38 @@ async def ready(request: Request) -> Any:
     return {"ready": True}
 
 
-@read(router, "/models/{model_name}")
-async def model(request: Request, model_name: str) -> Any:
+@read(router, "/models/{model_name}", responses=description.MODEL)
+async def model_metadata(request: Request, model_name: ModelName) -> Any:
     """Show the inputs and outputs of a model; one that is not in memory is loaded."""
     return await _metadata(request, model_name, None)
 
 
-@read(router, "/models/{model_name}/versions/{version}")
-async def model_version(request: Request, model_name: str, version: Version) -> Any:
+@read(router, "/models/{model_name}/versions/{version}", responses=description.MODEL)
+async def version_metadata(request: Request, model_name: ModelName, version: Version) -> Any:
     """Show the inputs and outputs of one version."""
     return await _metadata(request, model_name, version)
 
 
-@read(router, "/models/{model_name}/ready")
-async def model_ready(request: Request, model_name: str) -> Any:
+@read(router, "/models/{model_name}/ready", responses=description.MODEL_READY)
+async def model_ready(request: Request, model_name: ModelName) -> Any:
     """Answer 200 where the model can be asked for samples."""
     return _ready(request, model_name, None)
 
 
-@read(router, "/models/{model_name}/versions/{version}/ready")
-async def version_ready(request: Request, model_name: str, version: Version) -> Any:
+@read(router, "/models/{model_name}/versions/{version}/ready", responses=description.MODEL_READY)
+async def version_ready(request: Request, model_name: ModelName, version: Version) -> Any:
     """Answer 200 where this version can be asked for samples."""
     return _ready(request, model_name, version)
 
 
-@router.post("/models/{model_name}/infer")
-async def infer(request: Request, model_name: str) -> Response:
+@router.post("/models/{model_name}/infer", **description.INFER)
+async def infer(request: Request, model_name: ModelName) -> Response:
     """Draw samples, as POST /v1/sample does; the parameters are its scalar members, tensors come and go by name."""
     return await _infer(request, model_name, None)
 
 
-@router.post("/models/{model_name}/versions/{version}/infer")
-async def infer_version(request: Request, model_name: str, version: Version) -> Response:
+@router.post("/models/{model_name}/versions/{version}/infer", **description.INFER)
+async def infer_version(request: Request, model_name: ModelName, version: Version) -> Response:
     """Draw samples of one version."""
     return await _infer(request, model_name, version)
 

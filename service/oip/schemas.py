@@ -7,15 +7,16 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-_REQUEST_EXAMPLES: list[Any] = [
-    {"parameters": {"num_samples": 4, "seed": 0, "solver": "rk4", "steps": 20}},
-    {
+REQUESTS: dict[str, Any] = {
+    "seed": {"parameters": {"num_samples": 2, "seed": 0, "solver": "rk4", "steps": 5}},
+    "states": {
         "id": "from-two-points",
         "parameters": {"solver": "dopri5", "rtol": 1e-6, "atol": 1e-6},
         "inputs": [{"name": "x0", "shape": [2, 2], "datatype": "FP32", "data": [0.1, 0.2, -0.3, 0.4]}],
         "outputs": [{"name": "samples"}, {"name": "nfe"}],
     },
-]
+}
+"""Infer requests by name: samples of a seed; from states of one's own, and only some of the outputs."""
 
 Parameters = dict[str, Any]
 Size = Annotated[int, Field(ge=0, lt=2**31)]
@@ -48,9 +49,7 @@ class InferRequest(BaseModel):
     The parameters are the scalar members of ``POST /v1/sample`` under the same names.
     """
 
-    model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, json_schema_extra={"examples": _REQUEST_EXAMPLES}
-    )
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
 
     id: str | None = Field(default=None, max_length=1000, description="echoed in the answer")
     model_name: str | None = Field(default=None, description="the name in the address; KServe's client repeats it here")
@@ -79,3 +78,51 @@ class InferResponse(BaseModel):
     id: str | None = None
     parameters: Parameters
     outputs: list[OutputTensor]
+
+
+class ErrorBody(BaseModel):
+    """An error answer under ``/v2``: what is wrong, what is allowed and what to do."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    error: str
+
+
+class ServerMetadata(BaseModel):
+    """Answer of ``GET /v2``."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class Health(BaseModel):
+    """Answer of ``GET /v2/health/live`` and ``GET /v2/health/ready``."""
+
+    live: bool | None = None
+    ready: bool | None = None
+
+
+class ModelReady(BaseModel):
+    """Answer of ``GET /v2/models/{model}/ready``."""
+
+    name: str
+    ready: bool
+
+
+class TensorMetadata(BaseModel):
+    """An input or output of a model; -1 in its shape stands for any number."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(BaseModel):
+    """Answer of ``GET /v2/models/{model}``."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
