@@ -83,7 +83,8 @@ class Snapshot:
     Attributes:
         added: the scheduler's, then.
         samples: of all jobs.
-        work: network rows that they still need.
+        small_lanes: lanes of small jobs.
+        work: network rows that all jobs still need.
         rivals: of that, each large job's.
         large_lanes: lanes that large jobs have together.
         first_end: ticks until the first job is done and leaves its place in the queue.
@@ -95,7 +96,7 @@ class Snapshot:
         works = [entry.work(tick) for entry in entries]
         self.samples, self.work = sum(entry.samples for entry in entries), sum(works)
         self.rivals = [work for entry, work in zip(entries, works, strict=True) if not entry.small]
-        small = sum(entry.active for entry in entries if entry.small)
+        self.small_lanes = small = sum(entry.active for entry in entries if entry.small)
         quarter = budget // 4
         self.large_lanes = max(1, min(budget - quarter, max(quarter, budget - small)))
         ends = [entry.left(tick) for entry in entries if entry.active and not entry.waiting]

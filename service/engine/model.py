@@ -115,7 +115,10 @@ class Model:
         scheduler, n, cost, pace = self.schedulers[job.priority], job.num_samples, self.cost(job), self.arena.pace
         seen, incoming = self.snapshot(job.priority), self.on_their_way(job.priority)
         small = scheduler.is_small(n)
-        rows = min(scheduler.budget, seen.samples + sum(entry.samples for entry in incoming) + n)
+        lanes = scheduler.budget if small else seen.large_lanes
+        present = seen.samples + sum(entry.samples for entry in incoming) + n
+        # Large jobs leave a part of the arena free; only small ones make a tick longer than theirs.
+        rows = min(scheduler.budget, present if small else min(present, lanes + seen.small_lanes))
         tick_s = pace.seconds(rows)
         beside = [sum(map(other.backlog_s, Priority)) for other in others]
         above_s = 0.0
@@ -128,10 +131,10 @@ class Model:
             work=n * cost,
             cost=cost,
             rivals=() if small else seen.against(incoming),
-            lanes=scheduler.budget if small else seen.large_lanes,
+            lanes=lanes,
             backlog_s=(seen.work + sum(entry.samples * entry.cost for entry in incoming)) * tick_s / rows,
             busy_tick_s=tick_s,
-            idle_tick_s=pace.seconds(min(n, scheduler.budget)),
+            idle_tick_s=pace.seconds(min(n, lanes)),
             elsewhere_s=beside,
             above_s=above_s,
         )

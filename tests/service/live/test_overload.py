@@ -97,6 +97,12 @@ async def test_small_requests_done_in_good_time_are_never_refused(live: Live) ->
     [
         # The queue is full of equal jobs that run together.
         ([{"num_samples": 40, "solver": "euler", "steps": 10_000}] * 3, {"num_samples": 1, "timeout_s": 60}, 3),
+        # A large job ahead would make another one late.
+        (
+            [{"num_samples": 60_000, "solver": "euler", "steps": 100}],
+            {"num_samples": 30_000, "solver": "euler", "steps": 100},
+            100,
+        ),
     ],
 )
 async def test_retry_after_is_true_within_a_factor_of_two(
@@ -105,6 +111,11 @@ async def test_retry_after_is_true_within_a_factor_of_two(
     live = launch(max_queue=queue)
     common = {"model": "net", "trace": "none", "timeout_s": 120}
     async with httpx.AsyncClient(base_url=live.url, timeout=120) as http:
+        if "timeout_s" not in asked:  # a little more than it takes alone
+            begin = time.monotonic()
+            answer = await http.post("/v1/sample", json={**common, **asked})
+            assert answer.status_code == 200
+            asked = {**asked, "timeout_s": 1.3 * (time.monotonic() - begin)}
         before = [asyncio.ensure_future(http.post("/v1/sample", json={**common, **body})) for body in ahead]
         await asyncio.sleep(0.7)
         begin = time.monotonic()
@@ -115,10 +126,9 @@ async def test_retry_after_is_true_within_a_factor_of_two(
             await asyncio.sleep(0.05)
             truth = time.monotonic() - begin
         assert {answer.status_code for answer in await asyncio.gather(*before)} == {200}
-    if truth >= 2:
+    assert promised > 0
+    if truth >= 2:  # a shorter time says more of what else the machine did in it
         assert truth / 2 <= promised <= 2 * truth, (promised, truth)
-    else:
-        assert promised < 4
 
 
 def _buckets(text: str) -> tuple[list[float], list[float]]:

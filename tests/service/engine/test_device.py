@@ -1,0 +1,107 @@
+"""What the engine asks of a device, seen by one that only pretends to be elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.checkpoint import Checkpoint
+from service.engine.device import Cuda, Device, choose_device, device_of
+from service.engine.job import Job
+from service.engine.runner import Arena
+
+from .conftest import job
+
+
+class Elsewhere(Device):
+    """The CPU, but data must be sent there and fetched back."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.asked: Counter[str] = Counter()
+
+    def scope(self) -> nullcontext[None]:
+        self.asked["scope"] += 1
+        return nullcontext()
+
+    def finish(self) -> None:
+        self.asked["finish"] += 1
+
+    def send(self, tensor: Tensor) -> Tensor:
+        self.asked["send"] += 1
+        return tensor.clone()
+
+    def fetch(self, tensor: Tensor) -> Tensor:
+        self.asked["fetch"] += 1
+        return tensor.clone()
+
+    def free(self) -> None:
+        self.asked["free"] += 1
+
+
+def _run(arena: Arena, *jobs: Job) -> list[Tensor]:
+    arena.admit([(number, 0, each.num_samples, each) for number, each in enumerate(jobs)])
+    found: dict[int, Tensor] = {}
+    while len(arena):
+        finished, failed = arena.tick()
+        assert not failed
+        for each in finished:
+            found |= {int(owner): each.x[each.owner == owner] for owner in set(each.owner)}
+    return [found[number] for number in range(len(jobs))]
+
+
+def test_every_call_is_waited_for_and_everything_is_sent_and_fetched(net: Checkpoint) -> None:
+    device = Elsewhere()
+    arena = Arena(net, device)
+    device.asked.clear()
+    given = torch.randn(3, 2)
+    jobs = job(4, solver="rk4", steps=2), job(3, solver="euler", steps=5, x0=given, save_at=None)
+    found = _run(arena, *jobs)
+    assert device.asked["finish"] == 8  # one a network call
+    assert device.asked["send"] == 2  # the noise of all jobs at once, and what one job gave
+    assert device.asked["fetch"] == 2  # both ended apart
+    plain = _run(Arena(net, device_of(torch.device("cpu"))), *jobs)
+    assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+
+
+def test_memory_is_given_back_before_a_call_is_tried_in_parts(net: Checkpoint) -> None:
+    device = Elsewhere()
+    arena = Arena(net, device)
+    device.asked.clear()
+    inside = arena._velocity._call.function
+
+    def crowded(*arguments: Tensor) -> Tensor:
+        if len(arguments[0]) > 8:
+            raise torch.OutOfMemoryError("no memory for so many rows")
+        return inside(*arguments)
+
+    arena._velocity._call.function = crowded
+    found = _run(arena, job(16, solver="euler", steps=3))
+    assert len(found[0]) == 16
+    assert device.asked["free"] >= 3
+
+
+def test_auto_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, chosen in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert choose_device("auto").type == chosen
+    assert choose_device("cuda:1") == torch.device("cuda", 1)
+    assert type(device_of(torch.device("cpu"), graphs=True)) is Device
+    assert type(device_of(torch.device("cuda"))) is Cuda
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+        (ValueError("shapes differ"), False),
+    ],
+)
+def test_after_which_errors_cuda_is_lost(error: Exception, lost: bool) -> None:
+    assert Cuda(torch.device("cuda"), graphs=False).is_lost(error) is lost
+    assert not Device(torch.device("cpu")).is_lost(error)
