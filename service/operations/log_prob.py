@@ -26,6 +26,7 @@ from service.operations.schemas import LogProbRequest
 from service.served import Served
 from service.settings import Settings
 from service.traces import Array
+from solvers.arithmetic import lane_sums
 from solvers.errors import Status
 from solvers.likelihood import EXACT_UP_TO
 
@@ -104,21 +105,29 @@ def found(
     """Return the head of the answer and its arrays."""
     n = len(states.x)
     probes = job.num_samples // n
-    estimates = log_density(result).reshape(probes, n) - states.log_volume
-    error = None if probes == 1 else estimates.std(axis=0, ddof=1) / math.sqrt(probes)
+    estimates = log_density(result).reshape(probes, n).T - states.log_volume
+    mean = _sums(estimates) / probes
+    error = None
+    if probes > 1:
+        error = np.sqrt(_sums((estimates - mean[:, None]) ** 2) / (probes - 1) / probes)
     exact = job.operation is Operation.LOG_PROB_EXACT
     said = {"method": "exact"} if exact else {"method": "hutchinson", "probes": probes, "seed": job.seed}
     head = head_of(model, worst(result, n), job.solve.settings, deterministic and states.deterministic)
     head |= {"shape": [n], "divergence": said}
-    arrays = {"residual": states.residual, "log_prob": estimates.mean(axis=0), "standard_error": error}
+    arrays = {"residual": states.residual, "log_prob": mean, "standard_error": error}
     return head, arrays
 
 
 def log_density(result: JobResult) -> NDArray[np.float64]:
     """Return the log-density of the state that each lane began at; NaN where it did not get to the noise."""
     latent, change = result.x[:, :-1].double(), result.x[:, -1].double()
-    base = -0.5 * (latent.square().sum(dim=1) + latent.shape[1] * math.log(2 * math.pi))
-    return np.where(result.status == Status.SUCCESS.value, (base - change).numpy(), np.nan)
+    base = -0.5 * (lane_sums(latent.square()) + latent.shape[1] * math.log(2 * math.pi))
+    return np.where(result.status == Status.SUCCESS.value, base - change.numpy(), np.nan)
+
+
+def _sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum each row, in an order that does not depend on how many there are."""
+    return lane_sums(torch.from_numpy(rows.copy()))
 
 
 def worst(result: JobResult, n: int) -> JobResult:

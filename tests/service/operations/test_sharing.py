@@ -1,0 +1,154 @@
+"""Operations run in the engine beside samples: who waits for whom, who leaves, and what is freed."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from models.checkpoint import Checkpoint
+from service.engine.engine import Engine
+from service.engine.job import Draining, EngineFailed, Job
+from service.engine.operation import Operation
+from tests.service.engine.conftest import Field, Observed, field, job, net  # noqa: F401
+from tests.service.engine.conftest import Settings as EngineSettings
+
+from .conftest import Real
+
+pytestmark = pytest.mark.anyio
+
+
+class Told(Observed):
+    """Keeps the operation of each network call."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.operations: list[str] = []
+
+    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int, calls: int) -> None:
+        super().batch(model, operation, rows, requests, solvers, calls)
+        self.operations += [str(operation)] * calls
+
+
+def density_job(num_samples: int, **more: Any) -> Job:
+    return job(num_samples, solver="euler", steps=500, t_span=(1.0, 0.0), x0=torch.zeros(num_samples, 3), **more)
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return False
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def sharing(net: Checkpoint, field: Field, told: Told) -> Any:  # noqa: F811
+    made = Engine(EngineSettings(), told)
+    made.start()
+    made.load("net", 1, Checkpoint(field, net.decoder, net.card, net.path, net.digest))
+    made.prepare("net", 1, Operation.LOG_PROB_EXACT)
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("priority", ["bulk", "interactive"])
+def test_a_sample_is_not_held_up_by_a_large_log_prob(sharing: Engine, told: Told, priority: str) -> None:
+    large = sharing.submit(density_job(50_000, operation=Operation.LOG_PROB_EXACT, priority=priority))
+    assert eventually(lambda: len(told.operations) > 3)
+    begun = len(told.operations)
+    sharing.submit(job(1, solver="euler", steps=50)).result(20)
+    calls = told.operations[begun:]
+    assert not large.done()
+    assert calls.count("sample") >= 50
+    assert calls.count("log_prob_exact") < 50  # ticks of one small sample are far shorter, and time is shared
+    sharing.cancel(large)
+    assert eventually(lambda: sharing.active_jobs == 0)
+
+
+def test_it_must_be_prepared_first(sharing: Engine) -> None:
+    assert sharing.prepared("net", 1, Operation.SAMPLE) is not None
+    assert sharing.prepared("net", 1, Operation.JACOBIAN) is None
+    with pytest.raises(KeyError):
+        sharing.submit(density_job(1, operation=Operation.JACOBIAN))
+    with pytest.raises(KeyError):
+        sharing.prepare("net", 2, Operation.JACOBIAN)
+    made = sharing.prepare("net", 1, Operation.LOG_PROB_EXACT)
+    assert sharing.prepared("net", 1, Operation.LOG_PROB_EXACT) is made
+
+
+def test_it_is_unloaded_with_its_model_once_its_jobs_are_done(sharing: Engine, field: Field) -> None:  # noqa: F811
+    field.hook = lambda x, t: time.sleep(0.001)
+    running = sharing.submit(density_job(2, operation=Operation.LOG_PROB_EXACT))
+    sharing.unload(sharing.prepared("net", 1, Operation.SAMPLE))
+    assert set(running.result(20).status) == {"success"}
+    assert eventually(lambda: not sharing._loop.arenas)
+
+
+def test_a_network_that_raises_fails_its_job_alone(sharing: Engine, field: Field) -> None:  # noqa: F811
+    def hook(x: torch.Tensor, t: torch.Tensor) -> None:
+        if (x[:, 0] > 500).any():
+            raise RuntimeError("pretended")
+
+    field.hook = hook
+    good = sharing.submit(density_job(3, operation=Operation.LOG_PROB_EXACT))
+    x0 = torch.full((1, 3), 1000.0)
+    bad = sharing.submit(job(1, solver="euler", steps=3, t_span=(1.0, 0.0), x0=x0, operation=Operation.LOG_PROB_EXACT))
+    with pytest.raises(EngineFailed, match="pretended"):
+        bad.result(20)
+    assert set(good.result(20).status) == {"success"}
+
+
+def test_a_stopped_engine_prepares_nothing(sharing: Engine) -> None:
+    sharing.stop()
+    with pytest.raises(Draining):
+        sharing.prepare("net", 1, Operation.JACOBIAN)
+
+
+# Through HTTP.
+
+
+async def test_who_leaves_frees_the_engine(real: Real) -> None:
+    engine = real.service.engine
+    for operation in ("encode", "log_prob"):
+        body = {"samples": [[0.0, 0.0]] * 2000, "solver": "euler", "steps": 10_000}
+        asking = asyncio.ensure_future(real.ask("net", operation, **body))
+        async with asyncio.timeout(20):
+            while not engine.active_lanes:
+                await asyncio.sleep(0.01)
+            asking.cancel()
+            while engine.active_jobs:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("operation", ["log_prob", "diagnose"])
+async def test_a_deadline_ends_it(real: Real, operation: str) -> None:
+    body: dict[str, Any] = {"solver": "euler", "steps": 10_000, "timeout_s": 0.1}
+    body |= {"num_samples": 40} if operation == "diagnose" else {"samples": [[0.0, 0.0]] * 2000}
+    assert (await real.ask("net", operation, 504, **body))["type"] == "/problems/deadline-exceeded"
+    async with asyncio.timeout(10):
+        while real.service.engine.active_jobs:
+            await asyncio.sleep(0.01)
+
+
+async def test_an_unloaded_model_is_loaded_and_prepared_again(real: Real) -> None:
+    first = await real.ask("gaussian", "log_prob", samples=[[2.0, 2.0]])
+    real.service.models.unload("gaussian")
+    assert (await real.ask("gaussian", "log_prob", samples=[[2.0, 2.0]]))["log_prob"] == first["log_prob"]
+
+
+async def test_metrics_tell_the_operations_apart(real: Real) -> None:
+    await real.ask("net", "log_prob", samples=[[0.0, 0.0]], solver="rk4", steps=2)
+    await real.ask("net", "diagnose", num_samples=1, times=[0.5])
+    text = (await real.http.get("/metrics")).text
+    for operation in ("sample", "log_prob_exact", "jacobian"):
+        assert f'pathline_batch_rows_count{{model="net",operation="{operation}"}}' in text
+    assert 'route="/v1/models/{name}/log_prob",solver="rk4"' in text
