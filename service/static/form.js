@@ -152,9 +152,12 @@ export class Form {
     $("about").textContent = about;
     const takes = card?.condition ?? null;
     $("conditional").hidden = takes === null && $("condition").value === "" && $("guidance").value === "";
-    const classes = takes?.num_classes ?? takes?.classes ?? 0;
-    const names = Array.isArray(classes) ? classes : Array.from({ length: classes }, (_, k) => k);
-    $("classes").replaceChildren(...names.map((name) => option(String(name))));
+    const names = takes?.names ?? Array.from({ length: takes?.classes ?? 0 }, (_, k) => String(k));
+    $("classes").replaceChildren(...names.map((name) => option(name)));
+    const label = names.length ? `${names[0]} … ${names.at(-1)}` : "";
+    const expected = takes?.kind === "vector" ? `[${takes.width} numbers]` : label;
+    $("condition").placeholder = takes?.null ? `${expected}, or none` : expected;
+    $("guidance").closest(".field").hidden = takes?.null === false && $("guidance").value === "";
   }
 
   /** Mark the fields a problem names; `errors` is the service's list of {field, message}. */

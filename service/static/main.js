@@ -118,6 +118,7 @@ function redraw(animate) {
 function changed(event) {
   const other = event.target.id === "model";
   if (other && $("num_samples").value === usual(view.model)) $("num_samples").value = usual($("model").value);
+  if (other) $("condition").value = $("guidance").value = ""; // another model has other classes, or none
   redraw("");
   if (other) describe();
 }

@@ -29,7 +29,8 @@ export async function draw(runs) {
     const plotly = await loadPlotly();
     const paint = colours();
     const options = { displayModeBar: false, responsive: true };
-    await plotly.react($("steps"), shown.flatMap((run) => series(run, paint)), layout(paint, runs.length === 1 ? 460 : 340), options);
+    const drawn = shown.flatMap((run) => series(run, paint));
+    await plotly.react($("steps"), drawn, layout(paint, runs.length === 1 ? 460 : 340, span(drawn)), options);
   } catch (error) {
     $("steps-text").textContent = error.message;
   }
@@ -84,7 +85,15 @@ function band({ t, q10, q90 }, label, colour) {
   ];
 }
 
-function layout(paint, height) {
+/** The axis of h as powers of ten: a factor of 4 at least, or the rounding of equal steps would fill the chart. */
+function span(drawn) {
+  const sizes = drawn.flatMap((line) => line.y).filter((h) => h > 0).map(Math.log10);
+  const [low, high] = [sizes.reduce((p, q) => Math.min(p, q)), sizes.reduce((p, q) => Math.max(p, q))];
+  const room = Math.max(0.06 * (high - low), (Math.log10(4) - (high - low)) / 2);
+  return [low - room, high + room];
+}
+
+function layout(paint, height, range) {
   const axis = { gridcolor: paint.line, linecolor: paint.line, zeroline: false, ticks: "" };
   return {
     height,
@@ -93,7 +102,7 @@ function layout(paint, height) {
     plot_bgcolor: "transparent",
     font: { family: "system-ui, sans-serif", size: 12, color: paint.text },
     xaxis: { ...axis, title: { text: "t" } },
-    yaxis: { ...axis, title: { text: "h" }, type: "log", tickvals: ROUND, tickformat: "~g" },
+    yaxis: { ...axis, title: { text: "h" }, type: "log", range, tickvals: ROUND, tickformat: "~g" },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
     hovermode: "closest",
   };

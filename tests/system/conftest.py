@@ -18,10 +18,12 @@ from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 from models.analytic import Gaussian, GaussianConfig
 from models.checkpoint import save
+from models.condition import LabelCondition
 from models.decoder import Decoder
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from tests.system.support import ROOT, until
 
+NAMES = ("circle", "square", "star")
 FLAGS = """
     --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync
@@ -30,7 +32,7 @@ FLAGS = """
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """moons (2-D), gaussian (known answer, float64), digits (4x4 pictures) and a broken one."""
+    """moons (2-D), gaussian (known answer, float64), digits (4x4 pictures), shapes (by class) and a broken one."""
     root = tmp_path_factory.mktemp("checkpoints")
     about: dict[str, Any] = {"dataset": {}, "training": {}, "seed": 0}
     torch.manual_seed(0)
@@ -40,6 +42,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pca = Decoder.pca(torch.full((16,), 0.5), torch.randn(3, 16), torch.ones(3), (4, 4), clip=(0.0, 1.0))
     latent = ResidualMLP(ResidualMLPConfig(dim=3, hidden=8, blocks=1, time_width=4))
     save(root, "digits", latent, pca, **about)
+    by_class = ResidualMLPConfig(dim=2, hidden=32, blocks=1, condition=LabelCondition(classes=3, names=NAMES))
+    save(root, "shapes", ResidualMLP(by_class), Decoder.identity((2,)), **about)
     (save(root, "broken", network, Decoder.identity((2,)), **about) / "weights.safetensors").write_bytes(b"short")
     return root
 

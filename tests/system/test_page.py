@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, Request, Route
 
+from tests.system.conftest import NAMES
+
 pytestmark = pytest.mark.system
 SEED = 2**63 - 1  # a JavaScript number would round it
 RK4 = {"a.solver": "rk4", "a.steps": 4}
@@ -71,7 +73,7 @@ def test_the_first_look_shows_samples_of_a_model(page: Page, service: str) -> No
     assert "ready on cpu" in page.inner_text("#service")
     assert page.locator("#problem").is_hidden()
     names = page.locator("#model option").all_inner_texts()
-    assert names == ["broken (unavailable)", "digits", "gaussian", "moons"]
+    assert names == ["broken (unavailable)", "digits", "gaussian", "moons", "shapes"]
 
 
 def test_a_seed_of_63_bits_arrives_and_comes_back_whole(page: Page, service: str) -> None:
@@ -116,6 +118,48 @@ def test_rejected_steps_are_marked(page: Page, service: str) -> None:
     )
     marks = [p["y"] for p in page.evaluate("document.getElementById('steps').data") if "rejected" in p.get("name", "")]
     assert marks == ([rejected] if rejected else [])
+
+
+def test_equal_steps_are_a_level_line(page: Page, service: str) -> None:
+    show(page, service, **{"a.solver": "euler", "a.steps": 10})  # ten tenths are not equal to the last bit
+    low, high = page.evaluate("document.getElementById('steps').layout.yaxis.range")
+    assert 0.5 < high - low < 0.7
+    assert low < -1.2 < -0.8 < high
+
+
+def test_a_conditional_model_has_a_class_and_guidance(page: Page, service: str) -> None:
+    sent = bodies(page)
+    show(page, service, **RK4, model="shapes")
+    assert "condition" not in sent[-1]
+    page.wait_for_selector("#conditional:not([hidden])")
+    assert page.evaluate("[...document.querySelectorAll('#classes option')].map(o => o.value)") == list(NAMES)
+    assert page.get_attribute("#condition", "placeholder") == "circle … star, or none"
+    pictures = {picture(page)}
+    for condition, guidance in (("square", ""), ("square", "2.5"), ("star", "2.5")):
+        drawn_again(page)
+        page.fill("#condition", condition)
+        page.fill("#guidance", guidance)
+        page.press("#guidance", "Enter")
+        page.wait_for_selector(f"body[data-drawn*='condition={condition}']")
+        settled(page)
+        assert (sent[-1]["condition"], sent[-1].get("guidance")) == (condition, float(guidance) if guidance else None)
+        pictures.add(picture(page))
+    assert len(pictures) == 4
+    assert "condition=star&guidance=2.5" in page.url
+    assert '"condition": "star", "guidance": 2.5' in page.inner_text("#code")
+    drawn_again(page)
+    page.select_option("#model", "gaussian")
+    settled(page)
+    assert page.locator("#conditional").is_hidden()
+    assert not {"condition", "guidance"} & set(sent[-1])
+
+
+def test_a_class_that_is_none_is_told(page: Page, service: str) -> None:
+    page.goto("about:blank")
+    page.goto(f"{service}/#{urlencode({'model': 'shapes', 'condition': 'triangle', **RK4})}")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "circle" in page.inner_text("#problem")
+    assert page.evaluate("[...document.querySelectorAll('[aria-invalid]')].map(e => e.id)") == ["condition"]
 
 
 def test_two_solvers_on_the_same_noise(page: Page, service: str) -> None:

@@ -23,6 +23,13 @@ async def test_the_page_is_at_the_root(running: Any, accept: str | None) -> None
     assert PLOTLY[1:] in answer.text
 
 
+async def test_the_page_names_its_modules_so_that_none_is_waited_for(running: Any) -> None:
+    named = re.findall(r'<link rel="modulepreload" href="static/(.*?)">', (await running.http.get("/")).text)
+    imported = [re.findall(r'from "\./(.*?)"', path.read_text()) for path in STATIC.glob("*.js")]
+    assert named == sorted(set().union(*imported))
+    assert len(named) > 5
+
+
 async def test_who_takes_only_json_gets_the_addresses(running: Any) -> None:
     answer = await running.http.get("/", headers={"Accept": "application/json"})
     assert answer.json()["links"]["sample"] == "/v1/sample"
