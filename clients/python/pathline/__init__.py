@@ -16,7 +16,9 @@ from pathline._async_client import AsyncClient
 from pathline._client import Client
 from pathline._comparison import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
+from pathline._found import DiagnoseResult, EncodeResult, LogProbResult
 from pathline._info import ModelInfo, SolverInfo
+from pathline._operations import SolverOptions
 from pathline._request import SampleOptions
 from pathline._result import Failure, Latency, SampleResult, Trace
 from pathline._retry import RetryPolicy
@@ -73,7 +75,9 @@ __all__ = [
     "ConnectError",
     "ConnectionLost",
     "DeadlineExceeded",
+    "DiagnoseResult",
     "Draining",
+    "EncodeResult",
     "EngineFailed",
     "Event",
     "Failure",
@@ -86,6 +90,7 @@ __all__ = [
     "InvalidURL",
     "InvalidValue",
     "Latency",
+    "LogProbResult",
     "MalformedJSON",
     "MethodNotAllowed",
     "ModelInfo",
@@ -106,6 +111,7 @@ __all__ = [
     "ServerError",
     "SlowRequest",
     "SolverInfo",
+    "SolverOptions",
     "Started",
     "State",
     "TooLarge",

@@ -16,6 +16,7 @@ from pathline._core import Call, Flow, configured, resume
 from pathline._core import headers as all_headers
 from pathline._events import Event, Reader
 from pathline._info import ModelInfo, SolverInfo
+from pathline._operations import AsyncOperations
 from pathline._problems import reading, sending
 from pathline._request import Pages, SampleOptions, common, sample_request
 from pathline._result import SampleResult
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncOperations):
     """`Client` for asyncio. Use it in an ``async with`` block, or await `aclose`.
 
     A cancelled call closes its connection, and the service stops computing within one network call.

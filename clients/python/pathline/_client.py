@@ -16,6 +16,7 @@ from pathline._core import Call, Flow, configured, resume
 from pathline._core import headers as all_headers
 from pathline._events import Event, Reader
 from pathline._info import ModelInfo, SolverInfo
+from pathline._operations import Operations
 from pathline._problems import reading, sending
 from pathline._request import Pages, SampleOptions, common, sample_request
 from pathline._result import SampleResult
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client:
+class Client(Operations):
     """A blocking client; safe to share between threads. Use it in a ``with`` block, or call `close`.
 
     Args:

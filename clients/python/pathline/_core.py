@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
+import numpy as np
 
 from pathline import _events, _info, _npz
 from pathline._answer import Answer
 from pathline._problems import problem
-from pathline._request import SampleRequest
+from pathline._request import OperationRequest, SampleRequest
 from pathline._result import SampleResult
 from pathline._retry import Attempts, RetryPolicy
 from pathline.errors import InvalidKey, InvalidURL, PathlineError, ProtocolError
@@ -80,6 +81,19 @@ class Core:
 
         return self._exchange(call, parse)
 
+    def operate(self, request: OperationRequest, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> Flow[T]:
+        """Ask a model for something else than samples."""
+        headers = {"Accept": _npz.MEDIA_TYPE, "Accept-Encoding": "identity", "Content-Type": "application/json"}
+        allowed = SERVICE_TIMEOUT_S if request.timeout_s is None else float(request.timeout_s)
+        path = f"{self._path_of(request.model)}/{request.operation}"
+        call = self._call("POST", path, headers, request.body, allowed)
+
+        def parse(answer: Answer) -> T:
+            _expect(answer, _npz.MEDIA_TYPE)
+            return _npz.read(answer.content, build)
+
+        return self._exchange(call, parse)
+
     def stream(self, request: SampleRequest) -> Flow[Answer]:
         """Ask for samples as a stream; it begins once the service has taken the request, and is then open."""
         headers = {"Accept": _events.MEDIA_TYPE, "Cache-Control": "no-store", "Content-Type": "application/json"}
@@ -98,9 +112,13 @@ class Core:
 
     def model(self, name: str) -> Flow[_info.ModelInfo]:
         """Ask about one model."""
+        return self._get(self._path_of(name), _info.model_of)
+
+    @staticmethod
+    def _path_of(name: str) -> str:
         if not name.strip("."):
             raise ValueError(f"{name!r} cannot be the name of a model; models() lists what there is")
-        return self._get(f"/v1/models/{quote(name, safe='')}", _info.model_of)
+        return f"/v1/models/{quote(name, safe='')}"
 
     def solvers(self) -> Flow[list[_info.SolverInfo]]:
         """Ask which solvers there are."""

@@ -9,15 +9,17 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from pathline._request import SampleRequest
 from pathline._result import Failure, Latency, SampleResult, Trace
 from pathline.errors import ProtocolError
+
+T = TypeVar("T")
 
 MEDIA_TYPE = "application/x-npz"
 _DEFLATE_LIMIT = 1032  # deflate cannot shrink data further than this, so more is a lie
@@ -33,9 +35,18 @@ def decode(content: bytes, request: SampleRequest) -> SampleResult:
     Raises:
         ProtocolError: It is damaged, lacks something, or answers another request.
     """
+    return read(content, lambda entries, meta: result(entries, meta, request))
+
+
+def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> T:
+    """Return what is built of the arrays of an answer and the rest of it.
+
+    Raises:
+        ProtocolError: It is damaged, or lacks something.
+    """
     try:
         entries = _entries(content)
-        return result(entries, json.loads(_entry(entries, "meta").tobytes()), request)
+        return build(entries, json.loads(entry(entries, "meta").tobytes()))
     except ProtocolError:
         raise
     except Exception as error:  # whatever damaged bytes bring up in zipfile, zlib, numpy and json
@@ -79,38 +90,48 @@ def result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: 
         ProtocolError: Something is missing, or it answers another request.
     """
     _check_answers(meta, request)
-    samples, nfe, t = (_entry(entries, name) for name in ("samples", "nfe", "t"))
-    status = _names(_entry(entries, "status"), meta)
+    samples, nfe, t = (entry(entries, name) for name in ("samples", "nfe", "t"))
+    status = _names(entry(entries, "status"), meta)
     for name, array in {"samples": samples, "nfe": nfe, "t": t, "status": status}.items():
         if array.shape[:1] != (request.num_samples,):
             raise ProtocolError(f"{name} has shape {array.shape}, but {request.num_samples} samples were asked for")
     return SampleResult(
         samples=samples,
-        nfe=int(_member(meta, "nfe")),
+        nfe=int(member(meta, "nfe")),
         nfe_per_sample=nfe.astype(np.int64, copy=False),
-        status=str(_member(meta, "status")),
+        status=str(member(meta, "status")),
         status_per_sample=status,
         t=t,
-        failed=tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in _member(meta, "failed")),
+        failed=failures_of(meta),
         trace=_trace(entries, meta),
-        latency=Latency(**{key: meta["latency"].get(key) for key in Latency.__annotations__}),
+        latency=latency_of(meta),
         model=str(meta["model"]),
-        version=int(_member(meta, "version")),
-        checkpoint=str(_member(meta, "checkpoint")),
+        version=int(member(meta, "version")),
+        checkpoint=str(member(meta, "checkpoint")),
         seed=int(meta["seed"]),
         first_index=int(meta.get("first_index", request.first_index)),
-        solver=dict(_member(meta, "solver")),
-        deterministic=bool(_member(meta, "deterministic")),
+        solver=dict(member(meta, "solver")),
+        deterministic=bool(member(meta, "deterministic")),
         saved=entries.get("saved"),
         saved_t=_saved_t(entries, meta),
         extra={key: value for key, value in meta.items() if key not in _META},
     )
 
 
+def failures_of(meta: Any) -> tuple[Failure, ...]:
+    """Return the samples that an answer says have failed."""
+    return tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in member(meta, "failed"))
+
+
+def latency_of(meta: Any) -> Latency:
+    """Return where the time went, as an answer says."""
+    return Latency(**{key: meta["latency"].get(key) for key in Latency.__annotations__})
+
+
 def _check_answers(meta: Any, request: SampleRequest) -> None:
     asked = {"model": request.model, "seed": request.seed, "first_index": request.first_index}
     for key, expected in asked.items():
-        found = meta.get(key, expected) if key == "first_index" else _member(meta, key)
+        found = meta.get(key, expected) if key == "first_index" else member(meta, key)
         if found != expected:
             raise ProtocolError(f"the answer is for {key}={found!r}, but {key}={expected!r} was asked for")
 
@@ -119,7 +140,7 @@ def _names(status: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
     """Return the status of each sample as strings; small integers are looked up in `status_names`."""
     if status.dtype.kind == "U":
         return status
-    names = np.asarray(_member(meta, "status_names"), dtype=np.str_)
+    names = np.asarray(member(meta, "status_names"), dtype=np.str_)
     # Checked here: NumPy would count a negative code from the end, and take booleans for a mask.
     if status.dtype.kind not in "iu" or (status.size and not 0 <= status.min() <= status.max() < len(names)):
         raise ProtocolError(
@@ -147,13 +168,15 @@ def _saved_t(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> np.n
     return np.asarray(described["t"], np.float64) if isinstance(described, dict) and "t" in described else None
 
 
-def _entry(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def entry(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Return an array of an answer; a ProtocolError if it is not there."""
     if name not in entries:
         raise ProtocolError(f"the answer has no entry {name!r} (found: {', '.join(entries)}); is the service older?")
     return entries[name]
 
 
-def _member(meta: Any, name: str) -> Any:
+def member(meta: Any, name: str) -> Any:
+    """Return a member of the rest of an answer; a ProtocolError if it is not there."""
     if not isinstance(meta, dict) or name not in meta:
         raise ProtocolError(f"the answer's meta has no {name!r}; is the service older than this SDK?")
     return meta[name]

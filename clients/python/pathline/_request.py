@@ -92,6 +92,23 @@ class SampleRequest:
     body: bytes
 
 
+@dataclass(frozen=True)
+class OperationRequest:
+    """A request of another operation than sampling, ready to be sent as often as needed.
+
+    Attributes:
+        model: Name of the model.
+        operation: The last part of the address.
+        timeout_s: Time limit asked of the service in seconds, or None for its default.
+        body: The JSON body.
+    """
+
+    model: str
+    operation: str
+    timeout_s: float | None
+    body: bytes
+
+
 def common(
     solver: str | None, steps: int | None, rtol: float | None, atol: float | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -113,24 +130,43 @@ def sample_request(
         TypeError: An option is unknown, a count or the seed is not an integer, or a value is none that JSON knows.
         InvalidValue: A number is not finite, or the seed is out of range.
     """
-    _check_names(options)
-    fields = {name: _plain(value) for name, value in options.items() if value is not None}
+    fields = given(options, _ALLOWED)
     if num_samples is None:
         num_samples = len(fields["x0"]) if isinstance(fields.get("x0"), list) else DEFAULT_NUM_SAMPLES
     count = _integer("num_samples", num_samples)
     first = _integer("first_index", fields.get("first_index", 0))
+    chosen = chosen_seed(seed)
+    body = encoded({"model": model, "num_samples": count, "seed": chosen, **fields})
+    span = fields.get("t_span")
+    end = span[1] if isinstance(span, list) and len(span) == 2 else 1.0
+    return SampleRequest(model, count, chosen, first, fields.get("timeout_s"), end, body)
+
+
+def chosen_seed(seed: SupportsIndex | None) -> int:
+    """Return the seed as an integer; a fresh one for None.
+
+    Raises:
+        TypeError: It is not an integer.
+        InvalidValue: It is out of range.
+    """
     chosen = draw_seed() if seed is None else _integer("seed", seed)
     if not 0 <= chosen < SEED_LIMIT:
         message = f"seed={chosen} is not allowed; use an integer from 0 to 2**63 - 1, or None for a fresh one"
         raise InvalidValue(message, "seed")
-    document = {"model": model, "num_samples": count, "seed": chosen, **fields}
+    return chosen
+
+
+def encoded(document: Mapping[str, Any]) -> bytes:
+    """Return a body as JSON.
+
+    Raises:
+        TypeError: A value is none that JSON knows.
+        InvalidValue: A number is not finite.
+    """
     try:
-        body = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise _fault(document, error) from None
-    span = fields.get("t_span")
-    end = span[1] if isinstance(span, list) and len(span) == 2 else 1.0
-    return SampleRequest(model, count, chosen, first, fields.get("timeout_s"), end, body)
 
 
 class Pages:
@@ -174,12 +210,18 @@ class Pages:
         return sample_request(self._model, count, self._seed, {**self._options, "first_index": self._start + done})
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
+def given(options: Mapping[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
+    """Return the options that are not None, as json knows them.
+
+    Raises:
+        TypeError: One is not among those allowed.
+    """
     for name in options:
-        if name not in _ALLOWED:
-            near = difflib.get_close_matches(name, _ALLOWED, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(_ALLOWED)}"
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(allowed)}"
             raise TypeError(f"unknown option {name!r}; {advice}")
+    return {name: _plain(value) for name, value in options.items() if value is not None}
 
 
 def _integer(name: str, value: Any) -> int:
