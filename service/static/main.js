@@ -19,7 +19,7 @@ let running = null;
 
 const served = (name) => models.find((model) => model.name === name);
 /** How many samples fill a figure well. */
-const usual = (name) => ((served(name)?.data_shape?.length ?? 1) > 1 ? "36" : "256");
+const usual = (name) => ((served(name)?.data_shape?.length ?? 1) > 1 ? "36" : "100");
 
 async function start() {
   const [list, solvers] = await Promise.all([api.get("v1/models"), api.get("v1/solvers")]);

@@ -76,7 +76,7 @@ def test_a_problem_is_carried_over_in_full(service: FakeService, client: Client)
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(401, "Unauthorized"), (404, "NotFound"), (418, "APIError"), (500, "ServerError"), (507, "ServerError")],
+    [(401, "Unauthorized"), (404, "NoSuchRoute"), (418, "APIError"), (500, "ServerError"), (507, "ServerError")],
 )
 def test_an_answer_without_a_problem_is_told_by_its_status(
     service: FakeService, client: Client, status: int, expected: str
@@ -85,6 +85,12 @@ def test_an_answer_without_a_problem_is_told_by_its_status(
     with pytest.raises(pathline.APIError, match=f"answered {status} .*: no such luck .*check that the URL") as caught:
         client.models()
     assert type(caught.value).__name__ == expected
+
+
+def test_a_404_in_the_words_of_another_program_is_a_wrong_address(service: FakeService, client: Client) -> None:
+    service.replies = [(404, {"content-type": "application/json"}, b'{"detail": "Not Found"}')]
+    with pytest.raises(pathline.NoSuchRoute, match=r'answered 404 .*"Not Found".*check that the URL'):
+        client.models()
 
 
 @pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff", b'{"type": 7, "errors": "x", "detail": null}'])

@@ -35,11 +35,14 @@ def problem_of(document: Mapping[str, Any], answer: Answer) -> errors.APIError:
     slug = re.split(r"[/:#]", str(document.get("type", "")))[-1]
     by_status = BY_STATUS.get(status)
     fallback = errors.ServerError if status >= 500 else errors.APIError
+    foreign = not document.keys() & {"type", "title"}  # another program's words, whatever its members are
+    if foreign and status == 404:
+        by_status = errors.NoSuchRoute
     kind = BY_SLUG.get(slug) or by_status or fallback
     listed = document.get("errors")
     return kind(
         status,
-        str(document.get("detail") or "") or _undocumented(answer),
+        ("" if foreign else str(document.get("detail") or "")) or _undocumented(answer),
         title=str(document.get("title") or answer.reason),
         type=str(document.get("type") or ""),
         request_id=str(document.get("request_id") or answer.headers.get("x-request-id", "")),

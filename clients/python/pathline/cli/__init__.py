@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from pathline.cli import commands
 from pathline.cli.arguments import parser
-from pathline.errors import APIError, IncompleteAnswer, NoSuchRoute, PathlineError, Unauthorized
+from pathline.errors import APIError, IncompleteAnswer, NoSuchRoute, PathlineError, RequestTimeout, Unauthorized
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,6 +61,8 @@ def _advice(error: PathlineError) -> str:
         return "; set PATHLINE_API_KEY or give --api-key"
     if isinstance(error, NoSuchRoute):
         return "; check the URL (--url), or is the service older than this command?"
+    if isinstance(error, RequestTimeout):
+        return "; --timeout does"
     if isinstance(error, IncompleteAnswer):
         return "; nothing was written, run the command again"
     return ""

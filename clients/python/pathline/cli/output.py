@@ -46,7 +46,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except PathlineError:  # some of them are OSErrors too, but not about this file
         raise
     except OSError as error:
-        raise OSError(error.errno, f"not written ({error.strerror}); nothing is left of it", str(path)) from error
+        raise OSError(
+            error.errno,
+            f"not written ({error.strerror}), and nothing is left of it; make room, or choose another place",
+            str(path),
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
 
