@@ -31,13 +31,14 @@ class HostStates(States):
         close_gaps(self._k.reshape(lanes, slots * width), stay)
 
     def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
-        x, t = torch.empty_like(self.x), self.x.new_empty(len(lanes))
+        x, t = torch.empty_like(self.x), torch.empty(len(lanes), dtype=self.x.dtype)
         _query(lanes, self._x, self._k, bank.a, bank.c, bank.used, x.numpy(), t.numpy())
         return x, t
 
     def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> int:
-        v = v.detach()
-        values = (v if v.is_contiguous() else v.contiguous()).numpy()
+        values = (v.detach() if v.requires_grad else v).numpy()
+        if not values.flags.c_contiguous:
+            values = np.ascontiguousarray(values)
         return _receive(lanes, values, bank.slot, bank.next, bank.kind, self._k, kinds)
 
     def advance(self, index: Index, lanes: Records, bank: Bank) -> tuple[Tensor, Flags]:

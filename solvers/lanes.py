@@ -70,6 +70,7 @@ class Lanes:
 
     def __post_init__(self) -> None:
         self.width = prod(self.event_shape)
+        self._flat = self.event_shape == (self.width,)  # a tick then needs no views, each of which takes microseconds
         self.bank = Bank(self.slots)
         self.log = StepLog()
         self.saved: list[Saved] = []
@@ -159,7 +160,7 @@ class Lanes:
             with them what it likes.
         """
         x, t = self.states.query(self.records, self.bank)
-        return x.view(-1, *self.event_shape), t
+        return (x, t) if self._flat else (x.view(-1, *self.event_shape), t)
 
     def absorb(self, v: Tensor) -> Finished | None:
         """Take in the velocities for the last `query` and finish the steps that end with them.
@@ -170,10 +171,11 @@ class Lanes:
         Returns:
             The lanes that ended; None where there are none.
         """
-        if len(self._kinds) != len(self):
-            self._kinds = np.empty(len(self), dtype=np.int64)
+        n = len(self.records)
+        if len(self._kinds) != n:
+            self._kinds = np.empty(n, dtype=np.int64)
         kinds = self._kinds
-        present = self.states.receive(v.reshape(len(self), self.width), self.records, self.bank, kinds)
+        present = self.states.receive(v if self._flat else v.reshape(n, self.width), self.records, self.bank, kinds)
         if present == _ONLY_MID or not end_rows(self, kinds, present):
             return None
         return self.collect()
