@@ -130,7 +130,7 @@ class RowCaller:
         self.live_rows += rows
         missing = -rows % self.bucket
         if not missing:
-            return self.function(*(_aligned(a) for a in arguments))
+            return self.function(*map(_aligned, arguments))
         self.padded_rows += missing
         padded = [torch.cat((a, a[:1].expand(missing, *a.shape[1:]))) for a in arguments]
         return self.function(*padded)[:rows]

@@ -193,11 +193,7 @@ class Loop:
         rows = sum(len(arena.lanes[group]) for group in groups)
         until = min(time.monotonic() + longest_s, self.desk.next_deadline)
         try:
-            while True:
-                finished, failed = arena.tick(groups)
-                ticks += 1
-                if finished or failed or self._commands or time.monotonic() >= until:
-                    break
+            finished, failed, ticks = arena.tick(groups, lambda: not self._commands and time.monotonic() < until)
             for number, said in failed.items():
                 self.desk.settle(self.desk.forget(model, number), EngineFailed(said))
             for each in finished:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -146,30 +146,43 @@ class Arena:
             admissions.append(Admission(job.solve, start, owner, first, job.save_at))
         return admissions
 
-    def tick(self, groups: Sequence[str] = ("",)) -> tuple[list[Finished], dict[int, str]]:
-        """One network call for all lanes of some groups, none of which is empty.
+    def tick(
+        self, groups: Sequence[str] = ("",), go_on: Callable[[], bool] = lambda: False
+    ) -> tuple[list[Finished], dict[int, str], int]:
+        """One network call for all lanes of some groups, none of which is empty; more while nothing ends.
+
+        Args:
+            groups: whose lanes take part.
+            go_on: asked after each call in which no lane ended whether there may be another.
 
         Returns:
-            The lanes that ended, and for each owner whose rows made the network raise, what it said; their lanes are
-            stopped.
+            The lanes that ended; for each owner whose rows made the network raise, what it said, its lanes being
+            stopped; and how many calls there were.
         """
-        chosen = [self.lanes[group] for group in groups]
+        chosen, calls = [self.lanes[group] for group in groups], 0
         failed: dict[int, str] = {}
         with torch.inference_mode(), self.device.scope():
-            if len(chosen) == 1:
-                x, t = chosen[0].query()
-            else:
-                x, t = (torch.cat(parts) for parts in zip(*(lanes.query() for lanes in chosen), strict=True))
-            begin = time.perf_counter()
-            x = self._completed(x, chosen)
-            v = self._evaluate((x, t, *self._given(chosen)), chosen, failed)
-            if self._constants is not None:
-                v = v[:, : self.event_shape[0]].contiguous()
-            self.network_s += time.perf_counter() - begin
-            self.rows += len(x)
-            parts = (v,) if len(chosen) == 1 else v.split([len(lanes) for lanes in chosen])
-            ended = [self._absorbed(*each, failed) for each in zip(chosen, parts, strict=True)]
-            return [self._fetched(finished) for finished in ended if finished is not None], failed
+            while True:
+                calls += 1
+                ended = self._call(chosen, failed)
+                if ended or failed or not go_on():
+                    return [self._fetched(finished) for finished in ended], failed, calls
+
+    def _call(self, chosen: Sequence[Lanes], failed: dict[int, str]) -> list[Finished]:
+        if len(chosen) == 1:
+            x, t = chosen[0].query()
+        else:
+            x, t = (torch.cat(parts) for parts in zip(*(lanes.query() for lanes in chosen), strict=True))
+        begin = time.perf_counter()
+        x = self._completed(x, chosen)
+        v = self._evaluate((x, t, *self._given(chosen)), chosen, failed)
+        if self._constants is not None:
+            v = v[:, : self.event_shape[0]].contiguous()
+        self.network_s += time.perf_counter() - begin
+        self.rows += len(x)
+        parts = (v,) if len(chosen) == 1 else v.split([len(lanes) for lanes in chosen])
+        ended = (self._absorbed(*each, failed) for each in zip(chosen, parts, strict=True))
+        return [finished for finished in ended if finished is not None]
 
     @staticmethod
     def _absorbed(lanes: Lanes, v: Tensor, failed: dict[int, str]) -> Finished | None:

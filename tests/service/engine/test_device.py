@@ -47,7 +47,7 @@ def _run(arena: Arena, *jobs: Job) -> list[Tensor]:
     arena.admit([(number, 0, each.num_samples, each) for number, each in enumerate(jobs)])
     found: dict[int, Tensor] = {}
     while len(arena):
-        finished, failed = arena.tick()
+        finished, failed, _ = arena.tick()
         assert not failed
         for each in finished:
             found |= {int(owner): each.x[each.owner == owner] for owner in set(each.owner)}
