@@ -169,7 +169,9 @@ class Recipe(_Frozen):
             each batch (Pooladian et al. 2023; Tong et al. 2024), which makes paths straighter.
         condition_dropout: part of the samples of a conditional model that are shown without their condition, so that
             it can be guided; 0 makes a model that always needs its condition.
-        precision: `float32`, or `bfloat16`: mixed precision on a GPU; on the CPU it changes nothing.
+        precision: `float32`; `bfloat16`: mixed precision, the network's products in bfloat16 and all else in float32;
+            or `auto`: bfloat16 on a GPU that has it, else float32. On a CPU without instructions for it bfloat16 is
+            ten times slower.
         validate_every: epochs between two measurements of the loss on held-out data, by time; 0 measures none.
     """
 
@@ -186,7 +188,7 @@ class Recipe(_Frozen):
     clip: float = Field(default=0.0, ge=0, le=1e6)
     coupling: Literal["independent", "ot"] = "independent"
     condition_dropout: float = Field(default=0.1, ge=0, lt=1)
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
     validate_every: int = Field(default=0, ge=0, le=1_000_000)
 
     @property

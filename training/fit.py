@@ -13,6 +13,7 @@ from training import published
 from training.boards import Board, require
 from training.config import Recipe
 from training.data import DataSet, pin, prepare
+from training.devices import choose_device
 from training.draws import Purpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.evaluation import Quality, evaluate
@@ -109,19 +110,6 @@ def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.devi
     with StopRequest() as stop:
         trainer.run(Hooks(lambda loss: None, lambda trainer: None, lambda: bool(stop), float("inf")))
     group.leave()
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device for `auto`, `cpu` or `cuda`.
-
-    Raises:
-        UsageError: cuda was asked for and there is none.
-    """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device is 'cuda'; torch finds no CUDA device here, use cpu or auto")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
 
 
 def new_network(recipe: Recipe, data: DataSet) -> nn.Module:
@@ -236,6 +224,7 @@ def _publish(trainer: Trainer, network: nn.Module, data: DataSet, quality: Quali
         "steps": trainer.total_steps,
         "parameters": sum(p.numel() for p in network.parameters()),
         "device": trainer.device.type,
+        "precision": "bfloat16" if trainer.mixed else "float32",
         "threads": torch.get_num_threads(),
         "train_s": round(trainer.seconds, 3),
         "loss": trainer.last_loss,

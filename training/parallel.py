@@ -11,6 +11,8 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
+from training.errors import UsageError
+
 
 class Group:
     """The processes of a run; one alone where torchrun is not used.
@@ -26,10 +28,20 @@ class Group:
 
     @classmethod
     def join(cls, device: torch.device) -> "Group":
-        """Meet the other processes, if torchrun's environment says that there are some."""
+        """Meet the other processes, if torchrun's environment says that there are some.
+
+        Raises:
+            UsageError: it says so, but not where they meet.
+        """
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls()
+        missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            raise UsageError(
+                f"WORLD_SIZE is {size}, but not set: {', '.join(missing)}; start several processes with torchrun, or "
+                "unset WORLD_SIZE"
+            )
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
         return cls(torch.distributed.get_rank(), size)

@@ -5,7 +5,6 @@ build and number of threads. That rests on three things: the state holds all tha
 functions of (seed, step); a state is taken between steps only.
 """
 
-import contextlib
 import copy
 import math
 import time
@@ -20,7 +19,9 @@ from torch import Tensor, nn
 
 from models.architectures import condition_of
 from training import coupling, draws
+from training.adam import Adam
 from training.config import Recipe
+from training.devices import mixes
 from training.draws import Purpose
 from training.errors import Diverged, StateError
 from training.loss import flow_matching_loss
@@ -60,6 +61,7 @@ class Trainer:
         last_loss: mean loss of the last whole epoch, or None.
         losses: mean loss of each whole epoch.
         validations: (epoch, held-out loss by time) where the recipe asks for it.
+        mixed: whether the network's products are computed in bfloat16.
     """
 
     def __init__(
@@ -98,10 +100,11 @@ class Trainer:
         self._validation = validation if recipe.validate_every else None
         self._group = Group() if group is None else group
         self._path = OptimalTransportPath()
+        self.mixed = mixes(recipe, device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._parameters = dict(network.named_parameters())
         self._average = {n: p.detach().clone() for n, p in self._parameters.items()} if recipe.ema else {}
-        self._optimiser = torch.optim.Adam(self._parameters.values(), lr=recipe.learning_rate, fused=True)
+        self._adam = Adam(self._parameters)
 
     def run(self, hooks: Hooks) -> bool:
         """Train to the end, or until `hooks.stopping`; saves at the end in both cases.
@@ -139,13 +142,11 @@ class Trainer:
             x0 = x0[coupling.optimal(x0, x1.cpu().numpy())]
         x0, t = torch.from_numpy(x0).to(self.device), torch.from_numpy(t).to(self.device)
         given = () if self._conditions is None else (self._shown(self._conditions.index_select(0, rows), x1),)
-        self._optimiser.zero_grad(set_to_none=True)
+        self._adam.forget_gradients()
         loss = self._gradient(x0, x1, t, *given)
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self._parameters.values(), self.recipe.clip)
-        if self.recipe.schedule != "constant" or self.recipe.warmup:
-            self._optimiser.param_groups[0]["lr"] = self.learning_rate
-        self._optimiser.step()
+        self._adam.step(self.learning_rate)
         with torch.no_grad():
             for name, average in self._average.items():
                 average.lerp_(self._parameters[name], 1 - self.recipe.ema)
@@ -168,19 +169,15 @@ class Trainer:
 
     def _gradient(self, *batch: Tensor) -> Tensor:
         """Put the gradient of the batch (x0, x1, t, conditions) into the weights; return its loss."""
-        mixed = self.recipe.precision == "bfloat16" and self.device.type == "cuda"
-        with torch.autocast("cuda", torch.bfloat16) if mixed else contextlib.nullcontext():
-            if self._group.size == 1:
-                loss = flow_matching_loss(self.network, self._path, *batch)
-                loss.backward()
-                return loss
-            rows = len(batch[0])
-            share = self._group.share(rows)
-            part = torch.zeros((), device=self.device)
-            if share.start < share.stop:
+        rows = len(batch[0])
+        share = self._group.share(rows)
+        part = torch.zeros((), device=self.device)
+        if share.start < share.stop:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
                 part = flow_matching_loss(self.network, self._path, *(tensor[share] for tensor in batch))
+            if self._group.size > 1:
                 part = part * ((share.stop - share.start) / rows)
-                part.backward()
+            part.backward()
         return self._group.sum(self._parameters.values(), part)
 
     def _shown(self, conditions: Tensor, x: Tensor) -> Tensor:
@@ -232,9 +229,7 @@ class Trainer:
         """Return everything that the coming steps depend on, on the CPU, with its header."""
         tensors = {f"weights.{name}": p.detach() for name, p in self._parameters.items()}
         tensors |= {f"average.{name}": average for name, average in self._average.items()}
-        for name, parameter in self._parameters.items():
-            moments: dict[str, Tensor] = self._optimiser.state[parameter]
-            tensors |= {f"adam.{key}.{name}": value for key, value in moments.items()}
+        tensors |= {f"adam.{name}": value for name, value in self._adam.state().items()}
         header = Header(
             recipe=self.recipe.hash,
             data=data_digest,
@@ -262,10 +257,7 @@ class Trainer:
                 parameter.data.copy_(tensors[f"weights.{name}"])
                 if self._average:
                     self._average[name].copy_(tensors[f"average.{name}"])
-                moments = {"step": tensors[f"adam.step.{name}"].clone()}
-                for key in ("exp_avg", "exp_avg_sq"):
-                    moments[key] = torch.empty_like(parameter).copy_(tensors[f"adam.{key}.{name}"])
-                self._optimiser.state[parameter] = {k: v.to(self.device) for k, v in moments.items()}
+            self._adam.restore({name.removeprefix("adam."): tensor for name, tensor in tensors.items()})
         except (KeyError, RuntimeError) as error:
             raise StateError(f"the saved state does not fit this network: {error}") from None
         self.losses, self.validations = list(header.losses), list(header.validations)

@@ -21,7 +21,10 @@ def _run(arguments: list[str], log: Path, environment: dict[str, str]) -> None:
     torch.set_num_threads(1)
     from training.__main__ import main
 
-    sys.exit(main(arguments))
+    code = main(arguments)
+    # It takes seconds to import, at every start of a training.
+    assert "torch._dynamo" not in sys.modules
+    sys.exit(code)
 
 
 class Command:
@@ -33,7 +36,7 @@ class Command:
     """
 
     def __init__(self, arguments: list[str], log: Path, **environment: str) -> None:
-        _CONTEXT.set_forkserver_preload(["training.fit", "torch._dynamo", "sklearn.datasets"])
+        _CONTEXT.set_forkserver_preload(["training.fit", "sklearn.datasets"])
         self.log = log
         self.process: ForkServerProcess = _CONTEXT.Process(target=_run, args=(arguments, log, environment))
         self.process.start()

@@ -8,8 +8,8 @@ import torch
 from models.checkpoint import load
 from training import published
 from training.config import Recipe
-from training.errors import StateError, TrainingError, UsageError
-from training.fit import Options, choose_device, fit
+from training.errors import StateError, TrainingError
+from training.fit import Options, fit
 from training.state import RunFolder
 
 
@@ -74,10 +74,3 @@ def test_a_damaged_card_does_not_count_as_trained(recipe: Recipe, options: Optio
     for content in ("{", "[]", json.dumps({"training": None})):
         card.write_text(content)
         assert published.find(options.models_dir, "tiny", recipe.hash) is None
-
-
-def test_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="--device is 'cuda'"):
-        choose_device("cuda")
-    assert choose_device("auto").type == "cpu"

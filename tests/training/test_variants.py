@@ -1,8 +1,6 @@
-"""Runs that differ from the paper's: conditions, couplings, schedules, several processes."""
+"""Runs that differ from the paper's: conditions, couplings, schedules."""
 
 import itertools
-import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,11 @@ import torch
 
 from models.checkpoint import load
 from models.condition import LabelCondition
-from tests.training.forked import Command
 from training.__main__ import main
 from training.config import CONFIGS, DATASETS, Recipe, load_recipe
 from training.coupling import optimal
 from training.data import prepare
 from training.fit import Options, fit, new_trainer
-from training.parallel import Group
 from training.trainer import Hooks, Trainer
 from training.validation import BINS, Validation
 
@@ -137,38 +133,6 @@ def test_the_validation_loss_is_that_of_each_part_of_time():
     losses = validation.losses(Zero(), {})
     assert all(0.7 < loss < 1.3 for loss in losses[:5])  # the mean square of the noise
     assert all(9000 < loss < 11000 for loss in losses[5:])
-
-
-def test_shares_of_a_batch_are_whole():
-    for rows in (1, 2, 5, 64):
-        parts = [list(range(rows))[Group(rank, 3).share(rows)] for rank in range(3)]
-        assert [row for part in parts for row in part] == list(range(rows))
-
-
-def test_two_processes_follow_the_losses_of_one_with_the_whole_batch(tmp_path: Path):
-    config = tmp_path / "recipe.toml"
-    config.write_text(
-        'name = "tiny"\nepochs = 5\nbatch_size = 64\nclip = 1.0\n[data]\nname = "moons"\nsamples = 321\n'
-        "[network]\nhidden = 16\nblocks = 1\n"
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    losses = []
-    for size in (1, 2):
-        # What torchrun sets for each of its processes.
-        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        folder = tmp_path / str(size)
-        arguments = ["fit", "moons", "--config", str(config), "--device", "cpu"]
-        arguments += ["--models-dir", str(folder), "--runs-dir", str(tmp_path / f"{size}-runs")]
-        commands = [Command(arguments, tmp_path / f"{rank}.log", RANK=str(rank), **shared) for rank in range(size)]
-        for command in commands:
-            command.finish()
-        card = json.loads((folder / "tiny" / "1" / "card.json").read_text())
-        losses.append(card["training"]["losses"])
-        assert [path.name for path in (folder / "tiny").iterdir()] == ["1"]
-    assert len(losses[0]) == 5
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from training.config import load_recipe
+from training.errors import UsageError
+from training.fit import Options, fit
+from training.parallel import Group
+
+RECIPE = """
+name = "tiny"
+epochs = 5
+batch_size = 64
+clip = 1.0
+[data]
+name = "vectors"
+path = "{path}"
+[network]
+hidden = 16
+blocks = 1
+"""
+
+
+def test_shares_of_a_batch_are_whole():
+    for rows in (1, 2, 5, 64):
+        parts = [list(range(rows))[Group(rank, 3).share(rows)] for rank in range(3)]
+        assert [row for part in parts for row in part] == list(range(rows))
+
+
+def test_torchruns_two_processes_follow_the_losses_of_one_with_the_doubled_batch(tmp_path: Path):
+    data, config = tmp_path / "points.npy", tmp_path / "recipe.toml"
+    np.save(data, np.random.default_rng(0).normal(size=(321, 2)))
+    config.write_text(RECIPE.format(path=data))
+    places = ["--models-dir", str(tmp_path / "two"), "--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "training", "fit", "vectors", "--config", str(config), *places]
+    # Each of the two takes 32 of the 64 samples of a batch.
+    two = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert two.returncode == 0, two.stderr
+    assert two.stdout.count("training 1,730 parameters") == 1  # only the first process speaks and writes
+    assert [path.name for path in (tmp_path / "two" / "tiny").iterdir()] == ["1"]
+    assert list((tmp_path / "runs").iterdir()) == []
+    one = fit(load_recipe(config), Options(tmp_path / "one", tmp_path / "runs", device="cpu"))
+    losses = [
+        json.loads((folder / "card.json").read_text())["training"]["losses"]
+        for folder in (one, tmp_path / "two" / "tiny" / "1")
+    ]
+    assert len(losses[0]) == 5
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_half_an_environment_of_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    with pytest.raises(UsageError, match="WORLD_SIZE is 2, but not set: MASTER_ADDR, MASTER_PORT; start several"):
+        Group.join(torch.device("cpu"))
