@@ -42,7 +42,7 @@ async def encode(request: Request, name: ModelName) -> Response:
     media, model, (job, states) = await _understand(request, name, EncodeRequest, encoding.prepare)
     result = await _solve(request, job)
     count(service_of(request), context_of(request.scope), job, result)
-    head, arrays = encoding.found(model, job, states, result)
+    head, arrays = await asyncio.to_thread(encoding.found, model, job, states, result)
     return await _respond(request, media, head, arrays, result)
 
 
@@ -52,9 +52,9 @@ async def log_prob(request: Request, name: ModelName) -> Response:
     media, model, (job, states) = await _understand(request, name, LogProbRequest, density.prepare)
     deterministic = await _ready(request, model, job.operation, job)
     result = await _solve(request, job)
-    by_sample = density.worst(result, len(states.x))
+    by_sample = await asyncio.to_thread(density.worst, result, len(states.x))
     count(service_of(request), context_of(request.scope), job, by_sample)
-    head, arrays = density.found(model, job, states, result, deterministic)
+    head, arrays = await asyncio.to_thread(density.found, model, job, states, result, deterministic)
     return await _respond(request, media, head, arrays, result)
 
 
@@ -64,10 +64,10 @@ async def diagnose(request: Request, name: ModelName) -> Response:
     media, model, job = await _understand(request, name, DiagnoseRequest, diagnosis.prepare)
     deterministic = await _ready(request, model, Operation.JACOBIAN, job)
     result = await _solve(request, job)
-    paths = diagnosis.Paths(job, result)
+    paths = await asyncio.to_thread(diagnosis.Paths, job, result)
     second = await asyncio.to_thread(paths.jacobian_job)
     rows = None if second is None else await _solve(request, second)
-    spectra = diagnosis.Spectra(paths, rows)
+    spectra = await asyncio.to_thread(diagnosis.Spectra, paths, rows)
     await _take(spectra, job, request)
     result = diagnosis.together(result, rows)
     count(service_of(request), context_of(request.scope), job, result)
