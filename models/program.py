@@ -10,6 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from torch import Tensor, nn
 
+from models.condition import ConditionConfig
 from models.operations import OperationError, operation
 from models.velocity import VelocityError, refuse_condition
 
@@ -71,7 +72,8 @@ class ProgramConfig(_Frozen):
         dtype: of states, times and velocities: float32 or float64.
         tensors: its weights and constants by name.
         steps: in order; each uses only what was there before.
-        output: the name of the velocity. The names `x` and `t` are the states and times.
+        output: the name of the velocity. The names `x`, `t` and `c` are the states, times and conditions.
+        condition: what it is conditioned on, or None.
     """
 
     event_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
@@ -79,17 +81,18 @@ class ProgramConfig(_Frozen):
     tensors: dict[str, Stored]
     steps: tuple[Step, ...] = Field(max_length=_MOST_STEPS)
     output: str
+    condition: ConditionConfig | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if min(self.event_shape) < 1:
             raise ValueError(f"event_shape is {list(self.event_shape)}; its sizes must be at least 1")
         for name, stored in self.tensors.items():
-            if not name.isidentifier() or name in ("x", "t"):
-                raise ValueError(f"a tensor is called {name[:50]!r}; it must be an identifier, and not x or t")
+            if not name.isidentifier() or name in ("x", "t", "c"):
+                raise ValueError(f"a tensor is called {name[:50]!r}; it must be an identifier, and not x, t or c")
             if stored.dtype not in TENSOR_DTYPES or min(stored.shape, default=1) < 0:
                 raise ValueError(f"tensor {name} is {stored.dtype} of shape {list(stored.shape)}")
-        known = {"x", "t", *self.tensors}
+        known = {"x", "t", *self.tensors} | (set() if self.condition is None else {"c"})
         for number, step in enumerate(self.steps):
             try:
                 operation(step.op)
@@ -105,25 +108,30 @@ class ProgramConfig(_Frozen):
 
 
 class Program(nn.Module):
-    """The velocity `v(x, t)` of a program."""
+    """The velocity `v(x, t, condition)` of a program."""
 
     def __init__(self, config: ProgramConfig) -> None:
         super().__init__()
         self.config = config
         self.event_shape: tuple[int, ...] = config.event_shape
+        self.condition = config.condition
         for name, stored in config.tensors.items():
             # the names are prefixed, as a module has attributes of its own
             self.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
         self._calls = [(operation(step.op), step, dead) for step, dead in zip(config.steps, _dead(config), strict=True)]
 
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Evaluate states x (rows, *event_shape) at times t (rows,).
+        """Evaluate states x (rows, *event_shape) at times t (rows,), see `models.condition` for the condition.
 
         Raises:
-            VelocityError: a condition was given, or a step cannot be done.
+            VelocityError: a condition that the program does not take, or a step cannot be done.
         """
-        refuse_condition(condition)
         values: dict[str, Any] = {"x": x, "t": t}
+        if self.condition is None:
+            refuse_condition(condition)
+        else:
+            values["c"] = self.condition.nulls(len(x), x.dtype, x.device) if condition is None else condition
+            self.condition.check(values["c"], len(x), x.dtype)
         for name in self.config.tensors:
             values[name] = getattr(self, f"data_{name}")
         for function, step, dead in self._calls:

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from models.condition import LabelCondition
 from models.importing.checking import look
 from models.importing.files import ForeignError
 from models.importing.weights import Declared, Imported, import_program, import_weights
@@ -24,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
     parser.add_argument("--program", action="store_true", help="the file is a program of torch.export (.pt2)")
     parser.add_argument("--event-shape", type=_shape, help="shape that one state of the program must have: 1x28x28")
+    parser.add_argument("--classes", type=int, metavar="N", help="the program takes class labels from 0 to N - 1")
+    parser.add_argument("--null-class", action="store_true", help="and its label N means no condition")
     parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, where the file has both")
     parser.add_argument("--noise-at", type=int, choices=(0, 1), help="end of the network's time with noise")
     parser.add_argument("--time-scale", type=float, help="what the network's time runs to: 1, or 1000")
@@ -60,10 +63,22 @@ def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         options.models_dir,
         options.name,
         options.event_shape,
+        labels=_labels(options),
         declared=declared,
         decoder=decoder,
         version=options.version,
     )
+
+
+def _labels(options: argparse.Namespace) -> LabelCondition | None:
+    if options.classes is None:
+        if options.null_class:
+            raise ForeignError("--null-class needs --classes N, the number of class labels")
+        return None
+    try:
+        return LabelCondition(classes=options.classes, null=options.null_class)
+    except ValueError:
+        raise ForeignError(f"--classes is {options.classes}; it must be from 1 to {1 << 20}") from None
 
 
 def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:

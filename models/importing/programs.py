@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.condition import LabelCondition, VectorCondition
 from models.importing.files import ForeignError
 from models.operations import OperationError, operation
 from models.program import TENSOR_DTYPES
@@ -29,15 +30,18 @@ _CHECKS = re.compile(r"torch\.ops\.aten\.(_assert_\w+|sym_constrain_range\w*)\.\
 _PLAIN = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
 
 
-def read_program(path: Path, event_shape: tuple[int, ...] | None) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+def read_program(
+    path: Path, event_shape: tuple[int, ...] | None, labels: LabelCondition | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor], str]:
     """Read an exported program.
 
     Args:
         path: the archive.
         event_shape: the shape that one state must have, or None to take what the program says.
+        labels: the class labels that it takes, which it cannot say itself; None where it takes none.
 
     Returns:
-        The config of a `models.program.Program`, its tensors, and the order of its arguments (`x, t` or `t, x`).
+        The config of a `models.program.Program`, its tensors, and the order of its arguments (such as `t, x`).
 
     Raises:
         ForeignError: it is none, or holds something that a program may not; the message says what.
@@ -47,7 +51,7 @@ def read_program(path: Path, event_shape: tuple[int, ...] | None) -> tuple[dict[
             members = _Members(path, archive)
             document = members.json("models/model.json")
             _check_schema(path, document)
-            return _Reader(path, members, document).read(event_shape)
+            return _Reader(path, members, document).read(event_shape, labels)
     except (OSError, zipfile.BadZipFile) as error:
         raise ForeignError(f"{path}: is no archive of torch.export: {error}") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -113,17 +117,20 @@ class _Reader:
         self.names: dict[str, str] = {}  # theirs -> ours
         self.tensors: dict[str, Tensor] = {}
 
-    def read(self, event_shape: tuple[int, ...] | None) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+    def read(
+        self, event_shape: tuple[int, ...] | None, labels: LabelCondition | None
+    ) -> tuple[dict[str, Any], dict[str, Tensor], str]:
         inputs = self._inputs()
-        order = self._arguments(inputs)
         output = self._output()
+        order = self._arguments(inputs, output)
+        condition = self._condition(labels)
         shape, dtype = self._rows(order, output, event_shape)
         steps = [step for number, node in enumerate(self.graph["nodes"]) if (step := self._step(number, node))]
         stored = {
             name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
             for name, tensor in self.tensors.items()
         }
-        config = {"event_shape": list(shape), "dtype": dtype, "tensors": stored, "steps": steps}
+        config = {"event_shape": list(shape), "dtype": dtype, "tensors": stored, "steps": steps, "condition": condition}
         return config | {"output": self.names[output]}, self.tensors, ", ".join(order)
 
     def _inputs(self) -> list[str]:
@@ -147,17 +154,50 @@ class _Reader:
             self.names[content["arg"]["name"]] = ours
         return given
 
-    def _arguments(self, given: list[str]) -> list[str]:
-        """Tell states from times by their dimensions; return `x` and `t` in the order of the arguments."""
+    def _arguments(self, given: list[str], output: str) -> list[str]:
+        """Tell states, times and a condition apart by dimensions and types; return `x`, `t`, `c` in their order.
+
+        States have the shape of the answer, and come first where a vector condition has it too.
+        """
         ranks = [len(self._meta(name)["sizes"]) for name in given]
-        if len(given) != 2 or ranks.count(1) != 1 or 0 in ranks:
+        rest = [name for name, rank in zip(given, ranks, strict=True) if rank > 1]
+        flat = [name for name, rank in zip(given, ranks, strict=True) if rank == 1]
+        times = [name for name in flat if len(given) == 2 or self._kind(name) != "int64"]
+        if len(given) not in (2, 3) or len(times) != 1 or not rest or 0 in ranks:
             raise ForeignError(
                 f"{self.path}: takes {len(given)} tensors of {ranks} dimensions; a velocity takes states of two or "
-                "more and times of one: export it as f(x, t) or f(t, x)"
+                "more, times of one, and at most class labels (int64) of one or vectors of two as a condition: "
+                "export it as f(x, t) or f(x, t, condition), in any order"
             )
-        order = ["t" if rank == 1 else "x" for rank in ranks]
+        shape = self._meta(output)["sizes"][1:]
+        states = next((name for name in rest if self._meta(name)["sizes"][1:] == shape), rest[0])
+        roles = {states: "x", times[0]: "t"}
+        order = [roles.get(name, "c") for name in given]
         self.names.update(zip(given, order, strict=True))
         return order
+
+    def _condition(self, labels: LabelCondition | None) -> dict[str, Any] | None:
+        """What the program is conditioned on."""
+        given = next((name for name, ours in self.names.items() if ours == "c"), None)
+        if labels is not None and (given is None or self._kind(given) != "int64"):
+            raise ForeignError(f"{self.path}: takes no class labels (int64 of one dimension); leave --classes out")
+        if given is None:
+            return None
+        sizes = self._meta(given)["sizes"]
+        if len(sizes) == 1:
+            if labels is None:
+                raise ForeignError(f"{self.path}: takes class labels; say with --classes how many there are")
+            return labels.model_dump(mode="json")
+        width = sizes[1].get("as_int", 0)
+        if len(sizes) != 2 or width < 1 or self._kind(given) not in ("float32", "float64"):
+            raise ForeignError(
+                f"{self.path}: its condition is {self._kind(given)} of {len(sizes)} dimensions; export it with class "
+                "labels (int64 of one dimension) or vectors of floating-point numbers (two dimensions)"
+            )
+        return VectorCondition(width=width, null=False).model_dump(mode="json")
+
+    def _kind(self, name: str) -> str:
+        return _SCALAR_TYPES.get(self._meta(name)["dtype"], "another type")
 
     def _output(self) -> str:
         specs, outputs = self.document["graph_module"]["signature"]["output_specs"], self.graph["outputs"]
@@ -171,8 +211,9 @@ class _Reader:
         """Check shapes and types: any number of rows, the same in states, times and velocities."""
         theirs = {ours: name for name, ours in self.names.items()}
         x, t, v = self._meta(theirs["x"]), self._meta(theirs["t"]), self._meta(output)
+        given = [self._meta(theirs["c"])] if "c" in theirs else []
         rows = _symbol(x["sizes"][0])
-        if rows is None or _symbol(t["sizes"][0]) != rows or _symbol(v["sizes"][0]) != rows:
+        if rows is None or any(_symbol(meta["sizes"][0]) != rows for meta in (t, v, *given)):
             raise ForeignError(
                 f"{self.path}: its first dimension is not one free number of rows in states, times and velocities; "
                 "export with dynamic_shapes={'x': {0: Dim('rows')}, 't': {0: Dim('rows')}}"
@@ -188,7 +229,8 @@ class _Reader:
             raise ForeignError(
                 f"{self.path}: its states have the shape {list(shape)}, --event-shape is {list(declared)}"
             )
-        kinds = {_SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, t, v)}
+        vectors = [meta for meta in given if len(meta["sizes"]) > 1]
+        kinds = {_SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, t, v, *vectors)}
         if len(kinds) > 1 or not kinds & {"float32", "float64"}:
             raise ForeignError(
                 f"{self.path}: states, times and velocities are {', '.join(sorted(kinds))}; export in float32"

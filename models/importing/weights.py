@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 
 from models.architectures import PROGRAM, ArchitectureError, build, condition_of, event_shape_of
+from models.condition import LabelCondition
 from models.conventions import TimeCard
 from models.decoder import Decoder, DecoderConfig
 from models.importing.files import ForeignError, read_tensors
@@ -103,6 +104,7 @@ def import_program(
     name: str,
     event_shape: tuple[int, ...] | None = None,
     *,
+    labels: LabelCondition | None = None,
     declared: Declared | None = None,
     decoder: Mapping[str, Any] | None = None,
     version: int | None = None,
@@ -110,15 +112,16 @@ def import_program(
     """Turn a program of `torch.export` into a checkpoint; of its archive data are read, and nothing is run but ATen.
 
     Args:
-        file: the .pt2 archive of a velocity f(x, t) or f(t, x) with a free number of rows.
+        file: the .pt2 archive of a velocity f(x, t) or f(x, t, condition), in any order, with a free number of rows.
         repository, name, declared, decoder, version: see `import_weights`.
         event_shape: the shape that one state must have; None takes the program's.
+        labels: the class labels that it takes as a condition; the width of a vector it says itself.
 
     Raises:
         ForeignError: the archive is none, or holds what a program may not.
         CheckpointError: the checkpoint cannot be written.
     """
-    config, tensors, order = read_program(file, event_shape)
+    config, tensors, order = read_program(file, event_shape, labels)
     try:
         with torch.device("meta"):
             network = build(PROGRAM, config)

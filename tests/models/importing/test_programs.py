@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from models.checkpoint import load
+from models.condition import ConditionError, LabelCondition, VectorCondition
 from models.importing.files import ForeignError
 from models.importing.programs import _SCALAR_TYPES
 from models.importing.weights import import_program
@@ -263,7 +264,7 @@ def test_what_may_not_be_in_a_program_is_refused(archive: Path, tmp_path: Path, 
 
 
 class Flat(nn.Module):
-    def __init__(self, answer: Callable[[Tensor, Tensor], Any]) -> None:
+    def __init__(self, answer: Callable[..., Any]) -> None:
         super().__init__()
         self.answer = answer
 
@@ -305,3 +306,70 @@ def test_no_archive(tmp_path: Path, content: bytes) -> None:
     torch.save({"a": torch.zeros(1)}, tmp_path / "net.pt2")
     with pytest.raises(ForeignError, match="holds 0 programs"):
         take(tmp_path / "net.pt2", tmp_path)
+
+
+class Labelled(nn.Module):
+    """A network that is asked as f(t, x, y), with one label more for none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.first, self.last = nn.Embedding(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, t: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(torch.cat((x, t[:, None]), 1)) + self.table(y)))
+
+
+def test_class_labels_and_their_null(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = Labelled().eval()
+    path = export(network, (torch.rand(4), torch.randn(4, 3), torch.tensor([0, 1, 2, 3])), tmp_path / "net.pt2")
+    imported = take(path, tmp_path, labels=LabelCondition(classes=3))
+    assert imported.said[0].endswith("arguments (t, x, c)")
+    checkpoint = load(imported.path)
+    assert checkpoint.card.condition == LabelCondition(classes=3)
+    t, x, y = torch.rand(5), torch.randn(5, 3), torch.tensor([0, 2, 1, 1, 0])
+    with torch.no_grad():
+        torch.testing.assert_close(checkpoint.velocity(x, t, y), network(t, x, y))
+        torch.testing.assert_close(checkpoint.velocity(x, t), network(t, x, torch.full((5,), 3)))
+    with pytest.raises(ConditionError, match="this model takes class labels"):
+        checkpoint.velocity(x, t, torch.randn(5, 2))
+
+
+class Three(nn.Module):
+    def __init__(self, answer: Callable[..., Any]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, x: Tensor, t: Tensor, c: Tensor) -> Any:
+        return self.answer(x, t, c)
+
+
+def test_a_vector_as_condition(tmp_path: Path) -> None:
+    path = export(
+        Three(lambda x, t, c: x * t[:, None] + c.sum(1, keepdim=True)),
+        (torch.randn(4, 2), torch.rand(4), torch.randn(4, 2)),  # states come first where the shapes are the same
+        tmp_path / "net.pt2",
+    )
+    checkpoint = load(take(path, tmp_path).path)
+    assert checkpoint.card.condition == VectorCondition(width=2, null=False)
+    x, t, c = torch.randn(5, 2), torch.rand(5), torch.randn(5, 2)
+    torch.testing.assert_close(checkpoint.velocity(x, t, c), x * t[:, None] + c.sum(1, keepdim=True))
+    with pytest.raises(ConditionError, match="condition is missing"):
+        checkpoint.velocity(x, t)
+
+
+@pytest.mark.parametrize(
+    ("condition", "labels", "said"),
+    [
+        (torch.zeros(4, dtype=torch.int64), None, "say with --classes how many there are"),
+        (torch.zeros(4, 2), LabelCondition(classes=3), "takes no class labels"),
+        (torch.zeros(4, 2, 2), None, "its condition is float32 of 3 dimensions"),
+        (torch.zeros(4, 2, dtype=torch.float64), None, "float32, float64"),
+        (torch.zeros(4), None, "takes 3 tensors of"),
+    ],
+)
+def test_conditions_that_cannot_be(tmp_path: Path, condition: Tensor, labels: Any, said: str) -> None:
+    network = Three(lambda x, t, c: x * t[:, None] + c.unsqueeze(-1).flatten(1).sum(1, keepdim=True).float())
+    path = export(network, (torch.randn(4, 3), torch.rand(4), condition), tmp_path / "net.pt2")
+    with pytest.raises(ForeignError, match=said):
+        take(path, tmp_path, labels=labels)
