@@ -53,6 +53,7 @@ class Loop:
         self.arenas: tuple[Model, ...] = ()
         self.stopping = self.draining = False
         self._tools, self._observer = tools, observer
+        self._served_s = 0.0  # time used by the model whose turn was last, before it
         self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
         self._changing = threading.Lock()
@@ -106,6 +107,7 @@ class Loop:
             self._wake.clear()
             return
         model = min(busy, key=lambda each: each.used_s)
+        self._served_s = model.used_s
         self._admit(model)
         groups = self._groups(model)
         if groups:
@@ -134,7 +136,7 @@ class Loop:
         if not len(model):
             # A model that was idle has saved nothing up.
             others = [each.used_s for each in self.arenas if len(each)]
-            model.used_s = max(model.used_s, min(others, default=model.used_s))
+            model.used_s = max(model.used_s, min(others, default=self._served_s))
         model.jobs[number] = running
         if (deadline := running.job.deadline) is not None:
             self.desk.due(number, deadline, model)
@@ -190,7 +192,7 @@ class Loop:
         """
         arena, ticks = model.arena, 0
         requests, solvers = model.solvers.total(), sum(count > 0 for count in model.solvers.values())
-        rows = sum(len(arena.lanes[group]) for group in groups)
+        before = arena.rows
         until = min(time.monotonic() + longest_s, self.desk.next_deadline)
         try:
             finished, failed, ticks = arena.tick(groups, lambda: not self._commands and time.monotonic() < until)
@@ -206,6 +208,7 @@ class Loop:
         if said is not None:
             self._fail(model, groups, said)
         if self._observer is not None and ticks:
+            rows = (arena.rows - before) // ticks  # guided lanes have two
             self._observer.batch(model.name, arena.operation, rows, requests, solvers, ticks)
         for group in groups:
             model.schedulers[group].tick += ticks

@@ -162,6 +162,14 @@ def test_models_share_the_device(engine: Engine, gaussian: Checkpoint, observed:
     assert {model for model, *_ in observed.batches} == {"net", "gaussian"}
 
 
+def test_a_model_that_was_idle_has_saved_no_time_up(engine: Engine, gaussian: Checkpoint) -> None:
+    engine.load("gaussian", 1, gaussian)
+    engine.submit(job(500, solver="euler", steps=200)).result(60)
+    engine.submit(job(1, model="gaussian", solver="euler", steps=1, dtype=torch.float64)).result(20)
+    used = {model.name: model.used_s for model in engine._loop.arenas}
+    assert used["gaussian"] > 0.5 * used["net"] > 0
+
+
 def test_a_full_queue_says_when_to_come_back(net: Checkpoint) -> None:
     engine = Engine(Settings(max_queue=2))
     engine.start()
