@@ -15,7 +15,7 @@ def test_schemathesis(repository: Path, tmp_path: Path) -> None:
     checks = ["--checks", "not_a_server_error,status_code_conformance", "--phases", "examples,coverage,fuzzing"]
     bounds = [
         "--max-examples",
-        "5",
+        "3",
         "--seed",
         "1",
         "--no-color",
@@ -26,7 +26,7 @@ def test_schemathesis(repository: Path, tmp_path: Path) -> None:
     ]
     limits = {
         "admin_key": KEY,
-        "max_samples": "1000",
+        "max_samples": "200",
         "max_steps": "100",
         "max_nfe": "500",
         "timeout_s": "20",
