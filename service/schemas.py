@@ -146,18 +146,15 @@ class Latency(BaseModel):
     total_s: float
 
 
-class SampleResponse(BaseModel):
-    """Answer of ``POST /v1/sample``. A sample whose state is not finite is a null row."""
+class Solved(BaseModel):
+    """What every operation answers: the model, the solver as it was used, and what it cost."""
 
     model_config = ConfigDict(extra="forbid")
 
     model: str
     version: int
     checkpoint: str
-    seed: int
-    first_index: int
     deterministic: bool
-    noise: str
     solver: Solver
     shape: list[int]
     nfe: int = Field(description="sequential velocity evaluations of the slowest sample")
@@ -165,10 +162,18 @@ class SampleResponse(BaseModel):
     network_rows: int = Field(description="rows of all network calls made for this request")
     status: str
     failed: list[FailedSample]
+    latency: Latency
+
+
+class SampleResponse(Solved):
+    """Answer of ``POST /v1/sample``. A sample whose state is not finite is a null row."""
+
+    seed: int
+    first_index: int
+    noise: str
     samples: list[Any]
     saved: Saved | None = None
     trace: TraceBody | None = None
-    latency: Latency
 
 
 class Fault(BaseModel):

@@ -2,18 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.schemas import (
     SEED_LIMIT,
     X0_SCHEMA,
     Body,
     Drawn,
-    FailedSample,
     Finite,
-    Latency,
-    NfePerSample,
-    Solver,
+    Solved,
     Solving,
     name_solvers,
 )
@@ -84,32 +81,13 @@ class DiagnoseRequest(Solving, Drawn, Versioned):
     )
 
 
-class _Answer(BaseModel):
-    """What all three answer: the model, the solver as it was used, and what it cost."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: str
-    version: int
-    checkpoint: str
-    deterministic: bool
-    solver: Solver
-    shape: list[int]
-    nfe: int = Field(description="sequential velocity evaluations of the slowest sample")
-    nfe_per_sample: NfePerSample
-    network_rows: int = Field(description="rows of all network calls made for this request")
-    status: str
-    failed: list[FailedSample]
-    latency: Latency
-
-
 _Residual = Annotated[
     list[float | None] | None,
     Field(description="for each sample, the largest difference from what its state decodes to; only with a decoder"),
 ]
 
 
-class EncodeResponse(_Answer):
+class EncodeResponse(Solved):
     """Answer of ``encode``. A sample that did not get to the noise is a null row."""
 
     residual: _Residual = None
@@ -124,7 +102,7 @@ class DivergenceBody(BaseModel):
     seed: int | None = None
 
 
-class LogProbResponse(_Answer):
+class LogProbResponse(Solved):
     """Answer of ``log_prob``; null where a sample did not get to the noise."""
 
     divergence: DivergenceBody
@@ -135,7 +113,7 @@ class LogProbResponse(_Answer):
     )
 
 
-class DiagnoseResponse(_Answer):
+class DiagnoseResponse(Solved):
     """Answer of ``diagnose``: one list a sample, of one entry a time; null where it did not get to."""
 
     seed: int

@@ -19,7 +19,7 @@ from pathline._events import Completed, Event, Progress, Started, State
 from pathline._found import DiagnoseResult, EncodeResult, LogProbResult
 from pathline._info import ModelInfo, SolverInfo
 from pathline._operations import SolverOptions
-from pathline._request import SampleOptions
+from pathline._request import CommonOptions, SampleOptions
 from pathline._result import Failure, Latency, SampleResult, Trace
 from pathline._retry import RetryPolicy
 from pathline.errors import (
@@ -69,6 +69,7 @@ __all__ = [
     "AsyncClient",
     "BadRequest",
     "Client",
+    "CommonOptions",
     "Comparison",
     "ComparisonRow",
     "Completed",

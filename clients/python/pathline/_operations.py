@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 
 from pathline import _found
 from pathline._core import Core, Flow
 from pathline._found import DiagnoseResult, EncodeResult, LogProbResult
-from pathline._request import OperationRequest, chosen_seed, encoded, given
+from pathline._request import CommonOptions, OperationRequest, chosen_seed, encoded, given
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -18,42 +18,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SolverOptions(TypedDict, total=False):
-    """How to solve, and for whom; left out, the service's defaults hold. See `SampleOptions` for what each means.
+class SolverOptions(CommonOptions, total=False):
+    """How to solve, and for whom; left out, the service's defaults hold. See `CommonOptions` for the others.
 
     Attributes:
-        version: Version of the model.
         solver: Name from `solvers`.
         steps: Number of fixed steps.
         rtol: Relative tolerance of error control.
         atol: Absolute tolerance of error control.
-        grid: Time grid of fixed steps.
-        start: Start of a multistep method.
-        error_control: ``"sample"`` or ``"batch"``.
-        controller: Step-size controller.
-        first_step: Size of the first step of error control.
-        max_nfe: Most velocity evaluations of a sample.
-        condition: Class label or vector of a conditional model.
-        guidance: Strength of classifier-free guidance.
-        timeout_s: Time limit in seconds, waiting included.
-        priority: ``"interactive"`` or ``"bulk"``; bulk is the default of `log_prob` and `diagnose`.
     """
 
-    version: int | None
     solver: str | None
     steps: int | None
     rtol: float | None
     atol: float | None
-    grid: Any
-    start: str | None
-    error_control: Literal["sample", "batch"]
-    controller: str | None
-    first_step: float | None
-    max_nfe: int
-    condition: Any
-    guidance: float | None
-    timeout_s: float | None
-    priority: Literal["interactive", "bulk"]
 
 
 _ALLOWED = tuple(SolverOptions.__annotations__)

@@ -21,12 +21,11 @@ SEED_LIMIT = 2**63
 DEFAULT_NUM_SAMPLES = 256
 
 
-class SampleOptions(TypedDict, total=False):
-    """Options of `sample`, `iter_samples` and `compare` beyond the common ones; left out, the service's defaults hold.
+class CommonOptions(TypedDict, total=False):
+    """Options of every operation; left out, the service's defaults hold.
 
     Attributes:
         version: Version of the model; the highest where left out.
-        first_index: Index of the first sample in the seed's stream.
         grid: Time grid of fixed steps: a name, an object with the name and its parameters, or explicit times.
         start: Start of a multistep method: ``"ramp"`` or ``"rk"``.
         error_control: ``"sample"`` (each sample its own steps) or ``"batch"`` (one for the request).
@@ -35,18 +34,12 @@ class SampleOptions(TypedDict, total=False):
         max_nfe: Most velocity evaluations of a sample.
         condition: Class label or vector of a conditional model.
         guidance: Strength of classifier-free guidance.
-        x0: Start states, shape (num_samples, *event_shape).
-        t_span: Where to start and end; noise is at 0, data at 1.
-        trace: How much of the steps to report: ``"none"``, ``"summary"`` or ``"full"``.
-        save_at: Times at which to report the state too.
-        decode: Whether to turn latent states into data.
         timeout_s: Time limit in seconds, waiting included.
-        on_timeout: ``"error"``, or ``"partial"`` for the states reached when the limit passes.
-        priority: ``"interactive"``, or ``"bulk"`` for work that lets others go first.
+        priority: ``"interactive"``, or ``"bulk"`` for work that lets others go first: the default of `log_prob` and
+            `diagnose`.
     """
 
     version: int | None
-    first_index: int
     grid: Any
     start: str | None
     error_control: Literal["sample", "batch"]
@@ -55,14 +48,30 @@ class SampleOptions(TypedDict, total=False):
     max_nfe: int
     condition: Any
     guidance: float | None
+    timeout_s: float | None
+    priority: Literal["interactive", "bulk"]
+
+
+class SampleOptions(CommonOptions, total=False):
+    """Options of `sample`, `iter_samples` and `compare`; see `CommonOptions` for the others.
+
+    Attributes:
+        first_index: Index of the first sample in the seed's stream.
+        x0: Start states, shape (num_samples, *event_shape).
+        t_span: Where to start and end; noise is at 0, data at 1.
+        trace: How much of the steps to report: ``"none"``, ``"summary"`` or ``"full"``.
+        save_at: Times at which to report the state too.
+        decode: Whether to turn latent states into data.
+        on_timeout: ``"error"``, or ``"partial"`` for the states reached when the limit passes.
+    """
+
+    first_index: int
     x0: Any
     t_span: tuple[float, float]
     trace: Literal["none", "summary", "full"]
     save_at: Sequence[float] | np.ndarray | None
     decode: bool
-    timeout_s: float | None
     on_timeout: Literal["error", "partial"]
-    priority: Literal["interactive", "bulk"]
 
 
 COMMON = ("solver", "steps", "rtol", "atol")

@@ -14,6 +14,7 @@ from service.engine.engine import DeadlineExceeded, Draining, Engine, EngineFail
 from service.engine.job import JobResult
 from solvers import integrate
 
+from ..waiting import eventually
 from .conftest import Field, Observed, Settings, job
 
 MIX = [
@@ -25,15 +26,6 @@ MIX = [
     {"solver": "ab3", "steps": 9, "start": "rk"},
     {"solver": "dopri5", "steps": 3},
 ]
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.005)
-    return False
 
 
 def same(a: JobResult, b: JobResult) -> bool:

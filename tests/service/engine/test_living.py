@@ -3,7 +3,6 @@
 import gc
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,8 @@ import torch
 from models.checkpoint import Checkpoint
 from service.engine.engine import Engine
 
+from ..waiting import eventually
 from .conftest import Field, job
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.005)
-    return False
 
 
 def resident() -> int:

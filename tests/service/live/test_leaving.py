@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import Live, eventually
+from ..waiting import eventually
+from .conftest import Live
 
 pytestmark = pytest.mark.anyio
 

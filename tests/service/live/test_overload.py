@@ -13,7 +13,8 @@ import httpx
 import numpy as np
 import pytest
 
-from .conftest import Live, eventually
+from ..waiting import eventually
+from .conftest import Live
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from service.engine.operation import Operation
 from tests.service.engine.conftest import Field, Observed, field, job, net  # noqa: F401
 from tests.service.engine.conftest import Settings as EngineSettings
 
+from ..waiting import eventually
 from .conftest import Real
 
 pytestmark = pytest.mark.anyio
@@ -34,15 +34,6 @@ class Told(Observed):
 
 def density_job(num_samples: int, **more: Any) -> Job:
     return job(num_samples, solver="euler", steps=500, t_span=(1.0, 0.0), x0=torch.zeros(num_samples, 3), **more)
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.005)
-    return False
 
 
 @pytest.fixture

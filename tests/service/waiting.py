@@ -1,0 +1,14 @@
+"""Waiting for what other threads and processes do."""
+
+import time
+from collections.abc import Callable
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    """Whether a condition comes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return False
