@@ -72,12 +72,12 @@ def engine_overhead(path: Path, concurrent: int = 256, requests: int = 3000) -> 
     ended: SimpleQueue[Future[JobResult]] = (
         SimpleQueue()
     )  # waiting for all futures at once would cost more than a solve
-    begin, inside = time.perf_counter(), arena.network_s
+    begin, inside = time.perf_counter(), arena.network.seconds
     for done in range(-concurrent, requests):
         if done >= 0:
             ended.get().result()
         if done + concurrent < requests:
             engine.submit(jobs[done + concurrent]).add_done_callback(ended.put)
-    seconds, network = time.perf_counter() - begin, arena.network_s - inside
+    seconds, network = time.perf_counter() - begin, arena.network.seconds - inside
     engine.stop()
     return 1e6 * (seconds - network) / requests, requests / seconds, network / seconds

@@ -5,26 +5,20 @@ symbolic sizes and compiles guards. Here only listed members of the archive are 
 tensors as plain bytes. Whatever else is in it is left alone.
 """
 
-import json
-import math
 import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from models.condition import LabelCondition, VectorCondition
+from models.importing.archive import SCALAR_TYPES, Members
 from models.importing.files import ForeignError
 from models.operations import OperationError, operation
-from models.program import TENSOR_DTYPES
 
-_MAJOR = 8  # of the schema of torch.export that is understood
-_MOST_JSON = 64 << 20
 _ROWS_NEEDED = 1024
-_SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
 _MEMORY_FORMATS = {1: "contiguous", 2: "channels_last", 4: "preserve"}
 _CHECKS = re.compile(r"torch\.ops\.aten\.(_assert_\w+|sym_constrain_range\w*)\.\w+")  # (they compute nothing)
 _PLAIN = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
@@ -48,70 +42,18 @@ def read_program(
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            members = _Members(path, archive)
-            document = members.json("models/model.json")
-            _check_schema(path, document)
-            return _Reader(path, members, document).read(event_shape, labels)
+            members = Members(path, archive)
+            return _Reader(path, members, members.program()).read(event_shape, labels)
     except (OSError, zipfile.BadZipFile) as error:
         raise ForeignError(f"{path}: is no archive of torch.export: {error}") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ForeignError(f"{path}: is no program that is understood: {type(error).__name__}: {error}") from None
 
 
-def _check_schema(path: Path, document: Mapping[str, Any]) -> None:
-    major = document["schema_version"]["major"]
-    if major != _MAJOR:
-        raise ForeignError(
-            f"{path}: has schema version {major}; understood is {_MAJOR}: export with torch 2.8 or later"
-        )
-
-
-class _Members:
-    """The members of an archive that may be read, by their path below its folder."""
-
-    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self.path, self._archive = path, archive
-        roots = {name.split("/", 1)[0] for name in archive.namelist() if name.endswith("/models/model.json")}
-        if len(roots) != 1:
-            raise ForeignError(f"{path}: holds {len(roots)} programs of torch.export; it must be one")
-        self._root = roots.pop()
-
-    def read(self, name: str, most: int) -> bytes:
-        info = self._archive.getinfo(f"{self._root}/{name}")
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size > most:
-            raise ForeignError(f"{self.path}: {name} is compressed or has {info.file_size} bytes, over {most}")
-        return self._archive.read(info)
-
-    def json(self, name: str) -> dict[str, Any]:
-        return json.loads(self.read(name, _MOST_JSON))
-
-    def tensor(self, folder: str, entry: Mapping[str, Any], name: str) -> Tensor:
-        """A tensor from its plain bytes."""
-        if entry["use_pickle"] is not False or not re.fullmatch(r"(weight|tensor)_\d+", entry["path_name"]):
-            raise ForeignError(f"{self.path}: tensor {name} is pickled or no plain file; it was not read")
-        meta = entry["tensor_meta"]
-        kind = _SCALAR_TYPES.get(meta["dtype"])
-        if kind is None:
-            raise ForeignError(f"{self.path}: tensor {name} is of a type that is not served; export in float32")
-        shape = [size["as_int"] for size in meta["sizes"]]
-        strides = [stride["as_int"] for stride in meta["strides"]]
-        offset = meta["storage_offset"]["as_int"]
-        dtype = TENSOR_DTYPES[kind]
-        content = bytearray(self.read(f"{folder}/{entry['path_name']}", 1 << 40))
-        flat = torch.frombuffer(content, dtype=dtype) if content else torch.zeros(0, dtype=dtype)
-        last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-        if min([offset, *shape, *strides], default=0) < 0 or (math.prod(shape) and last >= len(flat)):
-            raise ForeignError(f"{self.path}: tensor {name} of shape {shape} is larger than its {len(content)} bytes")
-        tensor = flat.as_strided(shape, strides, offset).clone() if math.prod(shape) else flat.new_zeros(shape)
-        if not tensor.isfinite().all():
-            raise ForeignError(f"{self.path}: tensor {name} holds numbers that are not finite")
-        return tensor
-
-
 class _Reader:
     """Turns the JSON of one program into ours."""
 
-    def __init__(self, path: Path, members: _Members, document: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, members: Members, document: Mapping[str, Any]) -> None:
         self.path, self.members, self.document = path, members, document
         self.graph = document["graph_module"]["graph"]
         self.names: dict[str, str] = {}  # theirs -> ours
@@ -197,7 +139,7 @@ class _Reader:
         return VectorCondition(width=width, null=False).model_dump(mode="json")
 
     def _kind(self, name: str) -> str:
-        return _SCALAR_TYPES.get(self._meta(name)["dtype"], "another type")
+        return SCALAR_TYPES.get(self._meta(name)["dtype"], "another type")
 
     def _output(self) -> str:
         specs, outputs = self.document["graph_module"]["signature"]["output_specs"], self.graph["outputs"]
@@ -230,7 +172,7 @@ class _Reader:
                 f"{self.path}: its states have the shape {list(shape)}, --event-shape is {list(declared)}"
             )
         vectors = [meta for meta in given if len(meta["sizes"]) > 1]
-        kinds = {_SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, t, v, *vectors)}
+        kinds = {SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, t, v, *vectors)}
         if len(kinds) > 1 or not kinds & {"float32", "float64"}:
             raise ForeignError(
                 f"{self.path}: states, times and velocities are {', '.join(sorted(kinds))}; export in float32"
@@ -286,8 +228,8 @@ class _Reader:
             return self._number(content)
         if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
             return [self._number(each) for each in content]
-        if kind == "as_scalar_type" and content in _SCALAR_TYPES:
-            return {"dtype": _SCALAR_TYPES[content]}
+        if kind == "as_scalar_type" and content in SCALAR_TYPES:
+            return {"dtype": SCALAR_TYPES[content]}
         if kind == "as_device":
             return {"device": True}
         if kind == "as_memory_format" and content in _MEMORY_FORMATS:

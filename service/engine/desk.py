@@ -71,7 +71,7 @@ class Desk:
         assembly = model.jobs[number].assembly
         if not isinstance(assembly.job.solve, Plan) and (calls := assembly.mean_nfe()) is not None:
             model.learn(assembly.job, calls)
-        future, network_s = self.forget(model, number), model.arena.network_s
+        future, network_s = self.forget(model, number), model.arena.network.seconds
         if not assembly.large:
             self.settle(future, assembly.result(network_s, model.arena.start_of))
             return

@@ -152,13 +152,13 @@ class Loop:
             for number, first, _ in granted:
                 if first == 0:
                     assembly = model.jobs[number].assembly
-                    assembly.started, assembly.network_s, assembly.reported_s = now, model.arena.network_s, 0.0
+                    assembly.started, assembly.network_s, assembly.reported_s = now, model.arena.network.seconds, 0.0
                     model.solvers[str(assembly.job.solve.settings["name"])] += 1
             wanted = [(number, first, count, model.jobs[number].job) for number, first, count in granted]
             try:
                 finished = model.arena.admit(wanted, priority)
             except Exception as error:  # (what kept memory alive goes with the handler)
-                model.arena.said(error)
+                model.arena.network.said(error)
             else:
                 self.desk.deliver(model, finished)
                 continue
@@ -170,7 +170,7 @@ class Loop:
         try:
             finished = model.arena.admit([wanted], priority)
         except Exception as error:
-            said = model.arena.said(error)
+            said = model.arena.network.said(error)
         else:
             self.desk.deliver(model, finished)
             return
@@ -192,7 +192,7 @@ class Loop:
         """
         arena, ticks = model.arena, 0
         requests, solvers = model.solvers.total(), sum(count > 0 for count in model.solvers.values())
-        before = arena.rows
+        before = arena.network.rows
         until = min(time.monotonic() + longest_s, self.desk.next_deadline)
         try:
             finished, failed, ticks = arena.tick(groups, lambda: not self._commands and time.monotonic() < until)
@@ -201,14 +201,14 @@ class Loop:
             for each in finished:
                 self.desk.deliver(model, each)
         except Exception as error:
-            said = arena.said(error)
+            said = arena.network.said(error)
             _log.exception("the lanes of model %s failed; their requests are told", model.name)
         else:
             said = None
         if said is not None:
             self._fail(model, groups, said)
         if self._observer is not None and ticks:
-            rows = (arena.rows - before) // ticks  # guided lanes have two
+            rows = (arena.network.rows - before) // ticks  # guided lanes have two
             self._observer.batch(model.name, arena.operation, rows, requests, solvers, ticks)
         for group in groups:
             model.schedulers[group].tick += ticks

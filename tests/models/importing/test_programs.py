@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from models.checkpoint import load
 from models.condition import ConditionError, LabelCondition, VectorCondition
+from models.importing.archive import SCALAR_TYPES
 from models.importing.files import ForeignError
-from models.importing.programs import _SCALAR_TYPES
 from models.importing.weights import import_program
 from models.program import TENSOR_DTYPES
 
@@ -109,8 +109,8 @@ def test_our_numbers_of_types_are_those_of_torch() -> None:
     from torch._export.serde import schema, serialize
 
     table = {int(key): str(dtype)[6:] for key, dtype in serialize._SERIALIZE_TO_TORCH_DTYPE.items()}
-    assert all(table[number] == name for number, name in _SCALAR_TYPES.items())
-    assert set(_SCALAR_TYPES.values()) == set(TENSOR_DTYPES)
+    assert all(table[number] == name for number, name in SCALAR_TYPES.items())
+    assert set(SCALAR_TYPES.values()) == set(TENSOR_DTYPES)
     assert schema.SCHEMA_VERSION[0] == 8
 
 

@@ -81,8 +81,8 @@ def test_alone_and_among_others_are_the_same_bits(conditional: Engine) -> None:
         result = future.result(60)
         assert torch.equal(before.x, result.x)
         assert before.rows == result.rows
-    assert conditional._loop.arenas[0].arena._conditions is not None
-    assert not len(conditional._loop.arenas[0].arena._conditions._table)  # nothing is kept of jobs that ended
+    assert conditional._loop.arenas[0].arena.network._conditions is not None
+    assert not len(conditional._loop.arenas[0].arena.network._conditions._table)  # nothing is kept of jobs that ended
 
 
 def test_sample_i_is_the_same_in_a_large_request(conditional: Engine) -> None:
@@ -109,5 +109,5 @@ def test_cancelled_jobs_leave_nothing(conditional: Engine) -> None:
     future = conditional.submit(job(5, condition=torch.zeros(5, dtype=torch.int64), solver="euler", steps=9000))
     conditional.cancel(future)
     conditional.submit(job(3, condition=CONDITION, **EULER)).result(60)
-    assert conditional._loop.arenas[0].arena._conditions is not None
-    assert not len(conditional._loop.arenas[0].arena._conditions._table)
+    assert conditional._loop.arenas[0].arena.network._conditions is not None
+    assert not len(conditional._loop.arenas[0].arena.network._conditions._table)

@@ -1,0 +1,74 @@
+"""The archive of a `torch.export` program (.pt2): listed members only, as JSON or as the plain bytes of tensors."""
+
+import json
+import math
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.importing.files import ForeignError
+from models.program import TENSOR_DTYPES
+
+_MAJOR = 8  # of the schema of torch.export that is understood
+_MOST_JSON = 64 << 20
+SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
+"""Types of tensors by their number in the schema; others are not served."""
+
+
+class Members:
+    """The members of an archive that may be read, by their path below its folder."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path, self._archive = path, archive
+        roots = {name.split("/", 1)[0] for name in archive.namelist() if name.endswith("/models/model.json")}
+        if len(roots) != 1:
+            raise ForeignError(f"{path}: holds {len(roots)} programs of torch.export; it must be one")
+        self._root = roots.pop()
+
+    def read(self, name: str, most: int) -> bytes:
+        """A member of at most so many bytes."""
+        info = self._archive.getinfo(f"{self._root}/{name}")
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > most:
+            raise ForeignError(f"{self.path}: {name} is compressed or has {info.file_size} bytes, over {most}")
+        return self._archive.read(info)
+
+    def json(self, name: str) -> dict[str, Any]:
+        """A member that is JSON."""
+        return json.loads(self.read(name, _MOST_JSON))
+
+    def program(self) -> dict[str, Any]:
+        """The description of the program."""
+        document = self.json("models/model.json")
+        major = document["schema_version"]["major"]
+        if major != _MAJOR:
+            raise ForeignError(
+                f"{self.path}: has schema version {major}; understood is {_MAJOR}: export with torch 2.8 or later"
+            )
+        return document
+
+    def tensor(self, folder: str, entry: Mapping[str, Any], name: str) -> Tensor:
+        """A tensor from its plain bytes."""
+        if entry["use_pickle"] is not False or not re.fullmatch(r"(weight|tensor)_\d+", entry["path_name"]):
+            raise ForeignError(f"{self.path}: tensor {name} is pickled or no plain file; it was not read")
+        meta = entry["tensor_meta"]
+        kind = SCALAR_TYPES.get(meta["dtype"])
+        if kind is None:
+            raise ForeignError(f"{self.path}: tensor {name} is of a type that is not served; export in float32")
+        shape = [size["as_int"] for size in meta["sizes"]]
+        strides = [stride["as_int"] for stride in meta["strides"]]
+        offset = meta["storage_offset"]["as_int"]
+        dtype = TENSOR_DTYPES[kind]
+        content = bytearray(self.read(f"{folder}/{entry['path_name']}", 1 << 40))
+        flat = torch.frombuffer(content, dtype=dtype) if content else torch.zeros(0, dtype=dtype)
+        last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if min([offset, *shape, *strides], default=0) < 0 or (math.prod(shape) and last >= len(flat)):
+            raise ForeignError(f"{self.path}: tensor {name} of shape {shape} is larger than its {len(content)} bytes")
+        tensor = flat.as_strided(shape, strides, offset).clone() if math.prod(shape) else flat.new_zeros(shape)
+        if not tensor.isfinite().all():
+            raise ForeignError(f"{self.path}: tensor {name} holds numbers that are not finite")
+        return tensor
