@@ -15,7 +15,7 @@ def test_schemathesis(repository: Path, tmp_path: Path) -> None:
     checks = ["--checks", "not_a_server_error,status_code_conformance", "--phases", "examples,coverage,fuzzing"]
     bounds = [
         "--max-examples",
-        "3",
+        "2",
         "--seed",
         "1",
         "--no-color",

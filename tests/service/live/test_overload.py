@@ -52,7 +52,7 @@ async def test_ten_times_overload_gives_only_200_429_and_504(launch: Callable[..
     live = launch(max_queue=40)
     body = {"model": "net", "num_samples": 200, "solver": "rk4", "steps": 50, "timeout_s": 1.0, "trace": "none"}
     seen: Counter[int] = Counter()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 3
 
     async def client(http: httpx.AsyncClient) -> None:
         while time.monotonic() < end:
@@ -64,7 +64,7 @@ async def test_ten_times_overload_gives_only_200_429_and_504(launch: Callable[..
                 await asyncio.sleep(0.1)
 
     async with httpx.AsyncClient(base_url=live.url, timeout=60, limits=httpx.Limits(max_connections=400)) as http:
-        probing = asyncio.ensure_future(_livez(live, 5))
+        probing = asyncio.ensure_future(_livez(live, 3))
         await asyncio.gather(*(client(http) for _ in range(150)))
         waited = await probing
     assert set(seen) <= {200, 429, 504}
@@ -97,11 +97,11 @@ async def test_small_requests_done_in_good_time_are_never_refused(live: Live) ->
     ("ahead", "asked", "queue"),
     [
         # The queue is full of equal jobs that run together.
-        ([{"num_samples": 40, "solver": "euler", "steps": 10_000}] * 3, {"num_samples": 1, "timeout_s": 60}, 3),
+        ([{"num_samples": 40, "solver": "euler", "steps": 7_000}] * 3, {"num_samples": 1, "timeout_s": 60}, 3),
         # A large job ahead would make another one late.
         (
-            [{"num_samples": 60_000, "solver": "euler", "steps": 100}],
-            {"num_samples": 30_000, "solver": "euler", "steps": 100},
+            [{"num_samples": 40_000, "solver": "euler", "steps": 100}],
+            {"num_samples": 20_000, "solver": "euler", "steps": 100},
             100,
         ),
     ],
@@ -144,7 +144,7 @@ async def test_counters_and_quantiles_are_what_clients_saw(launch: Callable[...,
     took: list[float] = []
     samples = 0
     async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
-        for k in range(150):
+        for k in range(90):
             solver = "rk4" if k % 3 else "dopri5"
             body = {"model": "net", "num_samples": 1 + k % 7, "solver": solver, "steps": 5 + k % 40}
             bad = k % 10 == 0
