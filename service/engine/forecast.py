@@ -26,7 +26,7 @@ class Outlook:
         work: the job's own network rows.
         cost: calls of each of its samples.
         rivals: network rows left of each large job that it shares with; empty for a small job.
-        lanes: that it and its rivals have together.
+        rows: of a tick that it and its rivals have together.
         backlog_s: seconds of everything present in its arena.
         busy_tick_s, idle_tick_s: seconds of a tick while that lasts, and of its own rows alone.
         elsewhere_s: seconds of work of each other model, which take turns with this one.
@@ -37,7 +37,7 @@ class Outlook:
     work: float
     cost: float
     rivals: Sequence[float]
-    lanes: int
+    rows: int
     backlog_s: float
     busy_tick_s: float
     idle_tick_s: float
@@ -48,13 +48,13 @@ class Outlook:
         """Seconds from submission to the end, if it is submitted `after_s` seconds from now."""
         tick_s = self.busy_tick_s
         if self.rivals:
-            # Each rival has had its part of the lanes meanwhile.
-            gone = after_s / tick_s * self.lanes / len(self.rivals)
+            # Each rival has had its part of the rows meanwhile.
+            gone = after_s / tick_s * self.rows / len(self.rivals)
             ahead = sum(min(max(0.0, rival - gone), self.work) for rival in self.rivals)
-            own_s = max(self.cost, (ahead + self.work) / self.lanes) * tick_s
+            own_s = max(self.cost, (ahead + self.work) / self.rows) * tick_s
         else:
             wait_s = max(0.0, self.wait * tick_s - after_s)
-            calls = max(self.cost, self.work / self.lanes)
+            calls = max(self.cost, self.work / self.rows)
             slow_s = min(max(0.0, self.backlog_s - after_s - wait_s), calls * tick_s)
             own_s = wait_s + slow_s + (calls - slow_s / tick_s) * self.idle_tick_s
         others = sum(min(max(0.0, seconds - after_s), own_s) for seconds in self.elsewhere_s)
@@ -63,7 +63,7 @@ class Outlook:
 
     def alone_s(self) -> float:
         """Seconds that it would take with nobody else there."""
-        return max(self.cost, self.work / self.lanes) * self.idle_tick_s
+        return max(self.cost, self.work / self.rows) * self.idle_tick_s
 
     def taken_in_s(self, limit_s: float) -> float:
         """Seconds until its forecast is at most `limit_s`."""
@@ -82,11 +82,11 @@ class Snapshot:
 
     Attributes:
         added: the scheduler's, then.
-        samples: of all jobs.
-        small_lanes: lanes of small jobs.
+        rows: network rows of one call of all jobs.
+        small_rows: of the running lanes of small jobs.
         work: network rows that all jobs still need.
         rivals: of that, each large job's.
-        large_lanes: lanes that large jobs have together.
+        large_rows: rows of a tick that large jobs have together.
         first_end: ticks until the first job is done and leaves its place in the queue.
     """
 
@@ -94,47 +94,47 @@ class Snapshot:
         self.added, self._scheduler = scheduler.added, scheduler
         entries, tick, budget = scheduler.entries(), scheduler.tick, scheduler.budget
         works = [entry.work(tick) for entry in entries]
-        self.samples, self.work = sum(entry.samples for entry in entries), sum(works)
+        self.rows, self.work = sum(entry.rows for entry in entries), sum(works)
         self.rivals = [work for entry, work in zip(entries, works, strict=True) if not entry.small]
-        self.small_lanes = small = sum(entry.active for entry in entries if entry.small)
+        self.small_rows = small = sum(entry.active_rows for entry in entries if entry.small)
         quarter = budget // 4
-        self.large_lanes = max(1, min(budget - quarter, max(quarter, budget - small)))
+        self.large_rows = max(1, min(budget - quarter, max(quarter, budget - small)))
         ends = [entry.left(tick) for entry in entries if entry.active and not entry.waiting]
         if self.rivals:
-            ends.append(min(self.rivals) * len(self.rivals) / self.large_lanes)
+            ends.append(min(self.rivals) * len(self.rivals) / self.large_rows)
         self.first_end = min(ends, default=1.0)
         # The queue of small jobs is walked once; a new job goes on where the walk has ended.
-        large = sum(entry.active for entry in entries if not entry.small)
+        large = sum(entry.active_rows for entry in entries if not entry.small)
         reserved = quarter if any(entry.waiting for entry in entries if not entry.small) else 0
-        self._lanes = max(1, min(budget - reserved, budget - large))
-        self._free, self._now = self._lanes - small, 0.0
-        self._ends = [(entry.left(tick), entry.active) for entry in entries if entry.small and entry.active]
+        self._small_limit = max(1, min(budget - reserved, budget - large))
+        self._free, self._now = self._small_limit - small, 0.0
+        self._ends = [(entry.left(tick), entry.active_rows) for entry in entries if entry.small and entry.active]
         heapq.heapify(self._ends)
-        self._queue_up([(entry.waiting, entry.cost) for entry in scheduler.waiting_small()])
+        self._queue_up([(entry.waiting * entry.width, entry.cost) for entry in scheduler.waiting_small()])
 
-    def wait(self, incoming: Sequence[Entry], samples: int) -> float:
+    def wait(self, incoming: Sequence[Entry], rows: int) -> float:
         """Ticks until all lanes of a new small job have started.
 
         Args:
             incoming: jobs of this priority that are on their way to the scheduler.
-            samples: how many lanes it needs.
+            rows: network rows of its lanes.
         """
         before = self._free, self._now, self._ends.copy()
-        small = [(entry.samples, entry.cost) for entry in incoming if self._scheduler.is_small(entry.samples)]
-        self._queue_up([*small, (samples, 0.0)])
+        small = [(entry.rows, entry.cost) for entry in incoming if self._scheduler.is_small(entry.rows)]
+        self._queue_up([*small, (rows, 0.0)])
         found = self._now
         self._free, self._now, self._ends = before
         return found
 
     def _queue_up(self, jobs: Sequence[tuple[int, float]]) -> None:
-        for count, cost in jobs:
-            while self._free < min(count, self._lanes) and self._ends:
+        for rows, cost in jobs:
+            while self._free < min(rows, self._small_limit) and self._ends:
                 end, freed = heapq.heappop(self._ends)
                 self._now, self._free = max(self._now, end), self._free + freed
-            self._free -= count
-            heapq.heappush(self._ends, (self._now + cost, count))
+            self._free -= rows
+            heapq.heappush(self._ends, (self._now + cost, rows))
 
     def against(self, incoming: Sequence[Entry]) -> list[float]:
         """The work of each large job that a new large one shares with."""
-        large = [entry for entry in incoming if not self._scheduler.is_small(entry.samples)]
-        return [*self.rivals, *(entry.samples * entry.cost for entry in large)]
+        large = [entry for entry in incoming if not self._scheduler.is_small(entry.rows)]
+        return [*self.rivals, *(entry.total_work for entry in large)]

@@ -111,12 +111,12 @@ class Loop:
         self._admit(model)
         groups = self._groups(model)
         if groups:
-            counts = [len(model.arena.lanes[group]) for group in groups]
-            undisturbed = len(busy) == 1 and sum(counts) == len(model.arena)
+            rows = [model.schedulers[group].active_rows for group in groups]
+            undisturbed = len(busy) == 1 and sum(len(model.arena.lanes[group]) for group in groups) == len(model.arena)
             ticks = self._tick(model, groups, _LONGEST_RUN_S if undisturbed else 0.0)
             took, cost = time.perf_counter() - begin, self._tools.seconds() - cost
-            model.arena.pace.learn(sum(counts), cost, took, time.monotonic(), ticks)
-            self._account(model, groups, counts, took, alone=len(busy) == 1)
+            model.arena.pace.learn(sum(rows), cost, took, time.monotonic(), ticks)
+            self._account(model, groups, rows, took, alone=len(busy) == 1)
         if model.retired:
             self._drop_retired()
 
@@ -254,10 +254,8 @@ class Loop:
         waiting = model.schedulers[job.priority].first_waiting(number) < job.num_samples
         job.on_progress(assembly.progress(model.arena.reached(number, job.priority), waiting))
 
-    def _account(
-        self, model: Model, groups: Sequence[Priority], counts: Sequence[int], took: float, alone: bool
-    ) -> None:
-        interactive = counts[0] if groups[0] is Priority.INTERACTIVE else 0
-        model.turns.used(interactive, sum(counts) - interactive, took)
+    def _account(self, model: Model, groups: Sequence[Priority], rows: Sequence[int], took: float, alone: bool) -> None:
+        interactive = rows[0] if groups[0] is Priority.INTERACTIVE else 0
+        model.turns.used(interactive, sum(rows) - interactive, took)
         # Bulk lanes alone pay more where other models have work, which may be interactive.
         model.used_s += took if interactive or alone else took * (BULK_SHARE - 1)

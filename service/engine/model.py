@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from models.guidance import network_rows
 from service.engine.assembly import Assembly
 from service.engine.forecast import Outlook, Snapshot
 from service.engine.job import Job, JobResult, Overloaded, Priority
@@ -76,7 +77,8 @@ class Model:
 
     def entry(self, number: int, job: Job) -> Entry:
         """A job as its scheduler sees it."""
-        return Entry(number, job.num_samples, self.cost(job), not isinstance(job.solve, Plan) and job.solve.batch)
+        whole = not isinstance(job.solve, Plan) and job.solve.batch
+        return Entry(number, job.num_samples, self.cost(job), whole, network_rows(job.guidance))
 
     def cost(self, job: Job) -> float:
         """Calls of one sample: exact for plans, else the mean of those that asked for the same, or a guess."""
@@ -107,18 +109,19 @@ class Model:
 
     def backlog_s(self, priority: Priority) -> float:
         """Seconds of everything of a priority, in full ticks."""
-        work = self.snapshot(priority).work + sum(e.samples * e.cost for e in self.on_their_way(priority))
+        work = self.snapshot(priority).work + sum(entry.total_work for entry in self.on_their_way(priority))
         return work * self.arena.pace.seconds(self.arena.budget) / self.arena.budget
 
     def outlook(self, job: Job, others: list[Model]) -> Outlook:
         """What stands before a new job; `others` are the models that share the device and have work."""
-        scheduler, n, cost, pace = self.schedulers[job.priority], job.num_samples, self.cost(job), self.arena.pace
+        scheduler, cost, pace = self.schedulers[job.priority], self.cost(job), self.arena.pace
+        own = job.num_samples * network_rows(job.guidance)
         seen, incoming = self.snapshot(job.priority), self.on_their_way(job.priority)
-        small = scheduler.is_small(n)
-        lanes = scheduler.budget if small else seen.large_lanes
-        present = seen.samples + sum(entry.samples for entry in incoming) + n
+        small = scheduler.is_small(own)
+        most = scheduler.budget if small else seen.large_rows
+        present = seen.rows + sum(entry.rows for entry in incoming) + own
         # Large jobs leave a part of the arena free; only small ones make a tick longer than theirs.
-        rows = min(scheduler.budget, present if small else min(present, lanes + seen.small_lanes))
+        rows = min(scheduler.budget, present if small else min(present, most + seen.small_rows))
         tick_s = pace.seconds(rows)
         beside = [sum(map(other.backlog_s, Priority)) for other in others]
         above_s = 0.0
@@ -127,14 +130,14 @@ class Model:
         else:
             beside.append(self.backlog_s(Priority.BULK) / (BULK_SHARE - 1))
         return Outlook(
-            wait=seen.wait(incoming, n) if small else 0.0,
-            work=n * cost,
+            wait=seen.wait(incoming, own) if small else 0.0,
+            work=own * cost,
             cost=cost,
             rivals=() if small else seen.against(incoming),
-            lanes=lanes,
-            backlog_s=(seen.work + sum(entry.samples * entry.cost for entry in incoming)) * tick_s / rows,
+            rows=most,
+            backlog_s=(seen.work + sum(entry.total_work for entry in incoming)) * tick_s / rows,
             busy_tick_s=tick_s,
-            idle_tick_s=pace.seconds(min(n, lanes)),
+            idle_tick_s=pace.seconds(min(own, most)),
             elsewhere_s=beside,
             above_s=above_s,
         )
@@ -146,8 +149,9 @@ class Model:
             Overloaded: with the time until the same job would be taken.
         """
         if job.priority is Priority.INTERACTIVE:
-            before = sum(entry.samples for entry, _ in list(self.incoming.values()))
-            if self.schedulers[job.priority].enters_at_once(job.num_samples, before):
+            before = sum(entry.rows for entry, _ in list(self.incoming.values()))
+            own = job.num_samples * network_rows(job.guidance)
+            if self.schedulers[job.priority].enters_at_once(own, before):
                 slowest = self.arena.pace.seconds(self.arena.budget + self.arena.budget // _BULK_PART)
                 if self.cost(job) * slowest * (1 + len(others)) <= left_s:
                     return  # in time, whatever else there is: no need to look closer
@@ -162,7 +166,7 @@ class Model:
         for priority, scheduler in self.schedulers.items():
             if len(scheduler):
                 seen = self.snapshot(priority)
-                tick_s = self.arena.pace.seconds(min(scheduler.budget, seen.samples))
+                tick_s = self.arena.pace.seconds(min(scheduler.budget, seen.rows))
                 soonest = min(soonest, seen.first_end * tick_s)
         return soonest
 

@@ -1,8 +1,9 @@
 """Who runs next: which samples of which job become lanes. Knows rows and jobs, no tensors.
 
-A model's arena holds at most `budget` lanes, so that a tick stays short. Small jobs (up to a quarter of it) enter in
-the order they came. Large ones are fed in slices, share equally what they get, and never take the last quarter: the
-next small job finds room at once. While large jobs wait, small ones leave them a quarter too.
+A model's arena holds lanes of at most `budget` network rows (a lane has one, or two where it is guided), so that a tick
+stays short. Small jobs (up to a quarter of it) enter in the order they came. Large ones are fed in slices, share
+equally what they get, and never take the last quarter: the next small job finds room at once. While large jobs wait,
+small ones leave them a quarter too.
 
 Interactive and bulk jobs have a scheduler each; `Turns` decides when bulk lanes take part in a tick.
 """
@@ -25,6 +26,7 @@ class Entry:
         samples: how many it has.
         cost: expected calls of one sample.
         whole: admit all samples in the same tick or none.
+        width: network rows of one call of one sample.
         small: its class; set when it is added.
         admitted: samples that became lanes so far.
         active: of those, lanes that still run.
@@ -35,6 +37,7 @@ class Entry:
     samples: int
     cost: float
     whole: bool = False
+    width: int = 1
     small: bool = True
     admitted: int = 0
     active: int = 0
@@ -45,13 +48,28 @@ class Entry:
         """Samples that are not lanes yet."""
         return self.samples - self.admitted
 
+    @property
+    def rows(self) -> int:
+        """Network rows of one call of all its samples."""
+        return self.samples * self.width
+
+    @property
+    def active_rows(self) -> int:
+        """Of those, the rows of lanes that run."""
+        return self.active * self.width
+
+    @property
+    def total_work(self) -> float:
+        """Network rows that it needs from its beginning to its end."""
+        return self.rows * self.cost
+
     def left(self, tick: int) -> float:
         """Calls that a running lane still needs: at least one; half of all where old and new lanes run together."""
         return max(1.0, 0.5 * self.cost if self.waiting else self.cost - (tick - self.begun))
 
     def work(self, tick: int) -> float:
         """Network rows that the job still needs."""
-        return self.waiting * self.cost + self.active * self.left(tick)
+        return self.width * (self.waiting * self.cost + self.active * self.left(tick))
 
 
 @dataclass
@@ -61,7 +79,7 @@ class Scheduler:
     The properties that other threads ask for copy what they count first, as the jobs change meanwhile.
 
     Attributes:
-        budget: lanes that the arena holds.
+        budget: network rows of the lanes that the arena holds.
         tick: how many ticks its lanes have taken.
         added: how many jobs have been added so far.
     """
@@ -79,8 +97,8 @@ class Scheduler:
         return len(self._entries)
 
     @property
-    def active(self) -> int:
-        """Lanes that run."""
+    def active_rows(self) -> int:
+        """Network rows of the lanes that run."""
         return self._active[True] + self._active[False]
 
     @property
@@ -96,18 +114,18 @@ class Scheduler:
         """Small jobs with samples that wait, the next one first."""
         return list(self._small)
 
-    def is_small(self, samples: int) -> bool:
-        """The class of a job."""
-        return samples <= max(1, self.budget // 4)
+    def is_small(self, rows: int) -> bool:
+        """The class of a job, by the network rows of one call of all its samples."""
+        return rows <= max(1, self.budget // 4)
 
     def room(self) -> int:
-        """Lanes that small jobs may still take; large lanes are not pushed out for them."""
+        """Network rows that small jobs may still take; large lanes are not pushed out for them."""
         reserved = self.budget // 4 if self._large else 0
-        return min(self.budget - self.active, self.budget - reserved - self._active[True])
+        return min(self.budget - self.active_rows, self.budget - reserved - self._active[True])
 
-    def enters_at_once(self, samples: int, before: int) -> bool:
-        """Whether a new job would become lanes in the next tick, all of it, after `before` samples of others."""
-        return self.is_small(samples) and not self._small and samples + before <= self.room()
+    def enters_at_once(self, rows: int, before: int) -> bool:
+        """Whether a new job would become lanes in the next tick, all of it, after `before` rows of others."""
+        return self.is_small(rows) and not self._small and rows + before <= self.room()
 
     def backlog(self) -> float:
         """Expected network rows of everything that is present."""
@@ -115,7 +133,7 @@ class Scheduler:
 
     def add(self, entry: Entry) -> None:
         """Queue a job."""
-        entry.small = self.is_small(entry.samples)
+        entry.small = self.is_small(entry.rows)
         self._entries[entry.number] = entry
         self._queue_of(entry).append(entry)
         self.added += 1
@@ -125,7 +143,7 @@ class Scheduler:
         entry = self._entries.pop(number, None)
         if entry is None:
             return
-        self._active[entry.small] -= entry.active
+        self._active[entry.small] -= entry.active_rows
         queue = self._queue_of(entry)
         if entry in queue:
             queue.remove(entry)
@@ -140,7 +158,7 @@ class Scheduler:
         if entry is None:
             return False
         entry.active -= lanes
-        self._active[entry.small] -= lanes
+        self._active[entry.small] -= lanes * entry.width
         if entry.active or entry.waiting:
             return False
         del self._entries[number]
@@ -164,10 +182,10 @@ class Scheduler:
         small_room = self.room()
         while self._small:
             entry = self._small[0]
-            count = min(entry.waiting, small_room)
+            count = min(entry.waiting, small_room // entry.width)
             if count <= 0 or (entry.whole and count < entry.waiting):
                 break
-            small_room -= count
+            small_room -= count * entry.width
             self._take(entry, count, granted)
             if not entry.waiting:
                 self._small.popleft()
@@ -178,12 +196,14 @@ class Scheduler:
         for _ in range(len(self._large)):
             entry = self._large[0]
             if entry.whole:
-                if self.active and self.active + entry.samples > self.budget:
+                if self.active_rows and self.active_rows + entry.rows > self.budget:
                     return  # it waits for room, and those behind it wait with it
                 count = entry.samples
             else:
-                share = max(1, limit // len(self._large))
-                room = min(limit - self._active[False], self.budget - self.active)
+                share = max(1, limit // (len(self._large) * entry.width))
+                room = min(limit - self._active[False], self.budget - self.active_rows) // entry.width
+                if not self.active_rows:
+                    room = max(1, room)  # an arena of one row still holds a guided sample, alone
                 count = min(entry.waiting, share - entry.active, room)
             if count > 0:
                 self._take(entry, count, granted)
@@ -197,7 +217,7 @@ class Scheduler:
         entry.admitted += count
         entry.begun += (self.tick - entry.begun) * count / (entry.active + count)
         entry.active += count
-        self._active[entry.small] += count
+        self._active[entry.small] += count * entry.width
 
     def _queue_of(self, entry: Entry) -> deque[Entry]:
         return self._small if entry.small else self._large
@@ -236,7 +256,7 @@ class Turns:
         return self.interactive_s >= (BULK_SHARE - 1) * (self.bulk_s + self.tick_s)
 
     def used(self, interactive: int, bulk: int, seconds: float) -> None:
-        """A tick of so many lanes of each has taken so long; both pay for their rows."""
+        """A tick of so many rows of each has taken so long; both pay for theirs."""
         share = seconds * bulk / max(1, interactive + bulk)
         self.interactive_s += seconds - share
         self.bulk_s += share

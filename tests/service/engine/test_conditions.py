@@ -1,5 +1,6 @@
 """Conditional models in the engine: each sample its own condition, guidance beside none, and what it costs."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.engine.engine import Engine
 from solvers import integrate
 
-from .conftest import Settings, job
+from .conftest import Observed, Settings, job
 
 
 def saved(root: Path, name: str, condition: Any) -> Checkpoint:
@@ -90,6 +91,34 @@ def test_sample_i_is_the_same_in_a_large_request(conditional: Engine) -> None:
     whole = conditional.submit(job(9000, condition=many, guidance=2.0, **EULER)).result(60)
     part = conditional.submit(job(2, condition=many[8990:8992], guidance=2.0, first_index=8990, **EULER)).result(60)
     assert torch.equal(whole.x[8990:8992], part.x)
+
+
+def test_a_guided_sample_is_expected_to_cost_two_rows(conditional: Engine) -> None:
+    model, settled = conditional._loop.models["net", 1], threading.Event()
+    conditional._loop.send(settled.set)  # what was asked before is counted
+    assert settled.wait(60)
+    asked = [(1, None), (1, 0.0), (1, 1.0), (2, 2.5)]
+    entries = [model.entry(0, job(3, condition=CONDITION, guidance=guidance, **EULER)) for _, guidance in asked]
+    assert [entry.rows for entry in entries] == [3 * width for width, _ in asked]
+    for n in (4, 3000):  # a small job and a large one
+        guided = model.outlook(job(n, condition=torch.zeros(n, dtype=torch.int64), guidance=2.5, **EULER), [])
+        assert guided == model.outlook(job(2 * n, condition=torch.zeros(2 * n, dtype=torch.int64), **EULER), [])
+
+
+def test_a_tick_of_guided_samples_is_no_longer_than_the_budget(labels: Checkpoint, observed: Observed) -> None:
+    engine = Engine(Settings(), observed)
+    engine.start()
+    budget = engine.load("net", 1, labels).budget
+    try:
+        engine.submit(job(2 * budget, condition=torch.arange(2 * budget) % 5, guidance=2.0, **EULER)).result(60)
+        sizes = engine._loop.models["net", 1].arena.pace._sizes
+    finally:
+        engine.stop()
+    called = [rows for _, rows, _, _ in observed.batches]
+    assert sum(called) == 4 * 2 * 2 * budget
+    assert max(called) <= budget
+    # The pace is learned by network rows, too.
+    assert {rows.bit_length() for rows in called} <= set(sizes)
 
 
 def test_vectors(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def outlook(**changed: Any) -> Outlook:
         "work": 100.0,
         "cost": 10.0,
         "rivals": (),
-        "lanes": 100,
+        "rows": 100,
         "backlog_s": 0.0,
         "busy_tick_s": 0.02,
         "idle_tick_s": 0.01,
@@ -105,4 +105,17 @@ def test_large_jobs_are_rivals() -> None:
     snapshot = Snapshot(filled(100, (1000, 10.0), (20, 5.0)))
     assert len(snapshot.rivals) == 1
     assert snapshot.against([Entry(7, 500, 4.0), Entry(8, 5, 4.0)])[1:] == [2000.0]
-    assert 25 <= snapshot.large_lanes <= 75
+    assert 25 <= snapshot.large_rows <= 75
+
+
+def test_guided_samples_are_forecast_as_the_rows_they_cost() -> None:
+    plain, guided = filled(100, (24, 10.0), (20, 30.0), (1000, 10.0)), Scheduler(100)
+    for number, (samples, cost) in enumerate([(12, 10.0), (10, 30.0), (500, 10.0)]):
+        guided.add(Entry(number, samples, cost, width=2))
+    guided.grant()
+    expected, found = Snapshot(plain), Snapshot(guided)
+    for name in ("rows", "small_rows", "work", "rivals", "large_rows", "first_end"):
+        assert getattr(found, name) == getattr(expected, name), name
+    one, pair = [Entry(9, 24, 5.0)], [Entry(9, 12, 5.0, width=2)]
+    assert found.wait(pair, 20) == expected.wait(one, 20) > 0
+    assert found.against([Entry(9, 300, 5.0, width=2)]) == expected.against([Entry(9, 600, 5.0)])

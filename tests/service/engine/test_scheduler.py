@@ -18,7 +18,7 @@ def test_small_jobs_enter_in_order_and_together() -> None:
     assert scheduler.queued == 3
     assert scheduler.grant() == [(0, 0, 3), (1, 0, 1), (2, 0, 16)]
     assert scheduler.queued == 0
-    assert scheduler.active == 20
+    assert scheduler.active_rows == 20
 
 
 def test_a_large_job_is_sliced_and_leaves_room_for_the_next_small_one() -> None:
@@ -49,6 +49,40 @@ def test_small_jobs_leave_a_quarter_to_waiting_large_ones() -> None:
     granted = scheduler.grant()
     assert sum(count for number, _, count in granted if number > 0) == 48
     assert sum(count for number, _, count in granted if number == 0) == 16
+
+
+def test_a_guided_sample_takes_two_rows_of_the_arena() -> None:
+    scheduler = Scheduler(64)
+    scheduler.add(Entry(0, 100_000, cost=10, width=2))
+    assert scheduler.grant() == [(0, 0, 24)]
+    assert scheduler.active_rows == 48
+    scheduler.add(Entry(1, 8, cost=10, width=2))  # a quarter: the largest that is small
+    scheduler.add(Entry(2, 1, cost=10))
+    assert scheduler.grant() == [(1, 0, 8)]
+    assert not scheduler.ended(0, 1)
+    assert scheduler.grant() == [(2, 0, 1)]
+    assert scheduler.active_rows == 63  # of the last row only half a guided sample could be had
+    assert not scheduler.enters_at_once(2, 0)
+    scheduler.remove(0)
+    assert scheduler.active_rows == 17
+    assert scheduler.is_small(16)
+    assert not scheduler.is_small(17)
+
+
+def test_guided_and_plain_large_jobs_get_the_same_rows() -> None:
+    scheduler = Scheduler(64)
+    for number, width in enumerate([1, 2]):
+        scheduler.add(Entry(number, 1000, cost=10, width=width))
+    assert [count for _, _, count in scheduler.grant()] == [24, 12]
+
+
+def test_a_guided_sample_is_served_even_where_only_one_row_fits() -> None:
+    scheduler = Scheduler(1)
+    scheduler.add(Entry(0, 2, cost=10, width=2))
+    for first in range(2):
+        assert scheduler.grant() == [(0, first, 1)]
+        assert scheduler.grant() == []
+        assert scheduler.ended(0, 1) is (first == 1)
 
 
 def test_a_whole_job_is_never_sliced_and_waits_for_room() -> None:
@@ -90,13 +124,13 @@ def test_dropping_what_waits_lets_the_job_end_with_its_lanes() -> None:
 
 
 @given(
-    budget=st.integers(4, 200),
-    sizes=st.lists(st.tuples(st.integers(1, 500), st.booleans()), min_size=1, max_size=30),
+    budget=st.integers(1, 200),
+    sizes=st.lists(st.tuples(st.integers(1, 500), st.booleans(), st.integers(1, 2)), min_size=1, max_size=30),
 )
-def test_every_job_ends_and_every_sample_is_admitted_once(budget: int, sizes: list[tuple[int, bool]]) -> None:
+def test_every_job_ends_and_every_sample_is_admitted_once(budget: int, sizes: list[tuple[int, bool, int]]) -> None:
     scheduler = Scheduler(budget)
-    for number, (samples, whole) in enumerate(sizes):
-        scheduler.add(Entry(number, samples, cost=1, whole=whole))
+    for number, (samples, whole, width) in enumerate(sizes):
+        scheduler.add(Entry(number, samples, cost=1, whole=whole, width=width))
     admitted = dict.fromkeys(range(len(sizes)), 0)
     ended: set[int] = set()
     for _ in range(20_000):
@@ -106,10 +140,16 @@ def test_every_job_ends_and_every_sample_is_admitted_once(budget: int, sizes: li
             assert not sizes[number][1] or count == sizes[number][0]
             admitted[number] += count
         assert granted, "the scheduler holds jobs but admits nothing into an empty arena"
+        assert scheduler.active_rows == sum(count * sizes[number][2] for number, _, count in granted)
+        if (
+            scheduler.active_rows > budget
+        ):  # one that fits no better, alone: a whole job, or a pair of rows in an arena of one
+            assert len(granted) == 1
+            assert sizes[granted[0][0]][1] or granted[0][2] == budget == 1
         ended |= finish(scheduler, granted)
         if len(ended) == len(sizes):
             break
-    assert [admitted[number] for number in range(len(sizes))] == [samples for samples, _ in sizes]
+    assert [admitted[number] for number in range(len(sizes))] == [samples for samples, _, _ in sizes]
     assert len(scheduler) == 0
 
 
@@ -123,6 +163,15 @@ def test_the_backlog_counts_what_waits_and_what_running_lanes_still_need() -> No
     scheduler.add(Entry(1, 100, cost=8))
     scheduler.grant()
     assert scheduler.backlog() == pytest.approx(30 + 52 * 8 + 48 * 4)  # old and new lanes of a large job: half
+
+
+def test_the_backlog_of_guided_samples_is_twice_that_of_others() -> None:
+    plain, guided = Scheduler(64), Scheduler(64)
+    for scheduler, width, samples in ((plain, 1, 200), (guided, 2, 100)):
+        scheduler.add(Entry(0, samples, cost=8, width=width))
+        scheduler.grant()
+        scheduler.tick = 3
+    assert guided.backlog() == plain.backlog() > 0
 
 
 def test_a_job_that_takes_longer_than_thought_is_repriced() -> None:
