@@ -106,7 +106,9 @@ def test_a_problem_document_may_be_nonsense(service: FakeService, client: Client
         ("2", None, 2.0, 2.0),
         ("2", 1.25, 1.25, 1.25),
         ("-5", None, 0.0, 0.0),
-        (format_datetime(datetime.now(UTC) + timedelta(seconds=7200)), None, 60.0, 7200.0),
+        pytest.param(
+            format_datetime(datetime.now(UTC) + timedelta(seconds=7200)), None, 60.0, 7200.0, id="a date"
+        ),  # its name is the same whenever, and in whichever process, the tests are collected
         ("soon", None, None, None),
         ("nan", "inf", None, None),
     ],
