@@ -28,7 +28,7 @@ class Section:
     Attributes:
         experiment: which.
         results: its numbers, None if it could not be run.
-        seconds: time that measuring took, the training of models included.
+        seconds: time that it took, the training that it waited for included.
         problem: why it could not be run, or "".
     """
 
@@ -52,7 +52,7 @@ def write_report(
         folder: where; the figures are in its `figures/`.
         sizes: how much was measured.
         sections: the experiments, in the order of the report.
-        training_s: seconds that training the models took.
+        training_s: seconds that the steps of all trainings took; those in `Section.seconds` are counted in both.
         conditions: what else a reader should know of the run, one sentence.
 
     Raises:
@@ -113,7 +113,8 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
         f"{_list(sizes.sampling_seeds)}, {sizes.samples:,} samples "
         f"against as many real ones (on MNIST {sizes.mnist_samples:,}, sampling "
         f"seeds {_list(sizes.mnist_seeds)}, one training seed). "
-        f"Training the models took {training_s / 60:.0f} minutes, measuring {measured / 60:.0f}, "
+        f"The experiments took {measured / 60:.0f} minutes, the training that they waited for included; the steps of "
+        f"all trainings took {training_s / 60:.0f}. Both are "
         f"summed over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "
         f"{threads} thread{'s' if threads > 1 else ''} a process. {conditions}".rstrip(),
         "",

@@ -1,0 +1,26 @@
+import re
+from pathlib import Path
+
+from training.experiments.report import Section, write_report
+from training.experiments.sizes import FULL
+from training.reproduce import EXPERIMENTS
+
+ROOT = Path(__file__).parents[3]
+TIMES = re.compile(
+    r"The experiments took (\d+) minutes, the training that they waited for included; the steps of all trainings took "
+    r"(\d+)\. Both are summed over all processes"
+)
+
+
+def test_training_inside_an_experiment_is_not_told_as_time_beside_it(tmp_path: Path):
+    sections = [Section(EXPERIMENTS[0], None, 120.0, "gone"), Section(EXPERIMENTS[1], None, 180.0, "gone")]
+    text = write_report(tmp_path, FULL, sections, training_s=240.0).read_text()
+    found = TIMES.search(text)
+    assert found is not None
+    assert found.groups() == ("5", "4")
+
+
+def test_the_committed_report_says_it_in_the_same_words():
+    found = TIMES.search((ROOT / "docs" / "paper" / "REPORT.md").read_text())
+    assert found is not None
+    assert found.groups() == ("88", "69")
