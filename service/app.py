@@ -14,12 +14,12 @@ from service.access import CORS, Locked
 from service.engine.engine import Engine as RealEngine
 from service.metrics import Metrics
 from service.middleware import Direct, Observe
+from service.models import Models
 from service.oip import routes as oip
 from service.operations import routes as operations
 from service.ports import Engine
 from service.routes import admin, catalogue, docs, health, page, sample, stream
 from service.settings import Settings, StartError, load_settings
-from service.shelf import Models
 from service.state import VERSION, Service
 
 

@@ -1,28 +1,18 @@
-"""The models the service answers with: the repository as it is now, and which versions of it are in memory.
+"""What requests ask of the models: their names, what is in memory, what answers, and why others do not.
 
-`refresh` brings the tables up to what is on disk; it is called when the service starts, by `service.watch` and by
-``POST /v1/models:reload``. A version that is replaced or unloaded leaves the tables at once, and the device when the
-last request that holds it is answered: `Served` is let go by whoever uses it, and the engine is told then.
+Readers on the event loop take no lock: the tables are replaced, never changed. `service.models` fills them.
 """
 
 import logging
-import threading
 import time
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from models.architectures import PROGRAM
-from models.checkpoint import CheckpointError, load, read_card
-from models.repository import Repository, RepositoryError, Signature, UnknownModel
+from models.repository import Signature
 from service.errors import Kind, ProblemError
-from service.memory import give_way
-from service.ports import Engine
 from service.served import Served
-from service.settings import StartError
-from service.stock import UNREADABLE, Stock
+from service.stock import Stock
 
 _log = logging.getLogger("pathline")
 
@@ -36,40 +26,15 @@ class Changes:
     refused: list[tuple[str, int, str]] = field(default_factory=list)
 
 
-class Models:
-    """All models of a repository. A version that cannot be loaded keeps its reason and stops nobody else."""
+class Shelf:
+    """What is known of all models of a repository, by name."""
 
-    def __init__(
-        self,
-        root: Path,
-        engine: Engine,
-        max_bytes: int = 0,
-        notify: Callable[[str, int, bool], None] = lambda name, version, loaded: None,
-        allow_programs: bool = False,
-    ) -> None:
-        """Look whether there is a repository.
-
-        Args:
-            root: the repository.
-            engine: what solves.
-            max_bytes: bytes of weights in memory; beyond it the least recently used are unloaded. 0 for any number.
-            allow_programs: whether imported programs are served.
-            notify: told (name, version, whether it is loaded now) of each change.
-
-        Raises:
-            StartError: the repository is missing or cannot be read.
-        """
-        self._engine, self._max_bytes, self._notify = engine, max_bytes, notify
-        self._allow_programs = allow_programs
-        self._lock = threading.RLock()
+    def __init__(self, notify: Callable[[str, int, bool], None] = lambda name, version, loaded: None) -> None:
+        """Begin empty; `notify` is told (name, version, whether it is loaded now) of each change."""
+        self._notify = notify
         self._stock: dict[str, Stock] = {}
         self._used: dict[tuple[str, int], float] = {}
         self._pinned: set[tuple[str, int]] = set()  # asked for by number: a newer version does not replace them
-        try:
-            self._repository = Repository(root)
-            self._repository.names()
-        except RepositoryError as error:
-            raise StartError(f"{error}; set PATHLINE_MODELS_DIR or run `make models`") from None
 
     # What requests ask.
 
@@ -90,14 +55,12 @@ class Models:
         return [(name, stock.current) for name, stock in sorted(self._stock.items()) if stock.current is not None]
 
     def get(self, name: str, version: int | None = None) -> Served | None:
-        """Return a version if it is in memory; the current one for None. None if `find` must load it.
+        """Return a version if it is in memory; the current one for None. None if it must be loaded first.
 
         Raises:
             ProblemError: 404 for a name or version there is not, 503 for one that cannot be loaded.
         """
-        stock = self._stock.get(name)
-        if stock is None:
-            raise self._unknown(name)
+        stock = self._known(name)
         wanted = stock.current if version is None else version
         served = None if wanted is None else stock.served.get(wanted)
         if served is None and not stock.can_load(version):
@@ -107,22 +70,6 @@ class Models:
             if version is not None and version != stock.current:
                 self._pinned.add((name, version))
         return served
-
-    def find(self, name: str, version: int | None = None) -> Served:
-        """Return a version like `get`, loading it where needed; this takes time, so not on the event loop.
-
-        Raises:
-            ProblemError: As `get`.
-        """
-        with self._lock:
-            served = self.get(name, version)
-            if served is None:
-                stock = self._stock[name]
-                self._try(name, (stock.current or 0) if version is None else version, Changes())
-                served = self.get(name, version)
-            if served is None:
-                raise self._stock[name].absent(version)
-            return served
 
     def summary(self, name: str) -> dict[str, Any]:
         """Return the line of ``GET /v1/models`` about a model of `names`."""
@@ -134,142 +81,17 @@ class Models:
         Raises:
             ProblemError: 404 for an unknown name.
         """
-        if name not in self._stock:
-            raise self._unknown(name)
-        return self._stock[name].describe()
+        return self._known(name).describe()
 
-    def _unknown(self, name: str) -> ProblemError:
-        listed = ", ".join(self.names())
-        detail = f"model {name!r} is unknown; available: {listed}"
-        return ProblemError(Kind.UNKNOWN_MODEL, detail, available=self.names())
+    def _known(self, name: str) -> Stock:
+        stock = self._stock.get(name)
+        if stock is None:
+            available = self.names()
+            detail = f"model {name!r} is unknown; available: {', '.join(available)}"
+            raise ProblemError(Kind.UNKNOWN_MODEL, detail, available=available)
+        return stock
 
-    # What changes the tables.
-
-    def load_all(self) -> None:
-        """Load the highest version of each model that loads.
-
-        Raises:
-            StartError: There is no model, or none can be loaded.
-        """
-        self.refresh()
-        if not self._stock:
-            raise StartError(
-                f"the model repository {self._repository.root} is empty; run `make models`, or set PATHLINE_MODELS_DIR"
-            )
-        if not self.current():
-            broken = self.broken().items()
-            faults = [f"{name}/{v}: {why}" if v else why for name, found in broken for v, why in found.items()]
-            raise StartError(f"no model of {self._repository.root} can be loaded: {'; '.join(faults)}")
-
-    def refresh(self) -> Changes:
-        """Bring the tables up to what is on disk: new models and versions are loaded, removed ones are let go.
-
-        The highest version that can be loaded answers from then on. Versions are not meant to change: if the files of
-        a loaded one do, what was loaded goes on, and the change is told.
-
-        Raises:
-            RepositoryError: the repository cannot be read; all goes on as before.
-        """
-        with self._lock:
-            changes = Changes()
-            found = self._repository.names()
-            for name in [name for name in self._stock if name not in found]:
-                self._put(name, self._stock[name].on_disk(()), changes)
-            for name in found:
-                self._refresh(name, changes)
-            return changes
-
-    def unload(self, name: str) -> list[int]:
-        """Free the memory of a model; the next request for it loads it again.
-
-        Returns:
-            The versions that were in memory.
-
-        Raises:
-            ProblemError: 404 for an unknown name.
-        """
-        with self._lock:
-            if name not in self._stock:
-                raise self._unknown(name)
-            versions = sorted(self._stock[name].served)
-            for version in versions:
-                self._unload(name, version, Changes())
-            return versions
-
-    def _refresh(self, name: str, changes: Changes) -> None:
-        stock = self._stock.get(name, Stock(name))
-        try:
-            versions = tuple(sorted(self._repository.versions(name)))
-        except RepositoryError as error:
-            self._refuse(name, UNREADABLE, str(error), None, changes)
-            return
-        except UnknownModel:  # gone since the names were read; the next look sees it
-            return
-        self._put(name, stock.on_disk(versions), changes)
-        for version in versions:
-            self._compare(name, version, changes)
-        before = self._stock[name].current
-        for version in reversed(versions):
-            stock = self._stock[name]
-            if version in stock.broken and version not in stock.served:
-                continue
-            if version == before or version in stock.served or self._try(name, version, changes):
-                self._put(name, replace(self._stock[name], current=version), changes)
-                if before not in (None, version) and (name, before) not in self._pinned:
-                    self._unload(name, before or 0, changes)
-                return
-        self._put(name, replace(self._stock[name], current=None), changes)
-
-    def _compare(self, name: str, version: int, changes: Changes) -> None:
-        """See whether the files of a version that was tried are still the same."""
-        stock = self._stock[name]
-        tried = stock.signatures.get(version)
-        if tried is None:
-            return
-        same = self._repository.signature(name, version) == tried
-        if version in stock.served and not same:
-            reason = f"{name}/{version}: was changed after it was loaded; what was loaded is served on"
-            self._refuse(name, version, f"{reason}: put changes into a new version", None, changes)
-        elif version in stock.served:
-            self._put(name, stock.forgiven(version), changes)
-        elif not same:
-            self._put(name, stock.forgotten(version), changes)
-
-    def _try(self, name: str, version: int, changes: Changes) -> bool:
-        signature: Signature | None = None
-        try:
-            signature = self._repository.signature(name, version)
-            folder = self._repository.resolve(name, version)
-            self._make_room(name, version, self._repository.weight_bytes(name, version), changes)
-            if read_card(folder).architecture.name == PROGRAM and not self._allow_programs:
-                raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
-            checkpoint = load(folder, self._engine.device)
-            loaded = self._engine.load(name, version, checkpoint)
-            served = Served.of(name, version, checkpoint, loaded.deterministic)
-            weakref.finalize(served, self._engine.unload, loaded).atexit = False
-        except (CheckpointError, RepositoryError, LookupError) as error:
-            return self._refuse(name, version, str(error), signature, changes)
-        except Exception as error:
-            _log.exception("loading model %s version %d failed", name, version)
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            return self._refuse(name, version, said, signature, changes)
-        self._put(name, self._stock[name].loaded(served, signature), changes)
-        changes.loaded.append((name, version))
-        self._used.setdefault((name, version), time.monotonic())
-        self._notify(name, version, True)
-        return True
-
-    def _make_room(self, name: str, version: int, needed: int, changes: Changes) -> None:
-        if 0 < self._max_bytes < needed:
-            raise CheckpointError(
-                f"{name}/{version}: its weights take {needed} bytes, over PATHLINE_MAX_MODEL_BYTES={self._max_bytes}"
-            )
-        sizes = {(served.name, served.version): served.bytes for served in self.served()}
-        for other in give_way(sizes, self._used, needed, self._max_bytes):
-            self._unload(*other, changes)
-
-    def _unload(self, name: str, version: int, changes: Changes) -> None:
-        self._put(name, self._stock[name].unloaded(version), changes)
+    # What changes the tables; one thread at a time.
 
     def _put(self, name: str, stock: Stock, changes: Changes) -> None:
         """Replace what is known of a model, and tell what left the memory."""
@@ -285,11 +107,18 @@ class Models:
             self._notify(name, version, False)
             _log.info("model %s version %d was unloaded", name, version)
 
-    def _refuse(self, name: str, version: int, reason: str, signature: Signature | None, changes: Changes) -> bool:
-        reason = reason.replace(f"{self._repository.root}/", "")  # clients need not know where it lies
+    def _add(self, served: Served, signature: Signature, changes: Changes) -> None:
+        """Take in a version that was loaded."""
+        name, version = served.name, served.version
+        self._put(name, self._stock[name].loaded(served, signature), changes)
+        changes.loaded.append((name, version))
+        self._used.setdefault((name, version), time.monotonic())
+        self._notify(name, version, True)
+
+    def _refuse(self, name: str, version: int, reason: str, signature: Signature | None, changes: Changes) -> None:
+        """Keep why a version is not served, and say it once."""
         stock = self._stock.get(name, Stock(name))
         if stock.broken.get(version) != reason:
             _log.error("model %s version %d is not served: %s", name, version, reason)
             changes.refused.append((name, version, reason))
         self._put(name, stock.refused(version, reason, signature), changes)
-        return False

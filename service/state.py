@@ -12,10 +12,10 @@ from service.engine.job import Draining, EngineFailed
 from service.engine.operation import Operation
 from service.errors import Kind, ProblemError, invalid
 from service.metrics import Metrics
+from service.models import Models
 from service.ports import Engine, Loaded
 from service.served import Served
 from service.settings import Settings
-from service.shelf import Models
 from service.solving import problem_of
 from service.watch import Watch
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from service.encoders import ENCODERS
+from service.models import Models
 from service.prepare import prepare
 from service.schemas import SampleRequest
 from service.served import Served
 from service.settings import Settings
-from service.shelf import Models
 from solvers.resolve import resolve
 
 JSON = ENCODERS["application/json"]

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from service.encoders import ENCODERS
+from service.models import Models
 from service.schemas import SampleRequest
 from service.served import Served
 from service.settings import Settings
-from service.shelf import Models
 from service.sizes import attempts, predict_bytes
 from solvers.resolve import resolve
 
