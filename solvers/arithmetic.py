@@ -75,7 +75,7 @@ def group_norms(sums: NDArray[np.float64], width: int, groups: NDArray[np.int64]
                 total, count = total + sums[end], count + 1
             end += 1
         if groups[first] >= 0:
-            shared = np.sqrt(total / (count * width))
+            shared = np.sqrt(total / (count * max(width, 1)))
             for j in range(first, end):
                 norms[j] = shared if np.isfinite(sums[j]) else np.nan
         first = end

@@ -7,14 +7,17 @@ space is given back when its last lane has left.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.fields import ROW
 from solvers.plan import Adaptive, Plan
 from solvers.rows import DEGREE, Rows
 
-_WEIGHTS = ("a", "b", "e", "stiff", "bend")
+A, B, E, STIFF, BEND = range(5)
+"""Places of a row's weights in `Bank.weights`: of the query, the advance, the error and the stiffness signal."""
 
 
 @dataclass
@@ -49,7 +52,7 @@ class Space:
         self.free = merged
 
 
-def _grown(array: NDArray, size: int) -> NDArray:
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
     if len(array) >= size:
         return array
     return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), dtype=array.dtype)])
@@ -66,21 +69,16 @@ class Bank:
     """Rows by absolute index, and grid times by absolute index.
 
     Attributes:
-        a, b, e, stiff, bend: (R, S) the weights of each row.
-        c, used, advance_used, slot, kind, next, restart, fsal, dense: (R,) see `Rows`; `next` and `restart` are
-            absolute here, `used` and `advance_used` tell how many leading slots have weights in the query and in the
-            advance, and `dense` is the index of the dense output or -1.
+        weights: (R, 5, S) those of each row.
+        rows: (R,) records of `fields.ROW`.
         times: (G,) the grids, and the times to save at.
         curves: (M, S, DEGREE) the dense outputs.
     """
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.a, self.b, self.e, self.stiff, self.bend = (np.zeros((0, slots)) for _ in range(5))
-        self.c = np.zeros(0)
-        self.used, self.advance_used, self.slot, self.kind = (np.zeros(0, dtype=np.int64) for _ in range(4))
-        self.next, self.restart, self.dense = (np.zeros(0, dtype=np.int64) for _ in range(3))
-        self.fsal = np.zeros(0, dtype=bool)
+        self.weights = np.zeros((0, 5, slots))
+        self.rows: NDArray[Any] = np.zeros(0, dtype=ROW)
         self.times = np.zeros(0)
         self.curves = np.zeros((0, slots, DEGREE))
         self._row_space, self._time_space = Space(), Space()
@@ -131,18 +129,17 @@ class Bank:
     def _load(self, rows: Rows) -> int:
         count, width = rows.a.shape
         first = self._row_space.take(count)
-        size = self._row_space.size
-        for name in (*_WEIGHTS, "c", "used", "advance_used", "slot", "kind", "next", "restart", "dense", "fsal"):
-            setattr(self, name, _grown(getattr(self, name), size))
-        here = slice(first, first + count)
-        for name in _WEIGHTS:
-            getattr(self, name)[here] = 0.0
-            getattr(self, name)[here, :width] = getattr(rows, name)
-        self.c[here], self.slot[here], self.kind[here] = rows.c, rows.slot, rows.kind
+        self.weights = _grown(self.weights, self._row_space.size)
+        self.rows = _grown(self.rows, self._row_space.size)
+        weights, records = self.weights[first : first + count], self.rows[first : first + count]
+        weights[:] = 0.0
+        for place, table in {A: rows.a, B: rows.b, E: rows.e, STIFF: rows.stiff, BEND: rows.bend}.items():
+            weights[:, place, :width] = table
+        records["c"], records["slot"], records["kind"] = rows.c, rows.slot, rows.kind
         for name, table in (("used", rows.a), ("advance_used", rows.b)):
-            getattr(self, name)[here] = ((table != 0) * (np.arange(width) + 1)).max(axis=1)
-        self.next[here], self.restart[here], self.fsal[here] = first + rows.next, first + rows.restart, rows.fsal
-        self.dense[here] = -1 if rows.dense is None else self._curve(rows.dense)
+            records[name] = ((table != 0) * (np.arange(width) + 1)).max(axis=1)
+        records["next"], records["restart"], records["fsal"] = first + rows.next, first + rows.restart, rows.fsal
+        records["dense"] = -1 if rows.dense is None else self._curve(rows.dense)
         return first
 
     def _curve(self, dense: NDArray[np.float64]) -> int:

@@ -6,10 +6,14 @@ import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numba.core.config
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.numpy_support import carray
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,3 +45,21 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
         return cast("Callable[P, R]", numba.njit(cache=True, **options)(function))
     except RuntimeError:  # no folder for the cache
         return cast("Callable[P, R]", numba.njit(**options)(function))
+
+
+@intrinsic
+def _pointer(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+@compiled
+def array_at(address: int, shape: Any, dtype: Any) -> Any:
+    """The memory at a tensor's address as a contiguous array; for compiled loops only, while the tensor is held.
+
+    Tensors that live for one call come to the loops this way: right after a network call, when nothing is in the
+    caches, making a NumPy array of a tensor and unpacking it takes longer than the loop over its numbers.
+    """
+    return carray(_pointer(address), shape, dtype)  # pyright: ignore[reportCallIssue]  (the context is Numba's)

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.arithmetic import combine, finite_lanes, lane_sums
-from solvers.bank import Bank
-from solvers.clocks import Flags, Index, Numbers, Records, next_rows, query_times
+from solvers.bank import BEND, STIFF, A, B, Bank, E
+from solvers.clocks import Flags, Index, Numbers, Records, end_steps, next_rows, of_kind, query_times
+from solvers.rows import END_FIXED
 from solvers.states import Attempts, States
 
 
@@ -22,32 +23,40 @@ class DeviceStates(States):
 
     def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
         times = np.empty(len(lanes))
-        query_times(lanes, bank.c, times)
+        query_times(lanes, bank.rows, times)
         t = torch.from_numpy(times).to(self.x.device, self.x.dtype)
         row = lanes["row"]
-        used = int(bank.used[row].max())
+        used = int(bank.rows["used"][row].max())
         if not used:
             return self.x.clone(), t
-        return self.x + combine(self._like(bank.a[row, :used] * lanes["h"][:, None]), self.k), t
+        return self.x + combine(self._like(bank.weights[row, A, :used] * lanes["h"][:, None]), self.k), t
 
-    def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> int:
+    def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
         n, slots, width = self.k.shape
-        places = self._index(np.arange(n) * slots + bank.slot[lanes["row"]])
+        places = self._index(np.arange(n) * slots + bank.rows["slot"][lanes["row"]])
         self.k.view(n * slots, width).index_copy_(0, places, v)
-        return next_rows(lanes, bank.next, bank.kind, kinds)
+        present = next_rows(lanes, bank.rows, kinds)
+        if not present >> END_FIXED & 1:
+            return present, 0
+        index = of_kind(kinds, END_FIXED)
+        return present, end_steps(lanes, index, self._advance(index, lanes, bank), bank.times)
 
-    def advance(self, index: Index, lanes: Records, bank: Bank) -> tuple[Tensor, Flags]:
+    def _advance(self, index: Index, lanes: Records, bank: Bank) -> Flags:
+        """Move states on at the end of steps of plans; (m,) whether the new ones are finite."""
         x, k = self._pick(index)
         row = lanes["done"][index]
-        weights = bank.b[row, : int(bank.advance_used[row].max())] * lanes["h"][index, None]
+        weights = bank.weights[row, B, : int(bank.rows["advance_used"][row].max())] * lanes["h"][index, None]
         after = x + combine(self._like(weights), k)
-        return after, finite_lanes(after)
+        good = finite_lanes(after)
+        self._move(index, after, good)
+        return good
 
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
         x, k = self._pick(index)
         row, h = lanes["done"][index], lanes["h"][index, None]
-        stages = int(bank.slot[row].max()) + 1
-        b, e, stiff, bend = (table[row, :stages] for table in (bank.b, bank.e, bank.stiff, bank.bend))
+        slot = bank.rows["slot"][row]
+        stages = int(slot.max()) + 1
+        b, e, stiff, bend = (bank.weights[row, table, :stages] for table in (B, E, STIFF, BEND))
         after = x + combine(self._like(b * h), k)
         wide = after.double()
         scale = self._scale(index, lanes, torch.maximum(x.double().abs(), wide.abs()))
@@ -56,7 +65,7 @@ class DeviceStates(States):
         bent, drift = (lane_sums(combine(self._like(w), k).double() ** 2) for w in (bend, stiff * h))
         with np.errstate(divide="ignore", invalid="ignore"):
             rho = np.sqrt(bent / drift)
-        unused = torch.arange(k.shape[1], device=k.device) > self._index(bank.slot[row])[:, None]
+        unused = torch.arange(k.shape[1], device=k.device) > self._index(slot)[:, None]
         constant = ((k == k[:, :1]).all(dim=2) | unused).all(dim=1)
         return Attempts(after, sums, rho, constant.cpu().numpy())
 
@@ -74,13 +83,17 @@ class DeviceStates(States):
         return lane_sums(((k[:, 1] - k[:, 0]).double() / scale) ** 2)
 
     def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
+        self._move(index, after, accepted)
         chosen = index[accepted]
-        self.x.index_copy_(0, self._index(chosen), after[self._index(np.flatnonzero(accepted))])
-        carried = chosen[bank.fsal[lanes["done"][chosen]]]
+        carried = chosen[bank.rows["fsal"][lanes["done"][chosen]] == 1]
         if len(carried):
             where = self._index(carried)
-            self.k[where, 0] = self.k[where, self._index(bank.slot[lanes["done"][carried]])]
+            self.k[where, 0] = self.k[where, self._index(bank.rows["slot"][lanes["done"][carried]])]
         self.wipe(index[~accepted])
+
+    def _move(self, index: Index, after: Tensor, chosen: Flags) -> None:
+        """Give lanes `index` (m,) their new states (m, D), those that are chosen."""
+        self.x.index_copy_(0, self._index(index[chosen]), after[self._index(np.flatnonzero(chosen))])
 
     def _pick(self, index: Index) -> tuple[Tensor, Tensor]:
         if len(index) == len(self.x):

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.bank import Bank
-from solvers.clocks import Flags, Index, Numbers, Records, close_gaps, next_rows, query_times
-from solvers.compiled import compiled
+from solvers.bank import BEND, STIFF, A, B, Bank, E
+from solvers.clocks import Flags, Index, Numbers, Records, close_gaps, end_step, next_row, query_times, take_out
+from solvers.compiled import array_at, compiled
+from solvers.rows import END_FIXED
 from solvers.states import Attempts, States
 
 Data = NDArray[Any]
@@ -25,33 +26,25 @@ class HostStates(States):
         super()._hold(lanes)
         self._x, self._k = self.x.numpy(), self.k.numpy()
 
-    def _close_gaps(self, stay: Index) -> None:
-        close_gaps(self._x, stay)
+    def _take_out(self, gone: Index, stay: Index) -> Tensor:
         lanes, slots, width = self._k.shape
         close_gaps(self._k.reshape(lanes, slots * width), stay)
+        return torch.from_numpy(take_out(self._x, gone, stay))
 
     def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
-        x, t = torch.empty_like(self.x), torch.empty(len(lanes), dtype=self.x.dtype)
-        _query(lanes, self._x, self._k, bank.a, bank.c, bank.used, x.numpy(), t.numpy())
+        x, t = torch.empty_like(self.x), self.x.new_empty(len(lanes))
+        _query(lanes, self._x, self._k, bank.weights, bank.rows, x.data_ptr(), t.data_ptr())
         return x, t
 
-    def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> int:
-        values = (v.detach() if v.requires_grad else v).numpy()
-        if not values.flags.c_contiguous:
-            values = np.ascontiguousarray(values)
-        return _receive(lanes, values, bank.slot, bank.next, bank.kind, self._k, kinds)
-
-    def advance(self, index: Index, lanes: Records, bank: Bank) -> tuple[Tensor, Flags]:
-        after, good = self.x.new_empty((len(index), self.x.shape[1])), np.empty(len(index), dtype=np.bool_)
-        _advance(lanes, index, self._x, self._k, bank.b, bank.advance_used, after.numpy(), good)
-        return after, good
+    def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
+        v = v.contiguous().resolve_neg()
+        return _receive(lanes, self._x, self._k, bank.weights, bank.rows, bank.times, v.data_ptr(), kinds)
 
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
         m = len(index)
         after, constant = self.x.new_empty((m, self.x.shape[1])), np.empty(m, dtype=np.bool_)
         sums, rho = np.empty(m), np.empty(m)
-        weights = (bank.b, bank.e, bank.stiff, bank.bend)
-        _attempt(lanes, index, self._x, self._k, weights, bank.slot, after.numpy(), sums, rho, constant)
+        _attempt(lanes, index, self._x, self._k, bank.weights, bank.rows, after.data_ptr(), sums, rho, constant)
         return Attempts(after, sums, rho, constant)
 
     def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
@@ -65,7 +58,7 @@ class HostStates(States):
         return d2
 
     def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
-        _settle(lanes, index, after.numpy(), accepted, bank.fsal, bank.slot, self._x, self._k)
+        _settle(lanes, index, after.data_ptr(), accepted, bank.rows, self._x, self._k)
 
 
 @compiled
@@ -98,34 +91,46 @@ def _halved(values: Numbers) -> float:
 
 
 @compiled
-def _query(lanes: Records, x: Data, k: Data, a: Numbers, c: Numbers, used: Index, out: Data, t: Data) -> None:
-    query_times(lanes, c, t)
+def _query(lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, x_address: int, t_address: int) -> None:
+    out = array_at(x_address, x.shape, x.dtype)
+    query_times(lanes, rows, array_at(t_address, len(lanes), x.dtype))
     for j in range(len(lanes)):
         row = lanes[j].row
-        _weighted(a[row], lanes[j].h, used[row], k[j], out[j])
+        _weighted(weights[row, A], lanes[j].h, rows[row].used, k[j], out[j])
         for d in range(x.shape[1]):
             out[j, d] = x[j, d] + out[j, d]
 
 
 @compiled
-def _receive(lanes: Records, v: Data, slot: Index, following: Index, kind: Index, k: Data, kinds: Index) -> int:
+def _receive(
+    lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, times: Numbers, v_address: int, kinds: Index
+) -> tuple[int, int]:
+    v, after = array_at(v_address, x.shape, x.dtype), np.empty(x.shape[1], dtype=x.dtype)
+    present: Any = 0
+    ended = 0
     for j in range(len(lanes)):
-        place = slot[lanes[j].row]
-        for d in range(v.shape[1]):
+        lane = lanes[j]
+        place = rows[lane.row].slot
+        for d in range(x.shape[1]):
             k[j, place, d] = v[j, d]
-    return next_rows(lanes, following, kind, kinds)
+        kinds[j] = next_row(lane, rows)
+        present |= 1 << kinds[j]
+        if kinds[j] == END_FIXED:
+            ended += end_step(lane, _advance(lane, x[j], k[j], weights, rows, after), times)
+    return present, ended
 
 
 @compiled
-def _advance(lanes: Records, index: Index, x: Data, k: Data, b: Numbers, used: Index, after: Data, good: Flags) -> None:
-    for m in range(len(index)):
-        j = index[m]
-        row = lanes[j].done
-        _weighted(b[row], lanes[j].h, used[row], k[j], after[m])
-        good[m] = True
-        for d in range(x.shape[1]):
-            after[m, d] = x[j, d] + after[m, d]
-            good[m] &= np.isfinite(after[m, d])
+def _advance(lane: Any, x: Data, k: Data, weights: Numbers, rows: Records, after: Data) -> bool:
+    """Move a state x (D,) on by h sum_s b[s] K[s] unless that is not finite; `after` (D,) is room to work in."""
+    _weighted(weights[lane.done, B], lane.h, rows[lane.done].advance_used, k, after)
+    for d in range(len(x)):
+        after[d] = x[d] + after[d]
+        if not np.isfinite(after[d]):
+            return False
+    for d in range(len(x)):
+        x[d] = after[d]
+    return True
 
 
 @compiled
@@ -134,22 +139,22 @@ def _attempt(
     index: Index,
     x: Data,
     k: Data,
-    weights: tuple[Numbers, Numbers, Numbers, Numbers],
-    slot: Index,
-    after: Data,
+    weights: Numbers,
+    rows: Records,
+    address: int,
     sums: Numbers,
     rho: Numbers,
     constant: Flags,
 ) -> None:
-    b, e, stiff, bend = weights
     width = x.shape[1]
+    after = array_at(address, (len(index), width), x.dtype)
     part, values = np.empty(width, dtype=x.dtype), np.empty(width)
     for m in range(len(index)):
         j = index[m]
         lane, row = lanes[j], lanes[j].done
-        stages = slot[row] + 1
-        _weighted(b[row], lane.h, stages, k[j], after[m])
-        _weighted(e[row], lane.h, stages, k[j], part)
+        stages = rows[row].slot + 1
+        _weighted(weights[row, B], lane.h, stages, k[j], after[m])
+        _weighted(weights[row, E], lane.h, stages, k[j], part)
         for d in range(width):
             after[m, d] = x[j, d] + after[m, d]
             end = np.float64(after[m, d])
@@ -157,9 +162,9 @@ def _attempt(
             # 0 * end is 0 unless the new state is not finite: then the error must not be finite either.
             values[d] = scaled * scaled + 0.0 * end
         sums[m] = _halved(values)
-        _weighted(bend[row], 1.0, stages, k[j], part)
+        _weighted(weights[row, BEND], 1.0, stages, k[j], part)
         bent = _squares(part, values)
-        _weighted(stiff[row], lane.h, stages, k[j], part)
+        _weighted(weights[row, STIFF], lane.h, stages, k[j], part)
         rho[m] = np.sqrt(bent / _squares(part, values))
         constant[m] = True
         for s in range(1, stages):
@@ -202,18 +207,17 @@ def _change(lanes: Records, index: Index, x: Data, k: Data, d2: Numbers) -> None
 
 
 @compiled
-def _settle(
-    lanes: Records, index: Index, after: Data, accepted: Flags, fsal: Flags, slot: Index, x: Data, k: Data
-) -> None:
+def _settle(lanes: Records, index: Index, address: int, accepted: Flags, rows: Records, x: Data, k: Data) -> None:
+    after = array_at(address, (len(index), x.shape[1]), x.dtype)
     for m in range(len(index)):
         j = index[m]
-        row = lanes[j].done
+        row = rows[lanes[j].done]
         if accepted[m]:
             for d in range(x.shape[1]):
                 x[j, d] = after[m, d]
-            if fsal[row]:
+            if row.fsal == 1:
                 for d in range(x.shape[1]):
-                    k[j, 0, d] = k[j, slot[row], d]
+                    k[j, 0, d] = k[j, row.slot, d]
         else:
             for s in range(1, k.shape[1]):
                 for d in range(x.shape[1]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -161,40 +162,41 @@ class _Results:
     """Collects lanes in the order they end and hands them out in the order of the samples."""
 
     def __init__(self, x0: Tensor, solve: Plan | Adaptive, save_at: NDArray[np.float64] | None) -> None:
-        n = len(x0)
-        self.solve = solve
-        self.x = torch.empty_like(x0)
-        self.t, self.nfe, self.code = np.zeros(n), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-        self.grid_steps = np.zeros(n, dtype=np.int64)
-        self.samples: list[NDArray[np.int64]] = []
-        self.steps: list[NDArray[np.float64]] = []
-        self.saved = None if save_at is None else x0.new_full((n, len(save_at), *x0.shape[1:]), float("nan"))
+        self.solve, self.x0 = solve, x0
+        self.parts: list[Finished] = []
+        self.saved = None if save_at is None else x0.new_full((len(x0), len(save_at), *x0.shape[1:]), float("nan"))
 
     def take(self, finished: Finished | None, lanes: Lanes) -> None:
         for part in lanes.take_saved() if lanes.saved else ():
             assert self.saved is not None  # noqa: S101  (lanes save only where save_at was given)
             where = (torch.from_numpy(part.index), torch.from_numpy(part.place))
-            self.saved[where] = part.x.reshape(-1, *self.x.shape[1:])
-        if finished is None:
-            return
-        index = finished.index
-        self.x[torch.from_numpy(index)] = finished.x
-        self.t[index], self.nfe[index], self.code[index] = finished.t, finished.nfe, finished.status
-        self.grid_steps[index] = finished.grid_steps
-        self.samples.append(np.repeat(index, finished.attempts))
-        self.steps.append(finished.steps)
-
-    def trace(self) -> Trace:
-        if isinstance(self.solve, Plan):
-            return Trace.of_grid(
-                self.solve.times, np.arange(len(self.t)), self.grid_steps, self.code == CODES[Status.NON_FINITE]
-            )
-        if not self.samples:
-            return Trace.empty()
-        sample = np.concatenate(self.samples)
-        order = np.argsort(sample, kind="stable")
-        return Trace.build(sample[order], np.concatenate(self.steps)[order])
+            self.saved[where] = part.x.reshape(-1, *self.x0.shape[1:])
+        if finished is not None:
+            self.parts.append(finished)
 
     def solution(self) -> Solution:
-        status = tuple(status_of(int(code)) for code in self.code)
-        return Solution(self.x, self.t, self.nfe, status, self.trace(), self.saved, dict(self.solve.settings))
+        settings = dict(self.solve.settings)
+        if not self.parts:
+            none = np.zeros(0, dtype=np.int64)
+            return Solution(torch.empty_like(self.x0), np.zeros(0), none, (), self._trace(none), self.saved, settings)
+        order = self._all("index").argsort()
+        x = torch.cat([part.x for part in self.parts])[torch.from_numpy(order)]
+        code = self._all("status")[order]
+        status = tuple(status_of(one) for one in code.tolist())
+        return Solution(
+            x, self._all("t")[order], self._all("nfe")[order], status, self._trace(code), self.saved, settings
+        )
+
+    def _all(self, name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in self.parts])
+
+    def _trace(self, code: NDArray[np.int64]) -> Trace:
+        if not self.parts:
+            return Trace.empty()
+        index = self._all("index")
+        if isinstance(self.solve, Plan):
+            steps = self._all("grid_steps")[index.argsort()]
+            return Trace.of_grid(self.solve.times, np.arange(len(code)), steps, code == CODES[Status.NON_FINITE])
+        sample = np.repeat(index, self._all("attempts"))
+        order = np.argsort(sample, kind="stable")
+        return Trace.build(sample[order], self._all("steps")[order])

@@ -26,7 +26,8 @@ from solvers.fields import LANE, plain
 from solvers.host import HostStates
 from solvers.plan import Adaptive, Plan
 from solvers.records import Admission, Finished, Saved
-from solvers.rows import ADAPTIVE_START, MID
+from solvers.rows import ADAPTIVE_START, END_FIXED, MID
+from solvers.saving import save_grid, save_start
 from solvers.states import SMALLEST_ROOM, States
 from solvers.stepping import end_rows
 from solvers.trace import StepLog
@@ -34,7 +35,8 @@ from solvers.trace import StepLog
 SLOTS = 7
 """How many velocities a lane keeps: enough for every method of the catalogue."""
 
-_ONLY_MID = 1 << MID
+_OF_PLANS = 1 << MID | 1 << END_FIXED
+"""Kinds of rows that `States.receive` deals with by itself."""
 
 
 @dataclass
@@ -74,7 +76,7 @@ class Lanes:
         self.bank = Bank(self.slots)
         self.log = StepLog()
         self.saved: list[Saved] = []
-        self.saving = self.grouped = 0  # admissions with save times; with one error norm for all samples
+        self.saving = 0  # admissions with save times
         self._tickets: dict[int, _Ticket] = {}
         self._next_ticket = 0
         self._room = np.zeros(0, dtype=LANE)
@@ -116,8 +118,9 @@ class Lanes:
         for admission in admissions:
             last = first + len(admission.x0)
             self._write(admission, self._room[first:last])
+            self.records = self._room[:last]
+            save_start(self, admission, first)
             first = last
-        self.records = self._room[:after]
 
     def _write(self, admission: Admission, records: Records) -> None:
         solve, n = admission.solve, len(admission.x0)
@@ -135,13 +138,13 @@ class Lanes:
         else:
             one["rtol"], one["atol"], one["q"] = solve.rtol, solve.atol, solve.q
             one["alpha"], one["beta"], one["before"] = solve.controller.alpha, solve.controller.beta, 1.0
+            one["step"] = 1  # as a plan's lane that has completed no step of its grid
             one["h"] = np.copysign(solve.first_step or 0.0, end - start)
             one["max_nfe"] = solve.max_nfe
             one["attempt"] = attempt = len(solve.rows.c) - ADAPTIVE_START - (not solve.rows.fsal)
             if (1 if solve.first_step else 2) + attempt > solve.max_nfe:
                 one["status"] = CODES[Status.MAX_NFE]
             if solve.batch:
-                self.grouped += 1
                 one["group"] = ticket
         if admission.save_at is not None:
             self.saving += 1
@@ -175,10 +178,13 @@ class Lanes:
         if len(self._kinds) != n:
             self._kinds = np.empty(n, dtype=np.int64)
         kinds = self._kinds
-        present = self.states.receive(v if self._flat else v.reshape(n, self.width), self.records, self.bank, kinds)
-        if present == _ONLY_MID or not end_rows(self, kinds, present):
-            return None
-        return self.collect()
+        v = v if self._flat else v.reshape(n, self.width)
+        present, ended = self.states.receive(v, self.records, self.bank, kinds)
+        if self.saving and present >> END_FIXED & 1:
+            save_grid(self, clocks.of_kind(kinds, END_FIXED))
+        if present & ~_OF_PLANS:
+            ended += end_rows(self, kinds, present)
+        return self.collect() if ended else None
 
     def stop(self, owner: int, status: Status) -> None:
         """End all lanes of an owner; `collect` gives them back."""
@@ -189,13 +195,13 @@ class Lanes:
         gone, stay = clocks.ended(self.records)
         if not len(gone):
             return None
-        out = self.records.take(gone)
-        if len(stay):
-            clocks.close_gaps(plain(self.records), stay)
+        out = clocks.take_out(plain(self.records), gone, stay).view(LANE)[:, 0]
         self.records = self._room[: len(stay)]
-        x = self.states.take(gone, stay).reshape(-1, *self.event_shape)
+        x = self.states.take(gone, stay)
+        if not self._flat:
+            x = x.reshape(-1, *self.event_shape)
         attempts, steps = self.log.close(out)
-        grid_steps = np.where(out["log"] >= 0, 0, out["step"] - out["first"] - 1)
+        grid_steps = out["step"] - out["first"] - 1
         for number, lanes in Counter(out["ticket"].tolist()).items():
             self._leave(number, lanes)
         return Finished(out["owner"], out["index"], x, out["t"], out["nfe"], out["status"], attempts, steps, grid_steps)
@@ -205,7 +211,6 @@ class Lanes:
         ticket.lanes -= lanes
         if ticket.lanes == 0:
             self.bank.release(ticket.solve)
-            self.grouped -= isinstance(ticket.solve, Adaptive) and ticket.solve.batch
             if ticket.save_at is not None:
                 self.saving -= 1
                 self.bank.release_times(ticket.save_at)

@@ -14,21 +14,41 @@ from solvers.arithmetic import combine
 from solvers.clocks import Index
 from solvers.errors import SolverError
 from solvers.plan import Adaptive, Plan
-from solvers.records import Saved
+from solvers.records import Admission, Saved
 from solvers.rows import DEGREE
 
 if TYPE_CHECKING:
     from solvers.lanes import Lanes
 
 
-def save_passed(lanes: Lanes, index: Index, after: Tensor, *, dense: bool) -> None:
-    """Save the states of all save times that a step has passed.
+def save_start(lanes: Lanes, admission: Admission, first: int) -> None:
+    """Save the states of an admission whose lanes begin at number `first`, where its save times begin with the span."""
+    times = admission.save_at
+    if times is None or not len(times) or times[0] != admission.solve.t_span[0]:
+        return
+    fresh = slice(first, first + len(admission.x0))
+    _save(lanes, np.arange(fresh.start, fresh.stop), lanes.states.x[fresh].clone())
+
+
+def save_grid(lanes: Lanes, index: Index) -> None:
+    """Save the states of lanes `index` (m,) that just completed a step of a plan, where save times say so.
+
+    Save times are points of the grid, see `check_save_at`, and steps end there exactly.
+    """
+    chosen, times = lanes.records.take(index), lanes.bank.times
+    place = chosen["save"]
+    due = (place < chosen["save_end"]) & (times[np.minimum(place, len(times) - 1)] == chosen["t"])
+    if due.any():
+        _save(lanes, index[due], lanes.states.x[torch.from_numpy(index[due]).to(lanes.states.x.device)])
+
+
+def save_passed(lanes: Lanes, index: Index, after: Tensor) -> None:
+    """Save the states at all save times that a step under error control has passed, by its dense output.
 
     Args:
         lanes: still at the start of the step.
         index: (m,) those that completed it.
         after: (m, D) their states at its end.
-        dense: interpolate between the ends; otherwise save times are grid points.
     """
     records, times = lanes.records, lanes.bank.times
     while True:
@@ -39,24 +59,24 @@ def save_passed(lanes: Lanes, index: Index, after: Tensor, *, dense: bool) -> No
         due = np.flatnonzero(passed & (place < chosen["save_end"]))
         if not len(due):
             return
-        x = _state_at(lanes, index[due], t[due], after[torch.from_numpy(due).to(after.device)], dense)
-        chosen = chosen.take(due)
-        lanes.saved.append(Saved(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x))
-        records["save"][index[due]] += 1
+        _save(lanes, index[due], _inside(lanes, index[due], t[due], after[torch.from_numpy(due).to(after.device)]))
 
 
-def _state_at(lanes: Lanes, index: Index, t: NDArray[np.float64], after: Tensor, dense: bool) -> Tensor:
+def _save(lanes: Lanes, index: Index, x: Tensor) -> None:
+    """Note states x (m, D) of lanes `index` (m,) for the save time that each waits for."""
+    chosen = lanes.records.take(index)
+    lanes.saved.append(Saved(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x))
+    lanes.records["save"][index] += 1
+
+
+def _inside(lanes: Lanes, index: Index, t: NDArray[np.float64], after: Tensor) -> Tensor:
+    """(m, D) states at times t (m,) after the start and up to the end of a step."""
     states, bank, chosen = lanes.states, lanes.bank, lanes.records.take(index)
-    where = torch.from_numpy(index).to(after.device)
-    before, begin = states.x[where], chosen["t"]
-    at_begin, at_end = (torch.from_numpy(t == end)[:, None].to(after.device) for end in (begin, chosen["t_next"]))
-    if not dense:
-        return torch.where(at_begin, before, after)
-    curve = bank.curves[bank.dense[chosen["done"]]]
-    powers = ((t - begin) / chosen["h"])[:, None, None] ** np.arange(1, DEGREE + 1)
+    where, at_end = (torch.from_numpy(each).to(after.device) for each in (index, (t == chosen["t_next"])[:, None]))
+    curve = bank.curves[bank.rows["dense"][chosen["done"]]]
+    powers = ((t - chosen["t"]) / chosen["h"])[:, None, None] ** np.arange(1, DEGREE + 1)
     weights = torch.from_numpy((curve * powers).sum(axis=2) * chosen["h"][:, None]).to(after.device, after.dtype)
-    inside = before + combine(weights, states.k[where])
-    return torch.where(at_end, after, torch.where(at_begin, before, inside))
+    return torch.where(at_end, after, states.x[where] + combine(weights, states.k[where]))
 
 
 def check_save_at(solve: Plan | Adaptive, save_at: Sequence[float] | None) -> NDArray[np.float64] | None:

@@ -50,12 +50,14 @@ class States(ABC):
         """Where the network is asked: fresh tensors x + h sum_s a[s] K[s] (n, D) and t + c h (n,)."""
 
     @abstractmethod
-    def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> int:
-        """Store the velocities v (n, D) and move the lanes to their next rows, see `clocks.next_rows`."""
+    def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
+        """Store the velocities v (n, D), move the lanes to their next rows, and complete the steps of plans.
 
-    @abstractmethod
-    def advance(self, index: Index, lanes: Records, bank: Bank) -> tuple[Tensor, Flags]:
-        """Ends of fixed steps: (m, D) the new states x + h sum_s b[s] K[s], and (m,) whether they are finite."""
+        At the end of such a step, x moves on by h sum_s b[s] K[s] unless that is not finite, see `clocks.end_step`.
+
+        Returns:
+            The kinds of rows that occur, see `clocks.next_rows`, and how many lanes ended.
+        """
 
     @abstractmethod
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
@@ -71,7 +73,7 @@ class States(ABC):
 
     @abstractmethod
     def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
-        """Move accepted lanes to their new state, the last velocity becoming the first (FSAL); wipe the others."""
+        """After attempts: accepted lanes move on, the last velocity becoming the first (FSAL); others are wiped."""
 
     def wipe(self, index: Index) -> None:
         """Overwrite velocities after the first with zeros: a stale infinity times a zero weight would be NaN."""
@@ -91,10 +93,8 @@ class States(ABC):
 
     def take(self, gone: Index, stay: Index) -> Tensor:
         """Take lanes out and close the gaps; gives their states."""
-        x = self.x.index_select(0, torch.from_numpy(gone).to(self.x.device))
-        if len(stay):
-            self._close_gaps(stay)
-        else:  # one crowded moment does not keep its memory for ever
+        x = self._take_out(gone, stay)
+        if not len(stay):  # one crowded moment does not keep its memory for ever
             self._room_x, self._room_k = (room.new_empty((0, *room.shape[1:])) for room in (self._room_x, self._room_k))
         self._hold(len(stay))
         return x
@@ -109,7 +109,9 @@ class States(ABC):
         """Let x and K be the first so many rows of what there is room for."""
         self.x, self.k = self._room_x[:lanes], self._room_k[:lanes]
 
-    def _close_gaps(self, stay: Index) -> None:
-        """Move lanes `stay`, ascending, to the front."""
+    def _take_out(self, gone: Index, stay: Index) -> Tensor:
+        """Copies of the states of lanes `gone`; lanes `stay`, ascending, move to the front."""
+        x = self.x.index_select(0, torch.from_numpy(gone).to(self.x.device))
         left = torch.from_numpy(stay).to(self.x.device)
         self.x[: len(stay)], self.k[: len(stay)] = self.x.index_select(0, left), self.k.index_select(0, left)
+        return x

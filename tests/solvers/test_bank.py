@@ -56,7 +56,7 @@ def test_many_different_plans_do_not_make_the_bank_grow() -> None:
             resolve(rtol=1e-3 + turn * 1e-6, max_nfe=10 + turn),
         ]
         run(lanes, decay, [Admission(solve, ones(2), owner=k) for k, solve in enumerate(solves)])
-        sizes.add((len(lanes.bank.c), len(lanes.bank.times), len(lanes.bank.curves)))
+        sizes.add((len(lanes.bank.rows), len(lanes.bank.times), len(lanes.bank.curves)))
     assert max(size[0] for size in sizes) <= 128
     assert max(size[1] for size in sizes) <= 128
     assert max(size[2] for size in sizes) == 1

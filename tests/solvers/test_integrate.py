@@ -342,3 +342,26 @@ assert compiled() == before, (before, compiled())
 
 def test_nothing_is_compiled_after_the_warm_up() -> None:
     subprocess.run([sys.executable, "-c", _AFTER_WARM_UP], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_velocities_however_they_lie_in_memory() -> None:
+    """Strided, with one number for many, lazily negated, or with a gradient: their numbers count."""
+    x0 = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(6, 2)
+
+    def strided(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return torch.stack((-x, x), dim=-1)[..., 0]
+
+    def negated(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        v = torch.complex(torch.zeros_like(x), x).conj().imag
+        assert v.is_neg()
+        return v
+
+    def trained(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return -x * torch.ones(1, dtype=x.dtype, requires_grad=True)
+
+    for settings in cases({"solver": "rk4", "steps": 7}, {"rtol": 1e-6}):
+        expected = integrate(lambda x, t: -x, x0, **settings).x
+        for velocity in (strided, negated, trained):
+            assert torch.equal(integrate(velocity, x0, **settings).x, expected)
+        ones = integrate(lambda x, t: torch.ones(1, 1, dtype=x.dtype).expand(x.shape), x0, **settings).x
+        assert torch.allclose(ones, x0 + 1)

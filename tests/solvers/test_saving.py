@@ -126,3 +126,11 @@ def test_off_the_grid_names_the_nearest_point() -> None:
         integrate(decay, ones(), solver="euler", steps=4, save_at=[0.26])
     with pytest.raises(SolverError, match=r"towards 0"):
         integrate(decay, ones(), t_span=(1.0, 0.0), save_at=[0.1, 0.2])
+
+
+def test_a_sample_without_a_single_call_left_has_its_start() -> None:
+    solution = integrate(decay, ones(2), max_nfe=3, save_at=[0.0, 0.5])
+    assert set(solution.status) == {Status.MAX_NFE}
+    assert solution.saved is not None
+    assert torch.equal(solution.saved[:, 0], ones(2))
+    assert solution.saved[:, 1].isnan().all()
