@@ -76,6 +76,10 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     example = "e.g. rk4:20 or dopri5@1e-5"
     parser.add_argument("--solver", action="append", metavar="SOLVER", help=f"{example}; can be repeated")
     parser.add_argument("--samples", type=int, default=1000, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--by-class", action="store_true", help="does a class's sample read as it? (class labels)")
+    parser.add_argument(
+        "--guidance", action="append", type=float, metavar="G", help="by class; can be repeated (default: 1, 2 and 4)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="table and plot (default: reports/NAME-VERSION)")
     data_dir = os.environ.get("PATHLINE_DATA_DIR") or None
     parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
@@ -102,6 +106,14 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
     path: Path = arguments.checkpoint
     out = arguments.out or Path("reports") / f"{path.resolve().parent.name}-{path.name}"
+    if arguments.by_class:
+        from training import by_class
+
+        solvers = arguments.solver or by_class.DEFAULT_SOLVERS
+        by_class.evaluate_by_class(path, solvers, arguments.guidance, arguments.samples, out, arguments.data_dir)
+        return
+    if arguments.guidance:
+        raise UsageError("--guidance is for --by-class; without it solvers are compared at guidance 1")
     evaluate_checkpoint(path, arguments.solver or DEFAULT_SOLVERS, arguments.samples, out, arguments.data_dir)
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,21 +10,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
-from models.card import CARD_FILE, read_card
+from models.card import CARD_FILE
 from models.checkpoint import Checkpoint, CheckpointError, load
 from models.noise import noise
 from solvers import Status
-from solvers.errors import SolverError
-from solvers.integrate import Solution, integrate_indexed
-from solvers.resolve import resolve
-from training.config import Recipe
-from training.data import DataSet, prepare
+from training.data import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import swd
 from training.files import make_writable, write_atomically
+from training.recorded import add_to_card, data_of
+from training.solving import parse_solver, solve
 
 DEFAULT_SOLVERS = ("euler:10", "euler:50", "euler:100", "midpoint:10", "midpoint:25", "rk4:5", "rk4:20", "dopri5@1e-5")
 """What is measured where nothing else is asked for."""
@@ -54,29 +50,6 @@ class Row:
     failed: int
 
 
-def parse_solver(text: str) -> dict[str, Any]:
-    """Arguments of `solvers.resolve` from `rk4:20` (steps) or `dopri5@1e-5` (tolerance).
-
-    Raises:
-        UsageError: it is neither, or there is no such solver.
-    """
-    found = re.fullmatch(r"([a-z0-9_]+)(?::(\d{1,6})|@([0-9.eE+-]+))", text)
-    try:
-        if not found:
-            raise ValueError
-        tolerance = float(found[3]) if found[3] else None
-    except ValueError:
-        raise UsageError(
-            f"solver is {text!r}; write NAME:STEPS or NAME@TOLERANCE, like rk4:20 or dopri5@1e-5"
-        ) from None
-    given = {"solver": found[1], "steps": int(found[2]) if found[2] else None, "rtol": tolerance, "atol": tolerance}
-    try:
-        resolve(**given, t_span=(0.0, 1.0), dtype=torch.float32)
-    except SolverError as error:
-        raise UsageError(f"solver {text}: {error}") from None
-    return given
-
-
 def evaluate_checkpoint(
     path: Path, solvers: Sequence[str], samples: int, out: Path, data_dir: Path | None = None
 ) -> list[Row]:
@@ -95,7 +68,7 @@ def evaluate_checkpoint(
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
-    data, note = _data_of(checkpoint, data_dir)
+    data, note = data_of(checkpoint, data_dir)
     if data is not None:
         samples = min(samples, len(data.reference))
     conditions = _conditions(checkpoint, data, samples)
@@ -105,22 +78,16 @@ def evaluate_checkpoint(
     floor = None if data is None else swd(data.second_reference, data.reference[:samples])
     print(_table(rows, floor, note))
     _write(rows, out, f"{checkpoint.card.name} {path.name}")
-    _record(path, rows, samples, floor, note)
+    record = {
+        "samples": samples,
+        "tight": f"dopri5 at {_TIGHT:g} in float64",
+        "swd_real": floor,
+        "note": note or None,
+        "solvers": [asdict(row) for row in rows],
+    }
+    add_to_card(path, "evaluation", record)
     print(f"written to {out} and into {path / CARD_FILE}")
     return rows
-
-
-def _data_of(checkpoint: Checkpoint, data_dir: Path | None) -> tuple[DataSet | None, str]:
-    """The data that the checkpoint was trained on, made again from its recipe, or why there are none."""
-    written = checkpoint.card.training.get("recipe")
-    if not isinstance(written, dict):
-        return None, "the card has no recipe, so there are no data to compare with"
-    try:
-        return prepare(Recipe.model_validate_json(json.dumps(written)), data_dir), ""
-    except ValidationError:
-        return None, "the recipe in the card is of another release, so there are no data to compare with"
-    except TrainingError as error:
-        return None, f"no data to compare with: {error}"
 
 
 def _conditions(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> Tensor | None:
@@ -134,22 +101,12 @@ def _conditions(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> T
     return condition.model_copy(update={"null": False}).examples(samples, checkpoint.dtype)
 
 
-def _solve(velocity: Any, x0: Tensor, conditions: Tensor | None, given: dict[str, Any]) -> Solution:
-    solve = resolve(**given, t_span=(0.0, 1.0), dtype=x0.dtype)
-
-    def asked(x: Tensor, t: Tensor, index: Any) -> Tensor:
-        return velocity(x, t) if conditions is None else velocity(x, t, conditions[torch.from_numpy(index)])
-
-    with torch.no_grad():
-        return integrate_indexed(asked, x0, solve)
-
-
 def _tight(checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None) -> Tensor:
     """Where the paths from this noise end, in float64 at a tight tolerance."""
     velocity = checkpoint.velocity.double()
     wide = conditions.double() if conditions is not None and conditions.is_floating_point() else conditions
     given = {"solver": "dopri5", "rtol": _TIGHT, "atol": _TIGHT, "max_nfe": 100_000}
-    solution = _solve(velocity, x0.double(), wide, given)
+    solution = solve(velocity, x0.double(), wide, given)
     checkpoint.velocity.to(checkpoint.dtype)
     done = torch.tensor([status == Status.SUCCESS for status in solution.status])
     return torch.where(done.reshape(-1, *([1] * (x0.ndim - 1))), solution.x, torch.nan)
@@ -159,7 +116,7 @@ def _measure(
     checkpoint: Checkpoint, text: str, given: dict[str, Any], x0: Tensor, conditions: Tensor | None, exact: Tensor,
     data: DataSet | None,
 ) -> Row:  # fmt: skip
-    solution = _solve(checkpoint.velocity, x0, conditions, given)
+    solution = solve(checkpoint.velocity, x0, conditions, given)
     ended = np.array([status == Status.SUCCESS for status in solution.status])
     found, true = solution.x.double().flatten(1).numpy(), exact.flatten(1).numpy()
     both = ended & np.isfinite(true).all(1)
@@ -204,22 +161,3 @@ def _write(rows: Sequence[Row], out: Path, title: str) -> None:
         write_atomically(out / "evaluation.png", picture.getvalue())
     except OSError as error:
         raise TrainingError(f"{out}: cannot be written: {error.strerror}") from None
-
-
-def _record(path: Path, rows: Sequence[Row], samples: int, floor: float | None, note: str) -> None:
-    """Put the numbers into the card, which is read again: somebody may have changed it meanwhile."""
-    record = {
-        "samples": samples,
-        "tight": f"dopri5 at {_TIGHT:g} in float64",
-        "swd_real": floor,
-        "note": note or None,
-        "solvers": [asdict(row) for row in rows],
-    }
-    try:
-        card = read_card(path)
-        changed = card.model_copy(update={"training": {**card.training, "evaluation": record}}).signed()
-        write_atomically(path / CARD_FILE, changed.to_json())
-    except (CheckpointError, ValueError) as error:
-        raise TrainingError(f"{path / CARD_FILE}: {error}") from None
-    except OSError as error:
-        raise TrainingError(f"{path / CARD_FILE}: cannot be written: {error.strerror}; it is as it was") from None

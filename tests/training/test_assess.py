@@ -8,7 +8,7 @@ from models.analytic import Gaussian
 from models.checkpoint import load, save
 from models.decoder import Decoder
 from training.__main__ import main
-from training.assess import evaluate_checkpoint, parse_solver
+from training.assess import evaluate_checkpoint
 from training.config import Recipe
 from training.errors import TrainingError, UsageError
 from training.fit import Options, fit
@@ -51,14 +51,6 @@ def test_a_conditional_model_is_asked_with_conditions(recipe: Recipe, options: O
     assert evaluate_checkpoint(folder, ["rk4:2"], 20, tmp_path / "out")[0].failed == 0
 
 
-@pytest.mark.parametrize(
-    "text", ["rk4", "rk4:", "rk5:3", "dopri5@", "dopri5@x", "rk4@1e-3", "dopri5@1e-30", "euler:0", ""]
-)
-def test_what_is_no_solver_is_said(text: str):
-    with pytest.raises(UsageError, match="solver"):
-        parse_solver(text)
-
-
 def test_what_is_no_checkpoint_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["evaluate", str(tmp_path / "none"), "--out", str(tmp_path / "out")]) == 1
     assert "card.json: is missing" in capsys.readouterr().err
@@ -76,7 +68,7 @@ def test_a_full_disk_leaves_the_card_as_it_was(
         if path.name == "card.json":
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("training.assess.write_atomically", full)
+    monkeypatch.setattr("training.recorded.write_atomically", full)
     with pytest.raises(TrainingError, match="No space left on device; it is as it was"):
         evaluate_checkpoint(folder, ["euler:2"], 10, tmp_path / "out")
     assert (folder / "card.json").read_bytes() == before

@@ -1,0 +1,17 @@
+import numpy as np
+
+from training.judge import train_judge
+
+
+def test_it_names_classes_by_their_numbers_and_is_sure_of_real_data():
+    source = np.random.default_rng(0)
+    labels = source.integers(0, 2, 200) * 3  # classes 0 and 3: their numbers, not their places
+    samples = (source.normal(size=(200, 2, 2)) * 0.2 + labels[:, None, None]).astype(np.float32)
+    judge = train_judge(samples, labels)
+    assert (judge.named(samples) == labels).mean() > 0.98
+    assert judge.sure(samples) > 0.9
+    between = np.linspace(0, 3, 301)[:, None, None] * np.ones((301, 2, 2))
+    assert judge.sure(between) < 1, "on the way from one class to the other it cannot be sure"
+    assert judge.probabilities(samples).shape == (200, 2)
+    again = train_judge(samples, labels)
+    np.testing.assert_array_equal(judge.probabilities(samples), again.probabilities(samples))

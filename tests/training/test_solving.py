@@ -1,0 +1,21 @@
+import pytest
+import torch
+
+from training.errors import UsageError
+from training.solving import parse_solver, solve
+
+
+@pytest.mark.parametrize(
+    "text", ["rk4", "rk4:", "rk5:3", "dopri5@", "dopri5@x", "rk4@1e-3", "dopri5@1e-30", "euler:0", ""]
+)
+def test_what_is_no_solver_is_said(text: str):
+    with pytest.raises(UsageError, match="solver"):
+        parse_solver(text)
+
+
+def test_each_sample_is_solved_with_its_own_condition():
+    conditions = torch.tensor([1.0, -2.0, 5.0])
+    solution = solve(lambda x, t, c: c[:, None].expand_as(x), torch.zeros(3, 2), conditions, parse_solver("rk4:3"))
+    torch.testing.assert_close(solution.x, conditions[:, None].expand(3, 2))
+    plain = solve(lambda x, t: torch.ones_like(x), torch.zeros(2, 2), None, parse_solver("euler:4"))
+    torch.testing.assert_close(plain.x, torch.ones(2, 2))

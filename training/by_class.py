@@ -1,0 +1,165 @@
+"""`python -m training evaluate --by-class`: do samples of a class read as that class, and how sure is a judge of them?
+
+The judge (`training.judge`) is trained on the real data that the model was trained on, and tried on real data that
+neither has seen. A judge is sure of some plain noise, too; so that is a row of the table, as real data are.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.card import CARD_FILE
+from models.checkpoint import Checkpoint, CheckpointError, load
+from models.condition import LabelCondition
+from models.guidance import Guided
+from models.noise import noise
+from solvers import Status
+from training.class_table import Row, line, write
+from training.data import DataSet
+from training.errors import TrainingError, UsageError
+from training.files import make_writable
+from training.judge import Judge, train_judge
+from training.recorded import add_to_card, data_of
+from training.solving import parse_solver, solve
+
+DEFAULT_SOLVERS = ("dopri5@1e-5",)
+_GUIDANCES = (1.0, 2.0, 4.0)
+
+
+def evaluate_by_class(
+    path: Path,
+    solvers: Sequence[str],
+    guidances: Sequence[float] | None,
+    samples: int,
+    out: Path,
+    data_dir: Path | None = None,
+) -> list[Row]:
+    """Judge samples by class, print a table, write CSV and a sheet of pictures to `out`, the numbers into the card.
+
+    Args:
+        path: a checkpoint that was trained by class labels, with a recipe that its data can be made again from.
+        solvers: as for `training.solving.parse_solver`.
+        guidances: strengths of classifier-free guidance; None is 1, 2 and 4. A model that was not trained to do without
+            its condition has 1 only; of others, samples without condition are measured, too.
+        samples: how many in each row of the table, shared evenly among the classes.
+        out: folder for `by-class.csv` and, of pictures, `by-class.png`.
+        data_dir: folder with data files, or None.
+
+    Raises:
+        UsageError: the model has no class labels, or a number is not allowed.
+        TrainingError: the checkpoint or its data cannot be loaded, no sample came to its end, or a file cannot be
+            written.
+    """
+    asked = [(text, parse_solver(text)) for text in solvers]
+    make_writable(out, "output folder")
+    try:
+        checkpoint = load(path)
+    except CheckpointError as error:
+        raise TrainingError(str(error)) from None
+    condition = _condition(checkpoint, samples)
+    guidances = _guidances(condition, guidances)
+    data, note = data_of(checkpoint, data_dir)
+    if data is None or data.conditions is None or data.reference_conditions is None:
+        raise TrainingError(f"{path}: the judge is trained on real data with labels: {note or 'these have none'}")
+    judge = train_judge(data.train, data.conditions)
+    rows = [
+        _row("real data", judge, data.reference, data.reference_conditions, condition.classes),
+        _row("noise like the data", judge, _noise_like(data), None, condition.classes),
+    ]
+    shown = {"real": (data.reference, data.reference_conditions)}
+    print(line(rows[0], head=True))
+    print(line(rows[1]), flush=True)
+    x0 = noise(0, 0, samples, checkpoint.card.event_shape, checkpoint.dtype)
+    labels = torch.arange(samples) % condition.classes
+    for text, given in asked:
+        for guidance in [*([None] if condition.null else []), *guidances]:
+            name = f"{text}, no condition" if guidance is None else f"{text}, guidance {guidance:g}"
+            row, found, of = _sampled(name, judge, checkpoint, condition, given, x0, labels, guidance)
+            rows.append(row)
+            print(line(row), flush=True)
+            if text == asked[0][0] and guidance is not None:
+                shown[f"guidance {guidance:g}"] = (found, of)
+    write(rows, out, checkpoint.decoder, shown)
+    record = {"judge": "scikit-learn MLPClassifier, hidden 256, 1,500 steps", "rows": [asdict(row) for row in rows]}
+    add_to_card(path, "by_class", record)
+    print(f"written to {out} and into {path / CARD_FILE}")
+    return rows
+
+
+def _condition(checkpoint: Checkpoint, samples: int) -> LabelCondition:
+    """The labels that the model takes, if there are samples for all of them."""
+    condition = checkpoint.card.condition
+    if not isinstance(condition, LabelCondition) or condition.classes < 2:
+        raise UsageError(
+            f"{checkpoint.path}: --by-class needs a model trained by class labels, two at least; fit it with "
+            "--conditional or --label"
+        )
+    if not condition.classes <= samples <= 1_000_000:
+        raise UsageError(f"--samples is {samples}; it must be from {condition.classes}, one a class, to 1000000")
+    return condition
+
+
+def _guidances(condition: LabelCondition, asked: Sequence[float] | None) -> Sequence[float]:
+    """What was asked for, or the default, if the model can do it."""
+    if asked is None:
+        return _GUIDANCES if condition.null else (1.0,)
+    for guidance in asked:
+        if not math.isfinite(guidance):
+            raise UsageError(f"--guidance is {guidance}; it must be a finite number")
+        if guidance != 1 and not condition.null:
+            raise UsageError(
+                f"--guidance is {guidance:g}; this model was trained with condition_dropout = 0 and can only do 1"
+            )
+    return asked
+
+
+def _noise_like(data: DataSet) -> NDArray[np.float64]:
+    """Normal noise with the mean and spread of each coordinate of the data, in the shape of `data.reference`."""
+    drawn = np.random.default_rng(0).standard_normal(data.reference.shape)
+    return data.train.mean(0) + data.train.std(0) * drawn
+
+
+def _sampled(
+    name: str,
+    judge: Judge,
+    checkpoint: Checkpoint,
+    condition: LabelCondition,
+    given: dict[str, Any],
+    x0: Tensor,
+    labels: Tensor,
+    guidance: float | None,
+) -> tuple[Row, NDArray[Any], NDArray[np.int64]]:
+    """Samples from the noise x0 at one guidance (None: without the condition), and what the judge says of them."""
+    guided = Guided(checkpoint.velocity, condition)
+
+    def velocity(x: Tensor, t: Tensor, label: Tensor) -> Tensor:
+        if guidance is None:
+            return guided(x, t)
+        return guided(x, t, label, torch.full_like(t, guidance))
+
+    solution = solve(velocity, x0, labels, given)
+    ended = np.array([status == Status.SUCCESS for status in solution.status])
+    if not ended.any():
+        raise TrainingError(f"by class: {name} brought none of {len(x0)} samples to the end; the network is not usable")
+    found, of = solution.x.numpy()[ended], labels.numpy()[ended]
+    row = _row(name, judge, found, None if guidance is None else of, condition.classes)
+    return replace(row, nfe=float(np.mean(solution.nfe)), failed=int((~ended).sum())), found, of
+
+
+def _row(name: str, judge: Judge, samples: NDArray[Any], of: NDArray[np.int64] | None, classes: int) -> Row:
+    """What the judge says of samples (n, *event) of the classes `of` (n,)."""
+    named = judge.named(samples)
+    agreement = None if of is None else float((named == of).mean())
+    by_class: list[float | None] = [None] * classes
+    if of is not None:
+        own = [named[of == label] == label for label in range(classes)]
+        by_class = [float(one.mean()) if one.size else None for one in own]
+    taken = np.bincount(named, minlength=classes) / len(named)
+    return Row(name, len(named), agreement, by_class, judge.sure(samples), taken.tolist())

@@ -1,0 +1,46 @@
+"""The card of a trained model: its data made again from the recipe in it, and what an evaluation writes into it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from models.card import CARD_FILE, read_card
+from models.checkpoint import Checkpoint, CheckpointError
+from training.config import Recipe
+from training.data import DataSet, pin, prepare
+from training.errors import TrainingError
+from training.files import write_atomically
+
+
+def data_of(checkpoint: Checkpoint, data_dir: Path | None) -> tuple[DataSet | None, str]:
+    """The data that the checkpoint was trained on, made again from its recipe, or why there are none."""
+    written = checkpoint.card.training.get("recipe")
+    if not isinstance(written, dict):
+        return None, "the card has no recipe, so there are no data to compare with"
+    try:
+        return prepare(pin(Recipe.model_validate_json(json.dumps(written))), data_dir), ""
+    except ValidationError:
+        return None, "the recipe in the card is of another release, so there are no data to compare with"
+    except TrainingError as error:
+        return None, f"no data to compare with: {error}"
+
+
+def add_to_card(path: Path, key: str, record: Mapping[str, Any]) -> None:
+    """Put a record under `key` into the card of the checkpoint `path`, in place of an earlier one.
+
+    The card is read again for it: somebody may have changed it meanwhile. The weights and their hash stay.
+
+    Raises:
+        TrainingError: the card is damaged or cannot be written; then it is as it was.
+    """
+    try:
+        card = read_card(path)
+        changed = card.model_copy(update={"training": {**card.training, key: dict(record)}}).signed()
+        write_atomically(path / CARD_FILE, changed.to_json())
+    except (CheckpointError, ValueError) as error:
+        raise TrainingError(f"{path / CARD_FILE}: {error}") from None
+    except OSError as error:
+        raise TrainingError(f"{path / CARD_FILE}: cannot be written: {error.strerror}; it is as it was") from None
