@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -23,11 +25,28 @@ def _cache_folder() -> str:
     """Where machine code is kept: a folder for this state of the sources.
 
     Numba looks only at the file that a function stands in, not at what that function calls; so all files of this
-    package enter the folder's name.
+    package enter the folder's name. Numba also uses no folder that it cannot write; so what an image brings along
+    beside the sources, where nothing can be written, is copied to where `NUMBA_CACHE_DIR` says.
     """
     here = Path(__file__).parent
     digest = sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
-    return str(Path(os.environ.get("NUMBA_CACHE_DIR") or here / "__pycache__") / f"compiled-{digest[:16]}")
+    brought = here / "__pycache__" / f"compiled-{digest[:16]}"
+    if not (elsewhere := os.environ.get("NUMBA_CACHE_DIR")):
+        return str(brought)
+    kept = Path(elsewhere) / brought.name
+    if brought.is_dir() and not kept.exists():
+        _copy(brought, kept)
+    return str(kept)
+
+
+def _copy(brought: Path, kept: Path) -> None:
+    """Copy a folder so that it appears as a whole; where that is impossible, the loops are compiled anew."""
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as apart:
+            shutil.copytree(brought, Path(apart) / kept.name).rename(kept)
+    except (OSError, shutil.Error):  # nothing can be written there, or another process was first
+        return
 
 
 setattr(numba.core.config, "CACHE_DIR", _cache_folder())  # noqa: B010  (type checkers do not know it)

@@ -214,15 +214,6 @@ def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(key: str) ->
         Client("http://there", api_key=b"k")  # type: ignore[arg-type]
 
 
-def test_every_field_of_the_service_can_be_sent() -> None:
-    from pathline._request import COMMON, SampleOptions
-
-    from service.schemas import SampleRequest
-
-    known = {"model", "num_samples", "seed", *COMMON, *SampleOptions.__annotations__}
-    assert known >= set(SampleRequest.model_fields)
-
-
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_a_timeout_out_of_range_is_refused(timeout: float) -> None:
     with pytest.raises(ValueError, match="is not allowed; use seconds above 0"):

@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import pickle
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from typing import TYPE_CHECKING
 
 import pathline
 import pytest
 from pathline import Client, errors
-from pathline.errors.api import BY_SLUG, BY_STATUS
-
-from service.errors import Kind
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -52,15 +49,6 @@ def test_the_drawn_tree_is_the_tree() -> None:
 def test_everything_exported_exists() -> None:
     assert sorted(pathline.__all__) == pathline.__all__
     assert all(hasattr(pathline, name) for name in pathline.__all__)
-
-
-@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value.slug)
-def test_each_problem_of_the_service_has_a_class_of_its_own(kind: Kind) -> None:
-    found = BY_SLUG[kind.value.slug]
-    assert [item for item in Kind if BY_SLUG[item.value.slug] is found] == [kind]
-    by_status = BY_STATUS.get(kind.value.status)
-    assert by_status is not None
-    assert issubclass(found, by_status)
 
 
 def test_a_problem_is_carried_over_in_full(service: FakeService, client: Client) -> None:
@@ -107,7 +95,11 @@ def test_a_problem_document_may_be_nonsense(service: FakeService, client: Client
         ("2", 1.25, 1.25, 1.25),
         ("-5", None, 0.0, 0.0),
         pytest.param(
-            format_datetime(datetime.now(UTC) + timedelta(seconds=7200)), None, 60.0, 7200.0, id="a date"
+            format_datetime(datetime.now(timezone.utc) + timedelta(hours=2)),  # noqa: UP017  (the SDK's tests run on 3.10)
+            None,
+            60.0,
+            7200.0,
+            id="a date",
         ),  # its name is the same whenever, and in whichever process, the tests are collected
         ("soon", None, None, None),
         ("nan", "inf", None, None),

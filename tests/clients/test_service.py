@@ -20,12 +20,14 @@ import pytest
 import torch
 from pathline import AsyncClient, Client, RetryPolicy
 from pathline.cli import main
+from pathline.errors.api import BY_SLUG, BY_STATUS
 
 from models.analytic import Gaussian, GaussianConfig
 from models.checkpoint import save
 from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app
+from service.errors import Kind
 from service.settings import Settings
 
 SEED = 2**63 - 1
@@ -186,3 +188,21 @@ def test_the_command_line(served: str, tmp_path: Path, capsys: pytest.CaptureFix
     for other in ("models", "solvers"):
         assert main([other, "--url", served]) == 0
     assert "gaussian" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value.slug)
+def test_each_problem_of_the_service_has_a_class_of_its_own(kind: Kind) -> None:
+    found = BY_SLUG[kind.value.slug]
+    assert [item for item in Kind if BY_SLUG[item.value.slug] is found] == [kind]
+    by_status = BY_STATUS.get(kind.value.status)
+    assert by_status is not None
+    assert issubclass(found, by_status)
+
+
+def test_every_field_of_the_service_can_be_sent() -> None:
+    from pathline._request import COMMON, SampleOptions
+
+    from service.schemas import SampleRequest
+
+    known = {"model", "num_samples", "seed", *COMMON, *SampleOptions.__annotations__}
+    assert known >= set(SampleRequest.model_fields)

@@ -1,0 +1,76 @@
+"""Machine code that an image brings along is used where nothing can be written beside the sources."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_LOOP = """
+from solvers.compiled import compiled
+
+@compiled
+def twice(x):
+    return 2 * x
+
+if __name__ == "__main__":
+    assert twice(2.0) == 4.0
+    print(sum(twice.stats.cache_hits.values()), sum(twice.stats.cache_misses.values()))
+"""
+
+
+def run(sources: Path, cache: Path | None) -> list[int]:
+    """Run the loop in a process of its own; how often machine code was found on disk, and how often not."""
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    if cache is not None:
+        environment["NUMBA_CACHE_DIR"] = str(cache)
+    done = subprocess.run(
+        [sys.executable, "-m", "solvers.loop"], cwd=sources, env=environment, capture_output=True, text=True, check=True
+    )
+    return [int(count) for count in done.stdout.split()]
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sources with one compiled loop, and the machine code that belongs to them."""
+    package = tmp_path_factory.mktemp("image") / "solvers"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "compiled.py").write_text((ROOT / "solvers" / "compiled.py").read_text())
+    (package / "loop.py").write_text(_LOOP)
+    assert run(package.parent, None) == [0, 1]
+    return package.parent
+
+
+def test_code_beside_the_sources_is_taken_to_the_folder_that_can_be_written(image: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "tmp" / "numba"
+    assert run(image, cache) == [1, 0]
+    [kept] = cache.iterdir()
+    assert kept.name.startswith("compiled-")
+    assert (image / "solvers" / "__pycache__" / kept.name).is_dir()
+
+
+def test_code_of_other_sources_is_not_taken(image: Path, tmp_path: Path) -> None:
+    changed = Path(shutil.copytree(image, tmp_path / "changed"))
+    with (changed / "solvers" / "loop.py").open("a") as file:
+        file.write("# changed\n")
+    assert run(changed, tmp_path / "numba") == [0, 1]
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from solvers import compiled
+
+    occupied = tmp_path / "occupied"
+    occupied.write_text("a file, no folder")
+    brought = tmp_path / "compiled-0"
+    brought.mkdir()
+    compiled._copy(brought, occupied / "compiled-0")
+    assert occupied.read_text() == "a file, no folder"
+    there = tmp_path / "there" / "compiled-0"
+    there.mkdir(parents=True)
+    (there / "first").touch()
+    compiled._copy(brought, there)
+    assert [path.name for path in there.parent.rglob("*")] == ["compiled-0", "first"]
