@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from training.config import CONFIGS, DATASETS, load_recipe
+from training.config import CONFIGS, load_recipe
+from training.data_config import DATASETS
 from training.errors import TrainingError, UsageError
 
 

@@ -16,7 +16,7 @@ from models.card import CARD_FILE
 from models.checkpoint import Checkpoint, CheckpointError, load
 from models.noise import noise
 from solvers import Status
-from training.data import DataSet
+from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import swd
 from training.files import make_writable, write_atomically

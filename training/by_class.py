@@ -22,7 +22,7 @@ from models.guidance import Guided
 from models.noise import noise
 from solvers import Status
 from training.class_table import Row, line, write
-from training.data import DataSet
+from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.files import make_writable
 from training.judge import Judge, train_judge

@@ -11,7 +11,7 @@ from models.noise import noise
 from solvers import Status
 from solvers.integrate import integrate_indexed
 from solvers.resolve import resolve
-from training.data import DataSet
+from training.dataset import DataSet
 from training.errors import TrainingError
 
 

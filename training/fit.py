@@ -12,12 +12,14 @@ from models.checkpoint import CheckpointError, save
 from training import published
 from training.boards import Board, require
 from training.config import Recipe
-from training.data import DataSet, pin, prepare
+from training.data import prepare
+from training.dataset import DataSet
 from training.devices import choose_device
 from training.draws import Purpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.evaluation import Quality, evaluate
 from training.files import make_writable
+from training.own.data import pin
 from training.parallel import Group
 from training.progress import Progress
 from training.signals import StopRequest

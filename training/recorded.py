@@ -10,9 +10,11 @@ from pydantic import ValidationError
 from models.card import CARD_FILE, read_card
 from models.checkpoint import Checkpoint, CheckpointError
 from training.config import Recipe
-from training.data import DataSet, pin, prepare
+from training.data import prepare
+from training.dataset import DataSet
 from training.errors import TrainingError
 from training.files import write_atomically
+from training.own.data import pin
 
 
 def data_of(checkpoint: Checkpoint, data_dir: Path | None) -> tuple[DataSet | None, str]:

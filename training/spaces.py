@@ -37,7 +37,7 @@ def components(
 
     if count > min(train.shape):
         raise DataError(
-            f"{len(train)} {what} are too few for data.components = {count}"
+            f"{len(train)} {what} are too few for data.components = {count}; give more of them, or fewer components"
             if count > len(train)
             else f"data.components is {count}; {what} of {train.shape[1]} numbers have at most as many"
         )

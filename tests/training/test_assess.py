@@ -44,7 +44,7 @@ def test_a_model_without_data_has_no_distance_and_says_why(tmp_path: Path, capsy
 
 
 def test_a_conditional_model_is_asked_with_conditions(recipe: Recipe, options: Options, tmp_path: Path):
-    from training.config import DigitsData
+    from training.data_config import DigitsData
 
     data = DigitsData(name="digits", held_out=1600, conditional=True)
     folder = fit(recipe.model_copy(update={"data": data, "condition_dropout": 0.0}), replace(options, force=True))

@@ -7,7 +7,8 @@ import pytest
 
 from training.__main__ import main
 from training.by_class import evaluate_by_class
-from training.config import DigitsData, Recipe, VectorsData
+from training.config import Recipe
+from training.data_config import DigitsData, VectorsData
 from training.errors import TrainingError, UsageError
 from training.fit import Options, fit
 

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from training.config import CONFIGS, DATASETS, load_recipe
+from training.config import CONFIGS, load_recipe
+from training.data_config import DATASETS
 from training.errors import UsageError
 
 GOOD = 'name = "m"\nepochs = 3\n[data]\nname = "moons"\n'

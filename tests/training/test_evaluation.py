@@ -5,7 +5,7 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor, nn
 
 from models.decoder import Decoder
-from training.data import DataSet
+from training.dataset import DataSet
 from training.errors import TrainingError
 from training.evaluation import evaluate, swd
 

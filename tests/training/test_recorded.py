@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from models.checkpoint import load
-from training.config import Recipe, VectorsData
+from training.config import Recipe
+from training.data_config import VectorsData
 from training.errors import TrainingError
 from training.fit import Options, fit
 from training.recorded import add_to_card, data_of

@@ -11,9 +11,10 @@ import torch
 from models.checkpoint import load
 from models.condition import LabelCondition
 from training.__main__ import main
-from training.config import CONFIGS, DATASETS, Recipe, load_recipe
+from training.config import CONFIGS, Recipe, load_recipe
 from training.coupling import optimal
 from training.data import prepare
+from training.data_config import DATASETS
 from training.fit import Options, fit, new_trainer
 from training.trainer import Hooks, Trainer
 from training.validation import BINS, Validation

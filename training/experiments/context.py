@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.config import CONFIGS, MnistData, Recipe, load_recipe
+from training.config import CONFIGS, Recipe, load_recipe
+from training.data_config import MnistData
 from training.experiments.cells import Cells
 from training.experiments.sizes import Sizes
 from training.experiments.trained import Model, TrainedModels

@@ -18,7 +18,8 @@ from torch import nn
 from models.checkpoint import load, save
 from training import published
 from training.config import Recipe
-from training.data import DataSet, prepare
+from training.data import prepare
+from training.dataset import DataSet
 from training.errors import StateError, Stopped, TrainingError
 from training.files import make_writable
 from training.fit import new_network

@@ -1,0 +1,109 @@
+"""The part of a recipe that names its data set, with that data set's settings."""
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Frozen(BaseModel):
+    """A table of a recipe: fixed once read, of exact types, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class PointsData(Frozen):
+    """Two interleaved half circles (moons) or two concentric circles, 2-D, made by scikit-learn.
+
+    Attributes:
+        samples: how many points, half of them on each curve.
+        noise: standard deviation of the Gaussian noise added to each coordinate.
+    """
+
+    name: Literal["moons", "circles"]
+    samples: int = Field(default=2000, ge=2, le=10_000_000)
+    noise: float = Field(default=0.05, ge=0, le=10)
+
+
+class DigitsData(Frozen):
+    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
+
+    Attributes:
+        held_out: how many of them are kept from training, to evaluate on.
+        conditional: give the network the digit as class label.
+    """
+
+    name: Literal["digits"]
+    held_out: int = Field(default=261, ge=1, le=1700)
+    conditional: bool = False
+
+
+class MnistData(Frozen):
+    """MNIST's 28 x 28 handwritten digits, in principal components.
+
+    Attributes:
+        samples: how many of the 60,000 training digits are used.
+        components: principal components kept; 0 keeps the pixels.
+        conditional: give the network the digit as class label.
+    """
+
+    name: Literal["mnist"]
+    samples: int = Field(default=10_000, ge=2, le=60_000)
+    components: int = Field(default=64, ge=0, le=784)
+    conditional: bool = False
+
+
+class _OwnData(Frozen):
+    """Data of your own.
+
+    Attributes:
+        path: where they are.
+        sha256: hash of their content. It stands for them in the recipe's hash, so changed data are another recipe; it
+            is filled in before they are read, and compared where it is given.
+        held_out: part of the samples kept from training, to evaluate on.
+    """
+
+    path: str = ""
+    sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+    held_out: float = Field(default=0.1, gt=0, le=0.5)
+
+
+class VectorsData(_OwnData):
+    """Rows of numbers from a .npy, .npz or .csv file; each column is scaled to mean 0 and spread 1.
+
+    Attributes:
+        columns: columns of the .csv that are data; none: all that are no label or condition. In an .npz, the one array.
+        label: column of the .csv, or array of the .npz, with class labels: numbers or words.
+        condition: columns of the .csv, or the one array of the .npz, with a condition vector.
+    """
+
+    name: Literal["vectors"]
+    columns: list[str] = []
+    label: str = ""
+    condition: list[str] = []
+
+
+class ImagesData(_OwnData):
+    """Pictures of one size: a folder of PNG or JPEG files, or an IDX file (also gzipped).
+
+    Attributes:
+        conditional: class labels: the subfolder a picture lies in, or the IDX file of `labels`.
+        labels: an IDX file of labels, one a picture.
+        colour: keep three colours; else grey.
+        components: principal components kept; 0 keeps the pixels.
+    """
+
+    name: Literal["images"]
+    conditional: bool = False
+    labels: str = ""
+    colour: bool = False
+    components: int = Field(default=0, ge=0, le=1 << 16)
+
+
+OwnData = VectorsData | ImagesData
+DataConfig = Annotated[PointsData | DigitsData | MnistData | VectorsData | ImagesData, Field(discriminator="name")]
+DATASETS: tuple[str, ...] = tuple(
+    name
+    for section in (PointsData, DigitsData, MnistData, VectorsData, ImagesData)
+    for name in get_args(section.model_fields["name"].annotation)
+)
+"""The names of all data sets, which are also the names of the recipes that ship."""

@@ -1,0 +1,69 @@
+"""One data set, ready for training."""
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.condition import LabelCondition, VectorCondition
+from models.decoder import Decoder
+from training.errors import DataError
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One data set, ready for training.
+
+    Attributes:
+        train: the training samples as the network sees them, (samples, *event), float32.
+        reference: real data that training never saw, for the evaluation, (n, *event).
+        second_reference: more real data, to measure the noise floor: what real data score against real data.
+        reference_text: what these are, in words.
+        decoder: leads from what the network sees back to the data's own form.
+        card: how the data came about, for the checkpoint's card.
+        condition: what the samples are conditioned on, or None.
+        conditions: one for each training sample, labels (samples,) int64 or vectors (samples, width) float32, or None.
+        reference_conditions: the same for `reference`.
+    """
+
+    train: Array
+    reference: Array
+    second_reference: Array
+    reference_text: str
+    decoder: Decoder
+    card: dict[str, Any] = field(default_factory=dict)
+    condition: LabelCondition | VectorCondition | None = None
+    conditions: NDArray[Any] | None = None
+    reference_conditions: NDArray[Any] | None = None
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of samples and conditions: tells whether a resumed run has the same data before it."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.train).tobytes())
+        if self.conditions is not None:
+            digest.update(np.ascontiguousarray(self.conditions).tobytes())
+        return digest.hexdigest()
+
+
+def as_pictures(data: DataSet, name: str) -> DataSet:
+    """Give flat samples back the shape of pictures, which a UNet needs.
+
+    Raises:
+        DataError: the samples are no pictures.
+    """
+    shape = data.decoder.data_shape
+    if data.decoder.config.kind != "affine" or len(shape) not in (2, 3):
+        raise DataError(f"network.architecture is 'unet'; it needs pictures, and the {name} samples are vectors")
+    event = (1, *shape) if len(shape) == 2 else shape
+    scale, shift = data.decoder.scale.reshape(event), data.decoder.shift.reshape(event)
+    return replace(
+        data,
+        train=data.train.reshape(-1, *event),
+        reference=data.reference.reshape(-1, *event),
+        second_reference=data.second_reference.reshape(-1, *event),
+        decoder=Decoder.affine(scale, shift, data_shape=shape, clip=data.decoder.config.clip),
+    )

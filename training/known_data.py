@@ -1,0 +1,108 @@
+"""The data sets that need no file of yours: points, scikit-learn's digits, MNIST."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.condition import LabelCondition
+from models.decoder import Decoder
+from training import draws, mnist
+from training.data_config import DigitsData, MnistData, PointsData
+from training.dataset import Array, DataSet
+from training.draws import Purpose
+from training.labels import labels as mnist_labels
+from training.spaces import components, pixels
+
+_FRESH = 2000
+
+
+def make_points(config: PointsData, seed: int) -> DataSet:
+    """Make moons or circles, and fresh points of them to compare with."""
+    from sklearn.datasets import make_circles, make_moons
+
+    # The two functions differ only in the inner circle's radius, which make_moons does not have.
+    extra = {"factor": 0.5} if config.name == "circles" else {}
+    make: Callable[..., Any] = make_circles if config.name == "circles" else make_moons
+
+    def points(samples: int, purpose: Purpose, position: int = 0) -> Array:
+        state = draws.seed32(seed, purpose, position)
+        return make(n_samples=samples, noise=config.noise, random_state=state, **extra)[0].astype(np.float32)
+
+    return DataSet(
+        train=points(config.samples, Purpose.DATA),
+        reference=points(_FRESH, Purpose.FRESH),
+        second_reference=points(_FRESH, Purpose.FRESH, 1),
+        reference_text=f"{_FRESH} fresh points of the same distribution",
+        decoder=Decoder.identity((2,)),
+        card={
+            "name": config.name,
+            "source": f"scikit-learn {make.__name__}",
+            "samples": config.samples,
+            "noise": config.noise,
+            "scaling": "none: scikit-learn's own coordinates",
+            **extra,
+        },
+    )
+
+
+def read_digits(config: DigitsData, seed: int) -> DataSet:
+    """scikit-learn's digits, split into those for training and those held out."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits(return_X_y=True)
+    pixels = np.asarray(bunch[0], dtype=np.float32)  # 0 ... 16
+    order = draws.generator(seed, Purpose.DATA).permutation(len(pixels))
+    scaled: Array = pixels[order] / np.float32(8) - np.float32(1)
+    labels = np.asarray(bunch[1], dtype=np.int64)[order] if config.conditional else None
+    half = torch.full((pixels.shape[1],), 0.5)
+    train, held_out = scaled[config.held_out :], scaled[: config.held_out]
+    return DataSet(
+        train=train,
+        reference=held_out,
+        second_reference=train[: config.held_out],
+        reference_text=f"{config.held_out} held-out digits: all the real data that training did not see",
+        decoder=Decoder.affine(half, half, data_shape=(8, 8), clip=(0.0, 1.0)),
+        card={
+            "name": "digits",
+            "source": "scikit-learn load_digits",
+            "samples": len(train),
+            "held_out": config.held_out,
+            "scaling": "pixels 0 ... 16 mapped to [-1, 1]",
+        },
+        condition=LabelCondition(classes=10) if config.conditional else None,
+        conditions=None if labels is None else labels[config.held_out :],
+        reference_conditions=None if labels is None else labels[: config.held_out],
+    )
+
+
+def read_mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
+    """MNIST in principal components or pixels; compared with its test digits.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    train, test, source = mnist.load(data_dir)
+    chosen = draws.generator(seed, Purpose.DATA).permutation(len(train))[: config.samples]
+    fresh = min(_FRESH, len(test) // 2)
+    unseen = draws.generator(seed, Purpose.FRESH).permutation(len(test))[: 2 * fresh]
+    pictures = train[chosen].astype(np.float64) / 255
+    unseen_pictures = test[unseen].astype(np.float64) / 255
+    if config.components:
+        made = components(pictures, unseen_pictures, config.components, (28, 28), "digits")
+    else:
+        made = pixels(pictures, unseen_pictures, (28, 28))
+    labels = mnist_labels(data_dir, len(train), len(test)) if config.conditional else None
+    return DataSet(
+        train=made.train,
+        reference=made.held_out[:fresh],
+        second_reference=made.held_out[fresh:],
+        reference_text=f"{fresh} digits of MNIST's test set, in the same {made.space}",
+        decoder=made.decoder,
+        card={"name": "mnist", "source": source, "samples": config.samples, **made.card},
+        condition=LabelCondition(classes=10) if labels else None,
+        conditions=labels[0][chosen] if labels else None,
+        reference_conditions=labels[1][unseen[:fresh]] if labels else None,
+    )

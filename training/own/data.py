@@ -1,0 +1,102 @@
+"""Data of your own as a data set: pinned by their hash, split, scaled."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from training import draws
+from training.config import Recipe
+from training.data_config import ImagesData, OwnData, VectorsData
+from training.dataset import DataSet
+from training.draws import Purpose
+from training.errors import DataError
+from training.own.pictures import picture_files, read_images
+from training.own.rows import read_vectors
+from training.spaces import components, pixels, standardised
+
+
+def pin(recipe: Recipe) -> Recipe:
+    """The recipe with the hash of its own data, so that changed data are another recipe; others as they are.
+
+    Raises:
+        DataError: the data cannot be read, or are not those whose hash the recipe gives.
+    """
+    if not isinstance(recipe.data, VectorsData | ImagesData):
+        return recipe
+    found = content_hash(recipe.data)
+    if recipe.data.sha256 not in ("", found):
+        raise DataError(
+            f"data {recipe.data.path} are not those of the recipe: sha256 {found}, data.sha256 {recipe.data.sha256}"
+        )
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"sha256": found})})
+
+
+def content_hash(config: OwnData) -> str:
+    """Sha256 of a file, or of a folder's pictures with their names, and of the labels file where there is one.
+
+    Raises:
+        DataError: no place is given, or it cannot be read.
+    """
+    if not config.path:
+        raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
+    path = Path(config.path)
+    digest = hashlib.sha256()
+    files = picture_files(path) if path.is_dir() and isinstance(config, ImagesData) else [path]
+    if isinstance(config, ImagesData) and config.labels:
+        files = [*files, Path(config.labels)]
+    try:
+        for file in files:
+            digest.update(str(file.relative_to(path)).encode() if file.is_relative_to(path) else b"")
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+    except OSError as error:
+        raise DataError(f"data {error.filename} cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
+
+
+def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = False) -> DataSet:
+    """Read data of your own, split off what is held out, and scale.
+
+    Raises:
+        DataError: they cannot be read (see `read_vectors`, `read_images`), are too few, or all the same.
+    """
+    if not config.path:
+        raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
+    found = read_vectors(config) if isinstance(config, VectorsData) else read_images(config)
+    count = len(found.samples)
+    held = max(1, round(config.held_out * count))
+    if count - held < 2:
+        raise DataError(f"data {config.path} has {count} samples; at least 3 are needed, 2 to train on and 1 held out")
+    order = draws.generator(seed, Purpose.DATA).permutation(count)
+    samples = found.samples[order]
+    conditions = None if found.conditions is None else found.conditions[order]
+    if isinstance(config, VectorsData):
+        made = standardised(samples[held:], samples[:held], config.path)
+    else:
+        shape = samples.shape[2:] if samples.shape[1] == 1 else samples.shape[1:]
+        flat = samples.reshape(count, -1).astype(np.float64)
+        if config.components and as_picture:
+            raise DataError("data.components needs network.architecture = 'residual_mlp': a unet takes pixels")
+        if config.components:
+            made = components(flat[held:], flat[:held], config.components, shape, "pictures")
+        else:
+            made = pixels(flat[held:], flat[:held], shape)
+    return DataSet(
+        train=made.train,
+        reference=made.held_out,
+        second_reference=made.train[:held],
+        reference_text=f"{held} held-out samples",
+        decoder=made.decoder,
+        card={
+            "name": config.name,
+            "source": Path(config.path).name,
+            "source_sha256": config.sha256,
+            "samples": count - held,
+            "held_out": held,
+            **made.card,
+        },
+        condition=found.condition,
+        conditions=None if conditions is None else conditions[held:],
+        reference_conditions=None if conditions is None else conditions[:held],
+    )

@@ -1,0 +1,61 @@
+"""Rows of numbers from .npy, .npz and .csv files."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data_config import VectorsData
+from training.errors import DataError
+from training.own.read import Read, checked
+from training.own.table import read_table
+
+
+def read_vectors(config: VectorsData) -> Read:
+    """Read rows of numbers.
+
+    Raises:
+        DataError: the file is missing, damaged, of another kind, empty, or holds what is no finite number; the message
+            names the row and column.
+    """
+    path = Path(config.path)
+    if path.suffix.lower() not in (".npy", ".npz", ".csv"):
+        raise DataError(f"data {path} is no .npy, .npz or .csv file; save your rows as one of these")
+    if path.suffix.lower() == ".csv":
+        return read_table(path, config)
+    try:
+        with path.open("rb") as file:
+            if not path.stat().st_size:
+                raise DataError(f"data {path} is empty; save your rows in it with numpy.save or numpy.savez")
+            loaded = np.load(file, allow_pickle=False)
+            arrays = {key: loaded[key] for key in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+    except OSError as error:
+        raise DataError(f"data {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"data {path} is damaged or holds Python objects ({str(error).splitlines()[0]})") from None
+    if "" in arrays and (config.label or config.condition):
+        raise DataError(f"data {path}: an .npy file has no labels or conditions; use an .npz with one array for each")
+    labels = _take(path, arrays, config.label) if config.label else None
+    if len(config.condition) > 1:
+        raise DataError(f"data.condition is {config.condition}; of an .npz it names the one array of vectors")
+    vectors = _take(path, arrays, config.condition[0]) if config.condition else None
+    if len(config.columns) > 1:
+        raise DataError(f"data.columns is {config.columns}; of an .npz it names the one array of samples")
+    if config.columns:
+        rows = _take(path, arrays, config.columns[0])
+    elif len(arrays) == 1:
+        rows = arrays.popitem()[1]
+    else:
+        raise DataError(
+            f'data {path} has the arrays {", ".join(arrays)}; name the samples: columns = ["{next(iter(arrays))}"]'
+        )
+    return checked(path, rows, labels, vectors)
+
+
+def _take(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    if name not in arrays:
+        raise DataError(f"data {path} has no array {name!r} left; it has {', '.join(arrays) or 'none'}")
+    return arrays.pop(name)
