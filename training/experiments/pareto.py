@@ -99,7 +99,8 @@ def _smallest(results: Results) -> str:
     for dataset, found in results.items():
         models = found["models"]
         floor = float(np.mean([model["floor"] for model in models]))
-        labels = sorted(models[0]["solvers"], key=lambda label: models[0]["solvers"][label]["nfe"])
+        nfe = {name: float(np.mean([one["solvers"][name]["nfe"] for one in models])) for name in models[0]["solvers"]}
+        labels = sorted(nfe, key=nfe.__getitem__)
         for measure in ("SWD", "endpoint error"):
             cheapest: dict[str, str] = {}
             for label in labels:
@@ -109,7 +110,7 @@ def _smallest(results: Results) -> str:
                 else:
                     same = at_most(over_seeds(_log_ratio(models, label, "euler-200")), float(np.log(SAME_ENDPOINT)))
                 if same == Verdict.HOLDS and solver not in cheapest:
-                    cheapest[solver] = f"{label} ({models[0]['solvers'][label]['nfe']:.0f} NFE)"
+                    cheapest[solver] = f"{label} ({nfe[label]:.0f} NFE)"
             listed = ", ".join(cheapest.values()) or "none"
             phrases.append(f"{dataset}, by {measure}: the cheapest of each solver that match Euler-200 are {listed}")
     return "; ".join(phrases)
