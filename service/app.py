@@ -21,6 +21,7 @@ from service.ports import Engine
 from service.routes import admin, catalogue, docs, health, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
+from service.turnstile import InTurn
 
 
 def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
@@ -59,6 +60,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         app.add_middleware(Locked, settings=settings)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
+    app.add_middleware(InTurn, turnstile=service.turnstile)
     app.state.traces = traces = _traces(settings)
     app.add_middleware(Observe, metrics=service.metrics, access_log=settings.access_log, traces=traces)
     return app

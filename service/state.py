@@ -17,6 +17,7 @@ from service.ports import Engine, Loaded
 from service.served import Served
 from service.settings import Settings
 from service.solving import problem_of
+from service.turnstile import Turnstile
 from service.watch import Watch
 
 VERSION = "0.1.0"
@@ -32,6 +33,7 @@ class Service:
     engine: Engine
     models: Models
     metrics: Metrics
+    turnstile: Turnstile = field(default_factory=Turnstile)
     started: bool = False
     draining: bool = False
     _watch: Watch | None = None

@@ -46,6 +46,7 @@ async def draw(request: Request, wish: SampleRequest, model: Served, job: Job) -
     """
     service, context = service_of(request), context_of(request.scope)
     result = await solve(service.engine, job, request.receive)
+    await service.turnstile.enter()  # many may be done in the same tick
     count(service, context, job, result)
     if result.x.numel() <= NUMBERS_A_PIECE and len(result.trace) <= NUMBERS_A_PIECE:
         return answer_of(wish, model, job, result, context)
