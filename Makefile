@@ -1,5 +1,6 @@
 # Two commands matter: `make serve` and `make test`. Each sets up what it needs and can be run again.
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -45,8 +46,10 @@ check: $(VENV)/.dev ## format, lint, types, import layers
 	@echo "check: import layers"; $(BIN)/lint-imports
 
 test: $(VENV)/.dev ## all tests that need only Python
-	@echo "test: everything but what needs Debian packages"
-	@$(BIN)/python -m pytest -m "not system"
+	@echo "test: everything but what needs Debian packages, $(WORKERS) at a time"
+	@$(BIN)/python -m pytest -m "not system and not alone" -n $(WORKERS) --dist worksteal
+	@echo "test: what compares times, with nothing beside it"
+	@$(BIN)/python -m pytest -m alone tests/service/live
 
 test-system: $(VENV)/.dev $(VENV)/kserve/.done ## tests that need Debian's chromium and prometheus, kserve or TorchCFM (installs them; needs root)
 	@sh tests/system/install.sh

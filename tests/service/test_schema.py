@@ -18,6 +18,8 @@ def test_schemathesis(repository: Path, tmp_path: Path) -> None:
         "2",
         "--seed",
         "1",
+        "--request-timeout",
+        "60",  # the first log-density of a model waits until its network was measured
         "--no-color",
         "--exclude-path",
         "/metrics",
