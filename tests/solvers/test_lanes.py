@@ -278,3 +278,15 @@ def test_first_index_and_empty_admissions() -> None:
     assert lanes.collect() is None
     ended = run(lanes, gaussian, [Admission(resolve(), ones(2), owner=5, first_index=40)])
     assert sorted(ended) == [(5, 40), (5, 41)]
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(2, 2), torch.zeros(3, 2).double(), torch.zeros(3, 2, device="meta")])
+def test_velocities_that_do_not_fit_are_refused_and_change_nothing(wrong: torch.Tensor) -> None:
+    lanes = Lanes((2,))
+    lanes.admit([Admission(resolve(solver="euler", steps=1), torch.ones(3, 2))])
+    lanes.query()
+    with pytest.raises(ValueError, match="do not fit the lanes"):
+        lanes.absorb(wrong)
+    finished = lanes.absorb(torch.ones(3, 2))
+    assert finished is not None
+    assert torch.equal(finished.x, torch.full((3, 2), 2.0))
