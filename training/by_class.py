@@ -21,7 +21,7 @@ from models.condition import LabelCondition
 from models.guidance import Guided
 from models.noise import noise
 from solvers import Status
-from training.class_table import Row, line, write
+from training.class_table import Row, head, line, write
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.files import make_writable
@@ -74,8 +74,8 @@ def evaluate_by_class(
         _row("noise like the data", judge, _noise_like(data), None, condition.classes),
     ]
     shown = {"real": (data.reference, data.reference_conditions)}
-    print(line(rows[0], head=True))
-    print(line(rows[1]), flush=True)
+    names = condition.names or [str(label) for label in range(condition.classes)]
+    print(head(names), *map(line, rows), sep="\n", flush=True)
     x0 = noise(0, 0, samples, checkpoint.card.event_shape, checkpoint.dtype)
     labels = torch.arange(samples) % condition.classes
     for text, given in asked:
@@ -86,7 +86,7 @@ def evaluate_by_class(
             print(line(row), flush=True)
             if text == asked[0][0] and guidance is not None:
                 shown[f"guidance {guidance:g}"] = (found, of)
-    write(rows, out, checkpoint.decoder, shown)
+    write(rows, names, out, checkpoint.decoder, shown)
     record = {"judge": "scikit-learn MLPClassifier, hidden 256, 1,500 steps", "rows": [asdict(row) for row in rows]}
     add_to_card(path, "by_class", record)
     print(f"written to {out} and into {path / CARD_FILE}")

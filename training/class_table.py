@@ -44,14 +44,16 @@ class Row:
     failed: int = 0
 
 
-def line(row: Row, head: bool = False) -> str:
-    """The row as text, with the names of the columns above it if asked; the CSV has all classes, this the first."""
-    line = f"{row.samples:<28} {row.count:>6} {_share(row.agreement):>9} {_share(row.sure):>9} "
-    line += "".join(f" {_share(value, 0):>4}" for value in row.by_class[:_SHOWN])
-    if not head:
-        return line
+def head(names: Sequence[str]) -> str:
+    """The names of the columns of `line`, cut to their width."""
     title = f"{'samples':<28} {'count':>6} {'own class':>9} {f'over {SURE}':>9} "
-    return title + "".join(f" {label:>4}" for label in range(min(_SHOWN, len(row.by_class)))) + "\n" + line
+    return title + "".join(f" {name[:4]:>4}" for name in names[:_SHOWN])
+
+
+def line(row: Row) -> str:
+    """The row as text, with as many classes as a screen has room for; the CSV has all."""
+    start = f"{row.samples:<28} {row.count:>6} {_share(row.agreement):>9} {_share(row.sure):>9} "
+    return start + "".join(f" {_share(value, 0):>4}" for value in row.by_class[:_SHOWN])
 
 
 def _share(value: float | None, digits: int = 1) -> str:
@@ -59,12 +61,17 @@ def _share(value: float | None, digits: int = 1) -> str:
 
 
 def write(
-    rows: Sequence[Row], out: Path, decoder: Decoder, shown: Mapping[str, tuple[NDArray[Any], NDArray[np.int64]]]
+    rows: Sequence[Row],
+    names: Sequence[str],
+    out: Path,
+    decoder: Decoder,
+    shown: Mapping[str, tuple[NDArray[Any], NDArray[np.int64]]],
 ) -> None:
     """Write `by-class.csv` and, where the data are pictures, `by-class.png`.
 
     Args:
         rows: of the table.
+        names: of the classes.
         out: folder of both.
         decoder: makes pictures of samples.
         shown: samples (n, *event) and their classes (n,) for the sheet, by name.
@@ -72,16 +79,15 @@ def write(
     Raises:
         TrainingError: a file cannot be written.
     """
-    classes = len(rows[0].by_class)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["samples", "count", "own_class", f"over_{SURE}", "nfe", "failed", *range(classes)])
+    writer.writerow(["samples", "count", "own_class", f"over_{SURE}", "nfe", "failed", *names])
     for row in rows:
         writer.writerow([row.samples, row.count, row.agreement, row.sure, row.nfe, row.failed, *row.by_class])
     try:
         write_atomically(out / "by-class.csv", text.getvalue().encode())
         if len(decoder.data_shape) > 1:
-            write_atomically(out / "by-class.png", _sheet(decoder, shown, classes))
+            write_atomically(out / "by-class.png", _sheet(decoder, shown, len(names)))
     except OSError as error:
         raise TrainingError(f"{out}: cannot be written: {error.strerror}") from None
 
