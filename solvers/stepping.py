@@ -1,4 +1,4 @@
-"""Steps under error control: `states` tell what the data say, `clocks` decide, and `states` carry it out."""
+"""Steps under error control: `states` tell what the data say, `adaptive` decides, and `states` carry it out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from solvers import clocks
+from solvers import adaptive, clocks
 from solvers.arithmetic import all_of_group, group_norms
 from solvers.clocks import Flags, Index, Numbers, Records
 from solvers.compiled import compiled
@@ -39,14 +39,14 @@ def end_rows(lanes: Lanes, kinds: Index, present: int) -> int:
 def _first_slope(lanes: Lanes, index: Index) -> int:
     """v(x0, t0) is known: guess a trial step, or begin with the step that was given."""
     d0, d1 = (_norms(lanes.records, index, sums, lanes.width) for sums in lanes.states.slopes(index, lanes.records))
-    return clocks.first_slope(lanes.records, index, d0, d1, lanes.bank.rows)
+    return adaptive.first_slope(lanes.records, index, d0, d1, lanes.bank.rows)
 
 
 def _first_step(lanes: Lanes, index: Index) -> int:
     """v after the trial step is known: choose the first step."""
     d2 = _norms(lanes.records, index, lanes.states.change(index, lanes.records), lanes.width)
     lanes.states.wipe(index[~np.isfinite(d2)])
-    return clocks.end_first_step(lanes.records, index, d2, lanes.bank.rows)
+    return adaptive.end_first_step(lanes.records, index, d2, lanes.bank.rows)
 
 
 def _end_adaptive(lanes: Lanes, index: Index) -> int:
@@ -59,7 +59,7 @@ def _end_adaptive(lanes: Lanes, index: Index) -> int:
         passed = error <= 1
         save_passed(lanes, index[passed], found.after[torch.from_numpy(passed).to(found.after.device)])
     accepted = np.empty(len(index), dtype=np.bool_)
-    ended = clocks.end_adaptive(records, index, error, constant, bank.rows, accepted)
+    ended = adaptive.end_adaptive(records, index, error, constant, bank.rows, accepted)
     states.settle(index, found.after, accepted, records, bank)
     return ended
 

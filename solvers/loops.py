@@ -1,0 +1,189 @@
+"""What `host` does with states x (n, D) and velocities K (n, S, D), one lane at a time.
+
+`lanes` are the lanes' records (n,), `index` (m,) those that something is done for; `weights` (R, 5, S), `rows` (R,) and
+`times` (G,) are the bank's. Tensors that live for one call come by their address, see `compiled.array_at`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.bank import BEND, STIFF, A, B, E
+from solvers.clocks import Flags, Index, Numbers, Records, end_step, next_row, query_times
+from solvers.compiled import array_at, compiled
+from solvers.rows import END_FIXED
+
+Data = NDArray[Any]
+"""Of the states' dtype."""
+
+
+@compiled
+def _weighted(weights: Numbers, h: float, count: Any, k: Data, out: Data) -> None:
+    """out (D,) = sum over the first `count` slots of (weights h) K, in the order of the slots."""
+    for d in range(len(out)):
+        out[d] = 0.0
+    for s in range(count):
+        weight = out.dtype.type(weights[s] * h)
+        if s == 0:
+            for d in range(len(out)):
+                out[d] = weight * k[s, d]
+        else:
+            for d in range(len(out)):
+                out[d] += weight * k[s, d]
+
+
+@compiled
+def _halved(values: Numbers) -> float:
+    """The sum by halving; overwrites the values."""
+    width = len(values)
+    if width == 0:
+        return 0.0
+    while width > 1:
+        half = (width + 1) // 2
+        for d in range(width - half):
+            values[d] += values[half + d]
+        width = half
+    return values[0]
+
+
+@compiled
+def query(lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, x_address: int, t_address: int) -> None:
+    """Write x + h sum_s a[s] K[s] (n, D) and t + c h (n,) to the tensors at two addresses."""
+    out = array_at(x_address, x.shape, x.dtype)
+    query_times(lanes, rows, array_at(t_address, len(lanes), x.dtype))
+    for j in range(len(lanes)):
+        row = lanes[j].row
+        _weighted(weights[row, A], lanes[j].h, rows[row].used, k[j], out[j])
+        for d in range(x.shape[1]):
+            out[j, d] = x[j, d] + out[j, d]
+
+
+@compiled
+def receive(
+    lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, times: Numbers, v_address: int, kinds: Index
+) -> tuple[int, int]:
+    """See `States.receive`; the velocities (n, D) are at an address."""
+    v, after = array_at(v_address, x.shape, x.dtype), np.empty(x.shape[1], dtype=x.dtype)
+    present: Any = 0
+    ended = 0
+    for j in range(len(lanes)):
+        lane = lanes[j]
+        place = rows[lane.row].slot
+        for d in range(x.shape[1]):
+            k[j, place, d] = v[j, d]
+        kinds[j] = next_row(lane, rows)
+        present |= 1 << kinds[j]
+        if kinds[j] == END_FIXED:
+            ended += end_step(lane, _advance(lane, x[j], k[j], weights, rows, after), times)
+    return present, ended
+
+
+@compiled
+def _advance(lane: Any, x: Data, k: Data, weights: Numbers, rows: Records, after: Data) -> bool:
+    """Move a state x (D,) on by h sum_s b[s] K[s] unless that is not finite; `after` (D,) is room to work in."""
+    _weighted(weights[lane.done, B], lane.h, rows[lane.done].advance_used, k, after)
+    for d in range(len(x)):
+        after[d] = x[d] + after[d]
+        if not np.isfinite(after[d]):
+            return False
+    for d in range(len(x)):
+        x[d] = after[d]
+    return True
+
+
+@compiled
+def attempt(
+    lanes: Records,
+    index: Index,
+    x: Data,
+    k: Data,
+    weights: Numbers,
+    rows: Records,
+    address: int,
+    sums: Numbers,
+    rho: Numbers,
+    constant: Flags,
+) -> None:
+    """See `States.attempt`; the new states (m, D) go to an address, the rest to sums, rho, constant (m,)."""
+    width = x.shape[1]
+    after = array_at(address, (len(index), width), x.dtype)
+    part, values = np.empty(width, dtype=x.dtype), np.empty(width)
+    for m in range(len(index)):
+        j = index[m]
+        lane, row = lanes[j], lanes[j].done
+        stages = rows[row].slot + 1
+        _weighted(weights[row, B], lane.h, stages, k[j], after[m])
+        _weighted(weights[row, E], lane.h, stages, k[j], part)
+        for d in range(width):
+            after[m, d] = x[j, d] + after[m, d]
+            end = np.float64(after[m, d])
+            scaled = np.float64(part[d]) / (lane.atol + lane.rtol * max(abs(np.float64(x[j, d])), abs(end)))
+            # 0 * end is 0 unless the new state is not finite: then the error must not be finite either.
+            values[d] = scaled * scaled + 0.0 * end
+        sums[m] = _halved(values)
+        _weighted(weights[row, BEND], 1.0, stages, k[j], part)
+        bent = _squares(part, values)
+        _weighted(weights[row, STIFF], lane.h, stages, k[j], part)
+        rho[m] = np.sqrt(bent / _squares(part, values))
+        constant[m] = True
+        for s in range(1, stages):
+            for d in range(width):
+                constant[m] &= k[j, s, d] == k[j, 0, d]
+
+
+@compiled
+def _squares(part: Data, values: Numbers) -> float:
+    for d in range(len(part)):
+        values[d] = np.float64(part[d]) * np.float64(part[d])
+    return _halved(values)
+
+
+@compiled
+def slopes(lanes: Records, index: Index, x: Data, k: Data, d0: Numbers, d1: Numbers) -> None:
+    """See `States.slopes`; writes d0 and d1 (m,)."""
+    of_x, of_v = np.empty(x.shape[1]), np.empty(x.shape[1])
+    for m in range(len(index)):
+        j = index[m]
+        good = True
+        for d in range(x.shape[1]):
+            scale = lanes[j].atol + lanes[j].rtol * abs(np.float64(x[j, d]))
+            of_x[d] = (np.float64(x[j, d]) / scale) * (np.float64(x[j, d]) / scale)
+            of_v[d] = (np.float64(k[j, 0, d]) / scale) * (np.float64(k[j, 0, d]) / scale)
+            good &= np.isfinite(x[j, d]) and np.isfinite(k[j, 0, d])
+        d0[m] = _halved(of_x) if good else np.nan
+        d1[m] = _halved(of_v) if good else np.nan
+
+
+@compiled
+def change(lanes: Records, index: Index, x: Data, k: Data, d2: Numbers) -> None:
+    """See `States.change`; writes d2 (m,)."""
+    values = np.empty(x.shape[1])
+    for m in range(len(index)):
+        j = index[m]
+        for d in range(x.shape[1]):
+            scale = lanes[j].atol + lanes[j].rtol * abs(np.float64(x[j, d]))
+            scaled = np.float64(k[j, 1, d] - k[j, 0, d]) / scale
+            values[d] = scaled * scaled
+        d2[m] = _halved(values)
+
+
+@compiled
+def settle(lanes: Records, index: Index, address: int, accepted: Flags, rows: Records, x: Data, k: Data) -> None:
+    """See `States.settle`; the new states (m, D) are at an address."""
+    after = array_at(address, (len(index), x.shape[1]), x.dtype)
+    for m in range(len(index)):
+        j = index[m]
+        row = rows[lanes[j].done]
+        if accepted[m]:
+            for d in range(x.shape[1]):
+                x[j, d] = after[m, d]
+            if row.fsal == 1:
+                for d in range(x.shape[1]):
+                    k[j, 0, d] = k[j, row.slot, d]
+        else:
+            for s in range(1, k.shape[1]):
+                for d in range(x.shape[1]):
+                    k[j, s, d] = 0.0
