@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from solvers.integrate import Velocity, checked
+from solvers.integrate import Velocity
+from solvers.records import checked
 
 PRODUCTS_AT_ONCE = 16
 """Products that are taken together, which bounds the memory of one call."""
@@ -30,7 +31,7 @@ def pullback(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Pull]:
     """
     with torch.enable_grad():
         at = x.detach().requires_grad_()
-        v = checked(velocity(at, t), at)
+        v = checked(velocity(at, t), tuple(at.shape), at.dtype, at.device)
 
     def pull(e: Tensor) -> Tensor:
         if not v.requires_grad:  # it does not depend on the state

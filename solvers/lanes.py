@@ -25,7 +25,7 @@ from solvers.errors import CODES, RUNNING, Status
 from solvers.fields import LANE, plain
 from solvers.host import HostStates
 from solvers.plan import Adaptive, Plan
-from solvers.records import Admission, Finished, Saved
+from solvers.records import Admission, Finished, Saved, checked
 from solvers.rows import ADAPTIVE_START, END_FIXED, MID
 from solvers.saving import save_grid, save_start
 from solvers.states import SMALLEST_ROOM, States
@@ -165,7 +165,7 @@ class Lanes:
         x, t = self.states.query(self.records, self.bank)
         return (x, t) if self._flat else (x.view(-1, *self.event_shape), t)
 
-    def absorb(self, v: Tensor) -> Finished | None:
+    def absorb(self, v: object) -> Finished | None:
         """Take in the velocities for the last `query` and finish the steps that end with them.
 
         Args:
@@ -173,8 +173,12 @@ class Lanes:
 
         Returns:
             The lanes that ended; None where there are none.
+
+        Raises:
+            SolverError: for anything else than such a tensor; nothing has changed then.
         """
         n = len(self.records)
+        v = checked(v, (n, *self.event_shape), self.dtype, self.states.x.device)
         if len(self._kinds) != n:
             self._kinds = np.empty(n, dtype=np.int64)
         kinds = self._kinds

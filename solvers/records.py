@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from solvers.errors import SolverError
 from solvers.plan import Adaptive, Plan
 
 
@@ -64,3 +66,20 @@ class Saved:
     index: NDArray[np.int64]
     place: NDArray[np.int64]
     x: Tensor
+
+
+def checked(v: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The velocity, if it fits the states it was asked for.
+
+    Compiled loops read its memory by address: nothing but this stands between a wrong tensor and a wrong place.
+
+    Raises:
+        SolverError: naming what came and what was expected.
+    """
+    if isinstance(v, Tensor) and v.shape == shape and v.dtype == dtype and v.device == device:
+        return v
+    found = f"{tuple(v.shape)} {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
+    raise SolverError(
+        "velocity",
+        f"the velocity must return a tensor like x, {shape} {dtype} on {device}, but returned {found}",
+    )

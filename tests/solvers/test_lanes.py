@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.velocity import RowStable
-from solvers import Status, resolve
+from solvers import SolverError, Status, resolve
 from solvers.errors import CODES
 from solvers.lanes import Lanes
 from solvers.records import Admission
@@ -285,7 +285,7 @@ def test_velocities_that_do_not_fit_are_refused_and_change_nothing(wrong: torch.
     lanes = Lanes((2,))
     lanes.admit([Admission(resolve(solver="euler", steps=1), torch.ones(3, 2))])
     lanes.query()
-    with pytest.raises(ValueError, match="do not fit the lanes"):
+    with pytest.raises(SolverError, match="must return a tensor like x"):
         lanes.absorb(wrong)
     finished = lanes.absorb(torch.ones(3, 2))
     assert finished is not None
