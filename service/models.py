@@ -154,7 +154,7 @@ class Models(Shelf):
         same = self._repository.signature(name, version) == tried
         if version in stock.served and not same:
             reason = f"{name}/{version}: was changed after it was loaded; what was loaded is served on"
-            self._refuse(name, version, f"{reason}: put changes into a new version", None, changes)
+            self._refuse(name, version, f"{reason}; put changes into a new version, or restart", None, changes)
         elif version in stock.served:
             self._put(name, stock.forgiven(version), changes)
         elif not same:

@@ -119,6 +119,7 @@ class Shelf:
         """Keep why a version is not served, and say it once."""
         stock = self._stock.get(name, Stock(name))
         if stock.broken.get(version) != reason:
-            _log.error("model %s version %d is not served: %s", name, version, reason)
+            how = "goes on as it was loaded" if version in stock.served else "is not served"
+            _log.error("model %s version %d %s: %s", name, version, how, reason)
             changes.refused.append((name, version, reason))
         self._put(name, stock.refused(version, reason, signature), changes)

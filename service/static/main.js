@@ -39,8 +39,9 @@ async function open(hash) {
   view.model ||= (served("moons") ?? models.find((model) => model.status === "served") ?? models[0])?.name ?? "";
   view.num_samples ||= usual(view.model);
   form.fill(view);
+  const drawing = draw(); // asked for first: the service is to compute before it describes
   describe();
-  await draw();
+  await drawing;
 }
 
 async function describe() {

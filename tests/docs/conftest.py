@@ -18,13 +18,19 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the repository of the service."""
     root = tmp_path_factory.mktemp("checkpoints")
     torch.manual_seed(0)
     model = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1))
-    for name in ("moons", "circles"):
-        save(root, name, model, Decoder.identity((2,)), dataset={}, training={}, seed=0)
-    environment = {**os.environ, "PATHLINE_MODELS_DIR": str(root), "PATHLINE_PORT": "0"}
+    save(root, "moons", model, Decoder.identity((2,)), dataset={}, training={}, seed=0)
+    return root
+
+
+@pytest.fixture(scope="session")
+def service(models_dir: Path) -> Iterator[str]:
+    places = {"PATHLINE_MODELS_DIR": str(models_dir), "PATHLINE_PORT": "0", "PATHLINE_WATCH_S": "0.2"}
+    environment = {**os.environ, **places}
     running = subprocess.Popen(
         [sys.executable, "-m", "service"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     )

@@ -5,13 +5,13 @@ import re
 import shlex
 import subprocess
 import sys
-from itertools import pairwise
+import time
 from pathlib import Path
 
+import pathline
 import pathline.cli
 import pytest
 
-import models.__main__
 import training.__main__
 from service import reference
 from service.settings import load_settings
@@ -26,38 +26,77 @@ def blocks(page: Path, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
-def test_python_blocks_run(page: Path, service: str) -> None:
-    code = "\n".join(blocks(page))
+def run_python(code: str, service: str, folder: Path) -> str:
+    """Run code in a process of its own, as somebody in `folder` would; return what it prints."""
     environment = {**os.environ, "PATHLINE_URL": service}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
-    )
+    paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(str((ROOT / path).resolve()) for path in paths)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def commands(program: str) -> list[list[str]]:
-    text = (ROOT / "docs" / "tutorial.md").read_text()
-    return [shlex.split(line) for line in re.findall(rf"^\.venv/bin/{program} (.*)$", text, re.MULTILINE)]
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page) and page.name != "tutorial.md"], ids=lambda page: page.name
+)
+def test_python_blocks_run(page: Path, service: str) -> None:
+    run_python("\n".join(blocks(page)), service, ROOT)
 
 
-def test_the_commands_of_the_tutorial_run(service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# What makes the tutorial's commands take long, in their order, and what is put in its place.
+_QUICK = {"fit": ["--epochs", "1"], "bench": ["--duration", "0.3"]}
+
+
+def test_the_tutorial_can_be_followed(
+    service: str, models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATHLINE_URL", service)
+    monkeypatch.setenv("PATHLINE_MODELS_DIR", str(models_dir))
     monkeypatch.chdir(tmp_path)
-    found = commands("pathline")
-    assert {command[0] for command in found} == {"models", "compare", "sample", "bench"}
-    for command in found:
-        command = ["0.3" if before == "--duration" else word for before, word in pairwise(["", *command])]
-        assert pathline.cli.main(command) == 0, command
-    assert {path.name for path in tmp_path.iterdir()} == {"circles.png", "circles.npz"}
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    called = []
+    for language, block in re.findall(r"^```(sh|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if language == "python":
+            run_python(block, service, tmp_path)
+            continue
+        for line in block.splitlines():
+            program, *command = shlex.split(line)
+            if program == "make":
+                assert command == ["serve"]
+            elif program == ".venv/bin/pathline":
+                called.append(command[0])
+                if command[0] == "models":
+                    until_served("spiral", service)
+                assert pathline.cli.main([*command, *_QUICK.get(command[0], [])]) == 0, capsys.readouterr().err
+            else:
+                assert [program, *command[:2]] == [".venv/bin/python", "-m", "training"]
+                called.append(command[2])
+                assert training.__main__.main([*command[2:], *_QUICK[command[2]]]) == 0, capsys.readouterr().err
+    assert called == ["fit", "models", "compare", "sample", "sample", "bench"]
+    assert {path.name for path in tmp_path.iterdir()} >= {"spiral.csv", "spiral.png", "spiral.npz"}
 
 
-def test_the_other_commands_of_the_tutorial_are_understood(tmp_path: Path) -> None:
-    [fit, *others] = [command[1:] for command in commands("python") if command[0] == "-m"]
-    assert training.__main__._parser().parse_args(fit[1:]).dataset == "circles"
-    assert [name for name, *_ in others] == ["models", "models"]
-    for _, *command in others:
-        assert models.__main__.main([*command, "--models-dir", str(tmp_path)]) == 0
+def until_served(name: str, service: str) -> None:
+    """Wait until the service has found a model that was just written."""
+    with pathline.Client(service) as client:
+        for _ in range(600):
+            if name in {model.name for model in client.models()}:
+                return
+            time.sleep(0.1)
+    pytest.fail(f"the service does not find {name}")
+
+
+def test_what_the_tutorial_shows_is_what_its_commands_say() -> None:
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    [found] = re.findall(r"^draw with it: pathline sample spiral (.*)$", text, re.MULTILINE)
+    drawn = re.findall(r"^\.venv/bin/pathline (?:sample|bench) spiral .*$", text, re.MULTILINE)
+    assert len(drawn) == 3
+    assert all(found in command for command in drawn)
+    recommended = re.search(r"--solver (\w+) --steps (\d+)", found)
+    assert recommended is not None
+    solver, steps = recommended.groups()
+    assert f'solver="{solver}", steps={steps}' in text
 
 
 def test_the_solver_table_is_the_catalogue() -> None:

@@ -65,6 +65,16 @@ def test_nothing_sticks_out(page: Page, service: str, width: int) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("width", [1280, 900])
+def test_drawing_is_in_reach_with_two_solvers(page: Page, service: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 700})
+    show(page, service, **{"b.solver": "euler", "b.steps": 5})
+    box = page.locator("#draw").bounding_box()
+    assert box is not None
+    assert 0 < box["y"] < 700 - box["height"]
+    page.click("#draw", trial=True)  # nothing lies over it
+
+
 def test_by_keyboard_alone(page: Page, service: str) -> None:
     show(page, service)
     page.evaluate("document.activeElement.blur()")
