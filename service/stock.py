@@ -114,6 +114,8 @@ class Stock:
 
     def absent(self, version: int | None) -> ProblemError:
         """The problem of whoever asks for a version that cannot be had."""
+        if version is None and any(v not in self.broken and v not in self.signatures for v in self.versions):
+            return ProblemError(Kind.NOT_READY, f"model {self.name!r} is being loaded; ask again in a few seconds")
         if version is None or version in self.broken:
             at = max(self.broken, default=UNREADABLE) if version is None else version
             which = f"model {self.name!r}" + (f" version {at}" if at else "")

@@ -265,7 +265,9 @@ class TestOthers:
 
     def test_tables(self, capsys: Capture) -> None:
         assert main(["models"]) == 0
-        assert capsys.readouterr().out == "model  version  state  sample\nmoons  3        2      2\n"
+        assert (
+            capsys.readouterr().out == "model  version  state  sample  status\nmoons  3        2      2       served\n"
+        )
         assert main(["solvers"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "dopri5  5      adaptive  1 + 6 attempts"
 

@@ -81,7 +81,7 @@ def until_served(name: str, service: str) -> None:
     """Wait until the service has found a model that was just written."""
     with pathline.Client(service) as client:
         for _ in range(600):
-            if name in {model.name for model in client.models()}:
+            if name in {model.name for model in client.models() if model["status"] == "served"}:
                 return
             time.sleep(0.1)
     pytest.fail(f"the service does not find {name}")

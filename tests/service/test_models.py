@@ -54,6 +54,24 @@ def test_bad_highest_version_leaves_the_old_one(root: Path, engine: Any) -> None
     assert caught.value.kind is Kind.BROKEN_MODEL
 
 
+def test_a_new_model_is_being_loaded_until_it_answers(root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = Models(root, engine)
+    models.load_all()
+    shutil.copytree(root / "moons", root / "new")
+    told, load = [], engine.load
+
+    def ask_meanwhile(*what: Any) -> Any:
+        with pytest.raises(ProblemError, match="'new' is being loaded; ask again") as caught:
+            models.get("new")
+        told.append(caught.value.kind)
+        return load(*what)
+
+    monkeypatch.setattr(engine, "load", ask_meanwhile)
+    models.refresh()
+    assert told == [Kind.NOT_READY]
+    assert models.find("new").version == 2
+
+
 def test_model_that_the_engine_refuses(root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise RuntimeError("out of memory\nmore")

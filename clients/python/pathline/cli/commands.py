@@ -73,8 +73,11 @@ def models(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json([info.fields for info in found])
     else:
-        rows = [(info.name, info.version, _shape(info.event_shape), _shape(info.data_shape)) for info in found]
-        _print_table(("model", "version", "state", "sample"), rows)
+        rows = [
+            (info.name, info.version, _shape(info.event_shape), _shape(info.data_shape), info.fields.get("status"))
+            for info in found
+        ]
+        _print_table(("model", "version", "state", "sample", "status"), rows)
     return 0
 
 
