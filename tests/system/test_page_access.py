@@ -68,7 +68,9 @@ def test_nothing_sticks_out(page: Page, service: str, width: int) -> None:
 @pytest.mark.parametrize("width", [1280, 900])
 def test_drawing_is_in_reach_with_two_solvers(page: Page, service: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 700})
-    show(page, service, **{"b.solver": "euler", "b.steps": 5})
+    show(page, service)
+    page.check("#compare")
+    page.locator("#b").wait_for()
     box = page.locator("#draw").bounding_box()
     assert box is not None
     assert 0 < box["y"] < 700 - box["height"]
