@@ -83,11 +83,14 @@ def test_a_client_that_never_reads_holds_nobody_up(live: Live) -> None:
         answer = httpx.post(f"{live.url}/v1/sample", json={"model": "net", "solver": "rk4", "steps": 4}, timeout=10)
         assert answer.status_code == 200
         assert time.monotonic() - begin < 2
-        received = 0
+        received = bytearray()
         slow.settimeout(10)
-        while received < 1_000_000:
-            received += len(slow.recv(20_000))
+        while not received.endswith(b"\r\n0\r\n\r\n") and (part := slow.recv(20_000)):
+            received += part
             time.sleep(0.001)
+        assert received.startswith(b"HTTP/1.1 200 ")
+        assert received.endswith(b"}\r\n0\r\n\r\n")  # slowly, but all of it
+        assert len(received) > 1_000_000
     finally:
         for raw in [*held, slow]:
             raw.close()
