@@ -42,7 +42,7 @@ class Network:
         self._constants: Table | None = None
         self.event_shape, self.velocity = self._field(checkpoint, operation)
         self.deterministic = self.velocity.deterministic
-        self._conditional = None if condition is None else Guided(self.velocity, condition)
+        self._ask = self.velocity if condition is None else Guided(self.velocity, condition)
         self._conditions = None if condition is None else Conditions(condition, self._dtype, device.device)
 
     def _field(self, checkpoint: Checkpoint, operation: Operation) -> tuple[tuple[int, ...], RowStable]:
@@ -114,12 +114,9 @@ class Network:
         self.rows += int(((guidance != 0) & (guidance != 1)).sum())
         return condition, guidance
 
-    def _ask(self, arguments: Sequence[Tensor]) -> Tensor:
-        return self.velocity(*arguments) if self._conditional is None else self._conditional(*arguments)
-
     def _evaluate(self, arguments: Sequence[Tensor], chosen: Sequence[Lanes], failed: dict[int, str]) -> Tensor:
         try:
-            v = self._ask(arguments)
+            v = self._ask(*arguments)
             self._device.finish()
             return v
         except Exception as error:  # (whatever a network raises is its requests' fault alone)
@@ -143,7 +140,7 @@ class Network:
                 parts.append(torch.zeros_like(arguments[0][part]))
                 continue
             try:
-                parts.append(self._ask([argument[part] for argument in arguments]))
+                parts.append(self._ask(*(argument[part] for argument in arguments)))
                 self._device.finish()
                 continue
             except Exception as error:

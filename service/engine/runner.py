@@ -127,12 +127,12 @@ class Arena:
                     return [self._fetched(finished) for finished in ended], failed, calls
 
     def _call(self, chosen: Sequence[Lanes], failed: dict[int, str]) -> list[Finished]:
-        if len(chosen) == 1:
-            x, t = chosen[0].query()
-        else:
-            x, t = (torch.cat(parts) for parts in zip(*(lanes.query() for lanes in chosen), strict=True))
-        v = self.network(x, t, chosen, failed)
-        parts = (v,) if len(chosen) == 1 else v.split([len(lanes) for lanes in chosen])
+        if len(chosen) == 1:  # nearly always, and then nothing is copied
+            v = self.network(*chosen[0].query(), chosen, failed)
+            finished = self._absorbed(chosen[0], v, failed)
+            return [] if finished is None else [finished]
+        x, t = (torch.cat(parts) for parts in zip(*(lanes.query() for lanes in chosen), strict=True))
+        parts = self.network(x, t, chosen, failed).split([len(lanes) for lanes in chosen])
         ended = (self._absorbed(*each, failed) for each in zip(chosen, parts, strict=True))
         return [finished for finished in ended if finished is not None]
 
