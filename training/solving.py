@@ -1,6 +1,7 @@
 """Solves that an evaluation asks for: a solver from its short text, and a network's samples by it."""
 
 import re
+import sys
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def parse_solver(text: str) -> dict[str, Any]:
 
 
 def solve(velocity: Any, x0: Tensor, conditions: Tensor | None, given: dict[str, Any]) -> Solution:
-    """Solve from the noise x0 (samples, *event) to t = 1.
+    """Solve from the noise x0 (samples, *event) to t = 1; on a terminal a bar shows how far it is.
 
     Args:
         velocity: called as velocity(x, t), or velocity(x, t, condition) where there are conditions.
@@ -50,4 +51,4 @@ def solve(velocity: Any, x0: Tensor, conditions: Tensor | None, given: dict[str,
         return velocity(x, t) if conditions is None else velocity(x, t, conditions[torch.from_numpy(index)])
 
     with torch.no_grad():
-        return integrate_indexed(asked, x0, plan)
+        return integrate_indexed(asked, x0, plan, progress=sys.stderr.isatty())

@@ -26,3 +26,9 @@ def test_a_sheet_is_a_png_and_stays_small_with_many_classes():
     png = draw(sets, classes=50)
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20], "big") < 100 * MOST_CLASSES
+
+
+def test_a_sheet_of_grey_pictures_is_grey():
+    png = draw({"real": (np.random.default_rng(0).random((20, 28, 28)), np.arange(20) % 10)}, classes=10)
+    assert png[25] == 0, "PNG's colour type: grey"
+    assert len(png) < 40_000

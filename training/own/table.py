@@ -47,7 +47,7 @@ class _Table:
             bad = np.argwhere(~np.isfinite(found.astype(np.float32)))
         if len(bad):
             raise self._wrong(
-                bad[0, 0], places[bad[0, 1]], f"one of {len(bad)} numbers not finite in float32; take such rows out"
+                bad[0, 0], places[bad[0, 1]], f"the first of {len(bad)} not finite in float32; take such rows out"
             )
         return found
 

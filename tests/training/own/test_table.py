@@ -22,9 +22,9 @@ def read(path: Path, content: str) -> Read:
         ("a,b\n1,2\n3\n", "line 3 has 1 columns; the first one has 2"),
         ("a,b\n\n1,2\n\n3,4,5\n", "line 5 has 3 columns"),
         ("a,b\n1,x\n", "line 2, column b is 'x'; a number is needed"),
-        ("a,b\n\n1,2\n1,nan\n1,2\n", "line 4, column b is 'nan'; one of 1 numbers not finite"),
-        ("1,2\n-inf,2\nnan,4\n", "line 2, column 0 is '-inf'; one of 2 numbers not finite"),
-        ("a,b\n1,1e300\n", "line 2, column b is '1e300'; one of 1 numbers not finite in float32"),
+        ("a,b\n\n1,2\n1,nan\n1,2\n", "line 4, column b is 'nan'; the first of 1 not finite"),
+        ("1,2\n-inf,2\nnan,4\n", "line 2, column 0 is '-inf'; the first of 2 not finite"),
+        ("a,b\n1,1e300\n", "line 2, column b is '1e300'; the first of 1 not finite in float32"),
         ("a,b,a\n1,2,3\n", "two columns are named 'a'"),
     ],
 )
