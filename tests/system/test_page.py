@@ -198,11 +198,12 @@ def test_pictures(page: Page, service: str) -> None:
 )
 def test_errors_are_the_services_words(page: Page, service: str, view: dict[str, Any], field: str | None) -> None:
     answers: list[Any] = []
-    page.on("response", lambda answer: answers.append(answer.json()) if answer.request.method == "POST" else None)
+    page.on("response", lambda answer: answers.append(answer) if answer.request.method == "POST" else None)
     page.goto("about:blank")
     page.goto(f"{service}/#{urlencode({'model': 'gaussian', **view})}")
     page.wait_for_selector("#problem:not([hidden])")
-    (problem,) = answers
+    (answer,) = answers
+    problem = answer.json()
     assert problem["title"] in page.inner_text("#problem")
     assert problem["detail"] in page.inner_text("#problem")
     assert problem["request_id"] in page.inner_text("#problem")
