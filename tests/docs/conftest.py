@@ -30,7 +30,8 @@ def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def service(models_dir: Path) -> Iterator[str]:
     places = {"PATHLINE_MODELS_DIR": str(models_dir), "PATHLINE_PORT": "0", "PATHLINE_WATCH_S": "0.2"}
-    environment = {**os.environ, **places}
+    long = {"PATHLINE_TIMEOUT_S": "300"}  # on a busy machine it takes time to make a derivative ready
+    environment = {**os.environ, **long, **places}
     running = subprocess.Popen(
         [sys.executable, "-m", "service"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     )
