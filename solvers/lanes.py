@@ -165,7 +165,7 @@ class Lanes:
         x, t = self.states.query(self.records, self.bank)
         return (x, t) if self._flat else (x.view(-1, *self.event_shape), t)
 
-    def absorb(self, v: object) -> Finished | None:
+    def absorb(self, v: Tensor) -> Finished | None:
         """Take in the velocities for the last `query` and finish the steps that end with them.
 
         Args:
