@@ -16,7 +16,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from benchmarks.serving.inside import engine_overhead, one_solve, seconds_a_row
+from benchmarks.serving.beside import in_turn
+from benchmarks.serving.inside import engine_overhead, seconds_a_row
 from benchmarks.serving.load import Round, run_round
 from benchmarks.serving.servers import server
 from benchmarks.serving.workloads import WORKLOADS
@@ -26,8 +27,13 @@ KINDS = ("pathline", "plain")
 Found = dict[tuple[str, str], list[Round]]
 
 
-def _measure(names: list[str], path: Path, core: int, rounds: int, seconds: float) -> Found:
+def _measure(
+    names: list[str], path: Path, cores: tuple[int, int], rounds: int, seconds: float
+) -> tuple[Found, list[tuple[float, float]]]:
+    """Rounds of all workloads at both services; and for c, what `in_turn` finds."""
     found: Found = {(kind, name): [] for kind in KINDS for name in names}
+    core, own = cores
+    os.sched_setaffinity(0, {own})
     with server("pathline", path, core) as ours, server("plain", path, core) as plain:
         for turn in range(rounds + 1):
             for name in names:
@@ -36,7 +42,7 @@ def _measure(names: list[str], path: Path, core: int, rounds: int, seconds: floa
                     if turn:  # the first one warms up
                         found[kind, name].append(result)
             print(f"round {turn} of {rounds}", file=sys.stderr, flush=True)
-    return found
+        return found, in_turn(ours, load(path), cores) if "c" in names else []
 
 
 def _milliseconds(rounds: list[Round], quantile: float, of: str | None = None) -> list[float]:
@@ -84,11 +90,9 @@ def main() -> int:
     load_before = os.getloadavg()[0]
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {cores[0]})
-    checkpoint = load(path)
-    (row, rows), alone = seconds_a_row(checkpoint), one_solve(checkpoint)
+    row, rows = seconds_a_row(load(path))
     overhead, rate, share = engine_overhead(path)
-    os.sched_setaffinity(0, {cores[-1]})
-    found = _measure(names, path, cores[0], arguments.rounds, arguments.seconds)
+    found, turns = _measure(names, path, (cores[0], cores[-1]), arguments.rounds, arguments.seconds)
     print(
         f"Python {platform.python_version()}, torch {torch.__version__}, one core for the service, one for the clients "
         f"({len(cores)} in all), load {load_before:.1f} at the start.\n\n{_table(found, names, row)}\n"
@@ -97,7 +101,11 @@ def main() -> int:
         for label in ("rk4-10", "dopri5"):
             print(f"b, pathline, {label}: p50 {_spread(_milliseconds(found['pathline', 'b'], 0.5, label))} ms")
     if "c" in names:
-        print(f"c in the process, without HTTP: p50 {1000 * alone:.1f} ms")
+        asked, alone = (1000 * median(each) for each in zip(*turns, strict=True))
+        more = 1000 * median(a - b for a, b in turns)
+        print(
+            f"c in turn: over HTTP p50 {asked:.1f} ms, in the process {alone:.1f} ms; median difference {more:.1f} ms"
+        )
     print(f"the cheapest network row: {1e6 * row:.1f} microseconds, in a batch of {rows}")
     print(
         f"engine alone, 256 requests of workload e at once: {overhead:.0f} microseconds a request outside the network, "

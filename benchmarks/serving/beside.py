@@ -1,0 +1,46 @@
+"""One request over HTTP and the same solve in this process, in turn: what the service adds to a solve."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from urllib.parse import urlsplit
+
+from benchmarks.serving.inside import one_solve
+from models.checkpoint import Checkpoint
+
+WISH = {"model": "moons", "solver": "rk4", "steps": 20, "num_samples": 16}
+
+
+def in_turn(
+    url: str, checkpoint: Checkpoint, cores: tuple[int, int], repetitions: int = 100
+) -> list[tuple[float, float]]:
+    """Seconds of workload c's request, and of its solve on the service's core, for each repetition.
+
+    Both change by tens of percent from one second to the next on a machine that others share: only turns compare them.
+
+    Args:
+        url: of the service.
+        checkpoint: what it serves.
+        cores: of the service, and of this process.
+        repetitions: how many of each.
+    """
+    connection, found = http.client.HTTPConnection(urlsplit(url).netloc), []
+    for seed in range(repetitions):
+        begin = time.perf_counter()
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/sample", json.dumps(WISH | {"seed": seed}), headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        asked = time.perf_counter() - begin
+        if answer.status != 200:
+            raise RuntimeError(f"{answer.status} {content[:300]!r}")
+        os.sched_setaffinity(0, {cores[0]})
+        alone = one_solve(checkpoint, 1)
+        os.sched_setaffinity(0, {cores[1]})
+        if seed >= repetitions // 10:  # the first ones warm up
+            found.append((asked, alone))
+    connection.close()
+    return found
