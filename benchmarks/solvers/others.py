@@ -45,7 +45,7 @@ def torchdiffeq_(field: Field, x0: Tensor, end: float, method: str, tolerance: f
     found = torchdiffeq.odeint(
         lambda t, x: field(x, t.expand(len(x))), x0, times, method=method, rtol=tolerance, atol=tolerance
     )
-    return found[-1]  # type: ignore[index]
+    return found[-1]  # type: ignore[index]  (a tuple only where events are asked for)
 
 
 def torchode_(field: Field, x0: Tensor, end: float, method: str, tolerance: float) -> Tensor:

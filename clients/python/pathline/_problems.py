@@ -74,7 +74,7 @@ def _retry_after(member: Any, header: str | None) -> float | None:
     """Return the seconds to wait: the body's exact number, else the header's seconds or date."""
     for value in (member, header):
         try:
-            seconds = float(value)  # type: ignore[arg-type]
+            seconds = float(value)  # type: ignore[arg-type]  (what is no number is caught)
         except (TypeError, ValueError, OverflowError):
             continue
         if math.isfinite(seconds):

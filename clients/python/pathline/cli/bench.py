@@ -95,7 +95,7 @@ async def measure(
             nonlocal sent
             first, sent = begun_at + sent * num_samples, sent + 1
             given = {"trace": "none", **options, "first_index": first}
-            await client.sample(model, num_samples, seed=seed, **given)  # type: ignore[arg-type]
+            await client.sample(model, num_samples, seed=seed, **given)  # type: ignore[arg-type]  (sample checks them)
 
         async def worker(end: float) -> None:
             while (start := time.perf_counter()) < end:
