@@ -44,4 +44,8 @@ def main(url: str, model: str = "moons", num_samples: int = 256) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000")
+    address = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
+    try:
+        main(address)
+    except httpx.ConnectError:
+        sys.exit(f"nothing answers at {address}: start a service (make serve), or give its address")
