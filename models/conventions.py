@@ -10,6 +10,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from models.velocity import VelocityField
+
 
 class TimeCard(BaseModel):
     """The convention a network was trained in. Its own time runs from 0 to `scale`.
@@ -47,7 +49,7 @@ class Adapted(nn.Module):
     dx/dt = -dx/ds; an answer by its own time (0 to scale) still counts as by s, as people train it.
     """
 
-    def __init__(self, network: nn.Module, time: TimeCard) -> None:
+    def __init__(self, network: nn.Module | VelocityField, time: TimeCard) -> None:
         super().__init__()
         self.network = network
         self.time = time

@@ -15,6 +15,9 @@ from torch import Tensor
 BUCKETS = (4, 8, 16, 32, 64, 128)
 """Candidates: a call is padded to a multiple of the bucket."""
 
+UNPADDED = (1, *BUCKETS)
+"""Candidates for a function that is made so that no number of rows changes a bit."""
+
 _ROWS_TO_COMPARE = 32
 _ALIGNMENT = 64  # bytes; what torch gives to fresh tensors
 
@@ -34,7 +37,9 @@ class Measured:
     limit: int
 
 
-def measure(function: RowFunction, probe: Sequence[Tensor], limit: int) -> Measured:
+def measure(
+    function: RowFunction, probe: Sequence[Tensor], limit: int, candidates: Sequence[int] = BUCKETS
+) -> Measured:
     """Find the row buckets in which a function's rows do not depend on each other.
 
     Every number of rows tried is compared with one call of `limit` rows, the rows taken from other places
@@ -44,20 +49,21 @@ def measure(function: RowFunction, probe: Sequence[Tensor], limit: int) -> Measu
         function: takes as many tensors as the probe has and returns one tensor; all have one row a sample.
         probe: arguments of at least `limit` rows, no two alike.
         limit: the most rows of one call, a multiple of the largest bucket.
+        candidates: the buckets to try.
     """
     smallest = BUCKETS[-1]
     for tried in sorted({limit, max(limit // 8 // smallest, 1) * smallest, smallest}, reverse=True):
-        buckets = _agreeing(function, [tensor[:tried] for tensor in probe], tried)
+        buckets = _agreeing(function, [tensor[:tried] for tensor in probe], tried, candidates)
         if buckets:
             return Measured(buckets, tried)
     return Measured((), limit)
 
 
-def _agreeing(function: RowFunction, probe: Sequence[Tensor], limit: int) -> tuple[int, ...]:
+def _agreeing(function: RowFunction, probe: Sequence[Tensor], limit: int, candidates: Sequence[int]) -> tuple[int, ...]:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         reference = function(*probe)
-        alive = set(BUCKETS)
+        alive = set(candidates)
         for rows in _sizes(limit):
             if not any(rows % bucket == 0 for bucket in alive):
                 continue
@@ -77,11 +83,12 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def _sizes(limit: int) -> Iterator[int]:
-    """Numbers of rows to try: each small multiple of the smallest bucket, then ever fewer up to the limit.
+    """Numbers of rows to try: a few that no bucket divides, small multiples of 4, then ever fewer up to the limit.
 
     Kernels change their code at small numbers, by the remainder of a block size and where threads begin to share
     the work, so the larger ones come as a power of two and its neighbours on both sides.
     """
+    yield from (1, 2, 3, 5, 6, 7, 9, 11, 13, 15, 17, 33, 47, 65, 97, 127)
     yield from range(4, 65, 4)
     yield from (72, 76, 80, 92, 96, 100, 112, 124, 128)
     size = 256
@@ -111,8 +118,10 @@ class RowCaller:
         padded_rows: rows added so far.
     """
 
-    def __init__(self, function: RowFunction, probe: Sequence[Tensor], limit: int) -> None:
-        found = measure(function, probe, limit)
+    def __init__(
+        self, function: RowFunction, probe: Sequence[Tensor], limit: int, candidates: Sequence[int] = BUCKETS
+    ) -> None:
+        found = measure(function, probe, limit, candidates)
         self.function = function
         self.deterministic = bool(found.buckets)
         self.buckets = found.buckets

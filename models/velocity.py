@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.noise import noise
-from models.rows import BUCKETS, RowCaller
+from models.rows import BUCKETS, UNPADDED, RowCaller
 
 if TYPE_CHECKING:
     from models.condition import LabelCondition, VectorCondition
@@ -68,6 +68,7 @@ class RowStable:
         max_rows: int = 1024,
         condition: LabelCondition | VectorCondition | None = None,
         probe: Tensor | None = None,
+        unpadded: bool = False,
     ) -> None:
         """Measure the field.
 
@@ -80,6 +81,7 @@ class RowStable:
                 is made in pieces. A smaller number may be used if only that makes rows independent.
             condition: what the field is conditioned on, as its card says; None where it takes no condition.
             probe: states to measure with, as many rows as those of a call and no two alike; noise where left out.
+            unpadded: whether to try without padding, for a field whose rows are made not to depend on their number.
 
         Raises:
             VelocityError: the field answers with a wrong shape or type.
@@ -92,7 +94,10 @@ class RowStable:
         x = (noise(0, 0, limit, self.event_shape, dtype) if probe is None else probe).to(device)
         t = torch.linspace(0.0, 1.0, limit, dtype=dtype, device=device)
         given = () if condition is None else (condition.examples(limit, dtype, device),)
-        self._call = RowCaller(partial(_checked, velocity), (x, t, *given), limit)  # no cycle: it is freed when let go
+        candidates = UNPADDED if unpadded else BUCKETS
+        self._call = RowCaller(
+            partial(_checked, velocity), (x, t, *given), limit, candidates
+        )  # no cycle: freed at once
 
     @property
     def deterministic(self) -> bool:

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -21,16 +22,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _cache_folder() -> str:
-    """Where machine code is kept: a folder for this state of the sources.
+@cache
+def _cache_folder(package: Path) -> str:
+    """Where the machine code of a package is kept: a folder for this state of its sources.
 
-    Numba looks only at the file that a function stands in, not at what that function calls; so all files of this
-    package enter the folder's name. Numba also uses no folder that it cannot write; so what an image brings along
-    beside the sources, where nothing can be written, is copied to where `NUMBA_CACHE_DIR` says.
+    Numba looks only at the file that a function stands in, not at what that function calls; so all files of the
+    package enter the folder's name, and those of this one, which every compiled function uses. Numba also uses no
+    folder that it cannot write; so what an image brings along beside the sources, where nothing can be written, is
+    copied to where `NUMBA_CACHE_DIR` says.
     """
-    here = Path(__file__).parent
-    digest = sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
-    brought = here / "__pycache__" / f"compiled-{digest[:16]}"
+    sources = [path for folder in {Path(__file__).parent, package} for path in folder.glob("*.py")]
+    digest = sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
+    brought = package / "__pycache__" / f"compiled-{digest[:16]}"
     if not (elsewhere := os.environ.get("NUMBA_CACHE_DIR")):
         return str(brought)
     kept = Path(elsewhere) / brought.name
@@ -49,9 +52,6 @@ def _copy(brought: Path, kept: Path) -> None:
         return
 
 
-setattr(numba.core.config, "CACHE_DIR", _cache_folder())  # noqa: B010  (type checkers do not know it)
-
-
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function of numbers and NumPy arrays.
 
@@ -60,6 +60,8 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     is kept on disk; where nothing can be written, each process compiles anew.
     """
     options = {"nogil": True, "error_model": "numpy"}
+    folder = _cache_folder(Path(function.__code__.co_filename).parent)
+    setattr(numba.core.config, "CACHE_DIR", folder)  # noqa: B010  (type checkers do not know it)
     try:
         return cast("Callable[P, R]", numba.njit(cache=True, **options)(function))
     except RuntimeError:  # no folder for the cache

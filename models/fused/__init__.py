@@ -1,0 +1,92 @@
+"""Networks fused into one compiled call: the torch module is the truth, the fused form is what a CPU evaluates.
+
+Which networks are fused follows from a rule (`can_fuse`), never from timing, so that a machine gives the same bits at
+every start; and a fused form must first prove itself (`prepare`).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from models.condition import LabelCondition, VectorCondition
+from models.conventions import Adapted
+from models.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
+from models.noise import noise
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.velocity import VelocityField
+
+__all__ = ["FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "warm_up"]
+
+_PROBE_ROWS = 64
+_MOST_ERROR = 2.0
+"""A fused form is refused if its rms distance from float64 is more than this many times the eager network's."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A field as a CPU should evaluate it.
+
+    Attributes:
+        velocity: what to call.
+        fused: whether it is the fused form.
+        reason: why it is not; empty if it is.
+    """
+
+    velocity: VelocityField
+    fused: bool
+    reason: str
+
+
+def prepare(velocity: nn.Module, condition: LabelCondition | VectorCondition | None = None) -> Prepared:
+    """The fused form of a loaded network, compiled and verified, or the network itself with the reason.
+
+    Args:
+        velocity: a network as a checkpoint loads it, possibly adapted from another convention of time.
+        condition: what it is conditioned on.
+    """
+    network = velocity.network if isinstance(velocity, Adapted) else velocity
+    if (why := can_fuse(network)) or not isinstance(network, ResidualMLP):
+        return Prepared(velocity, False, why or "")
+    try:
+        fused = FusedResidualMLP(network)
+        why = _worse(network, fused, condition)
+    except Exception as error:  # the compiler's errors have no common class, and any of them means: without it
+        said = f"the fused form could not be compiled: {type(error).__name__}: {error}".splitlines()[0]
+        return Prepared(velocity, False, said)
+    if why:
+        return Prepared(velocity, False, why)
+    return Prepared(Adapted(fused, velocity.time) if isinstance(velocity, Adapted) else fused, True, "")
+
+
+def _worse(
+    network: ResidualMLP, fused: FusedResidualMLP, condition: LabelCondition | VectorCondition | None
+) -> str | None:
+    """Why a fused form is not as good as its network; None if it is."""
+    x = noise(0, 0, _PROBE_ROWS, network.event_shape, torch.float32)
+    t = torch.linspace(0.0, 1.0, _PROBE_ROWS)
+    given = None if condition is None else condition.examples(_PROBE_ROWS, torch.float32)
+    with torch.no_grad():
+        exact = copy.deepcopy(network).double()(x.double(), t.double(), _doubled(given))
+        eager, found = (_rms(field(x, t, given).double() - exact) for field in (network, fused))
+    if found <= _MOST_ERROR * eager or found == 0.0:
+        return None
+    return f"the fused form is off by {found:.1e} (rms, from float64), the eager network by {eager:.1e}"
+
+
+def _doubled(condition: Tensor | None) -> Tensor | None:
+    return condition.double() if condition is not None and condition.is_floating_point() else condition
+
+
+def _rms(error: Tensor) -> float:
+    return float(error.square().mean().sqrt())
+
+
+def warm_up() -> None:
+    """Compile what fused networks run in, which takes seconds where no machine code is kept on disk."""
+    with torch.random.fork_rng(devices=()):
+        network = ResidualMLP(ResidualMLPConfig(dim=1, hidden=1, blocks=0))
+    FusedResidualMLP(network)(torch.zeros(1, 1), torch.zeros(1))

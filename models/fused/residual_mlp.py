@@ -1,0 +1,332 @@
+"""The residual MLP in one compiled call: the torch module is the truth, this form is for many calls of few rows.
+
+A block of rows goes through all layers while its activations stay in the cache; weights are packed in panels of 16
+outputs. Each number is computed in an order of its own that no number of rows changes (see `models.fused.pieces`), so a
+row has the same bits alone and in any company, whatever torch's number of threads: it runs in the thread that calls it.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+
+import llvmlite.binding as llvm
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.condition import LabelCondition
+from models.fused.pieces import BIAS, BIAS_AND_OLD, BYTES, OLD, PANEL, TALLEST, normalise, silu, sinusoids, tile
+from models.fused.vectors import LANES
+from models.residual_mlp import Bare, ResidualMLP
+from models.velocity import VelocityError, refuse_condition
+from solvers.compiled import array_at, compiled
+
+Floats = NDArray[np.float32]
+
+_BLOCK = 144
+"""Rows that go through the network together, a multiple of both tallest tiles; the more, the fewer reads of weights."""
+
+_TERMS = 256
+"""Terms of a product for which a panel of weights stays in the first cache; a multiple of `PARTIAL`."""
+
+_tallest, _six, _four, _three = tile(TALLEST, 1), tile(6, 1), tile(4, 1), tile(3, 1)
+_two, _two_wide, _one, _one_wide = tile(2, 1), tile(2, 2), tile(1, 1), tile(1, 4)
+
+# What the addresses that `_evaluate` is given are of; the four of LayerNorm and product of a layer stand together.
+_FREQUENCIES, _TABLE, _INPUT, _LAYERS = 0, 1, 2, 4
+
+
+_ALWAYS_WITH_FMA = ("aarch64", "arm64")
+
+
+class FusedError(ValueError):
+    """A network has no fused form."""
+
+
+@compiled
+def _tile(height, wide, a, a_stride, w, panel, count, bias, c, c_stride, to):
+    if height == TALLEST:
+        _tallest(a, a_stride, w, panel, count, bias, c, c_stride, to)
+    elif height == 6:
+        _six(a, a_stride, w, panel, count, bias, c, c_stride, to)
+    elif height == 4:
+        _four(a, a_stride, w, panel, count, bias, c, c_stride, to)
+    elif height == 3:
+        _three(a, a_stride, w, panel, count, bias, c, c_stride, to)
+    elif height == 2 and wide == 2:
+        _two_wide(a, a_stride, w, panel, count, bias, c, c_stride, to)
+    elif height == 2:
+        _two(a, a_stride, w, panel, count, bias, c, c_stride, to)
+    elif wide == 4:
+        _one_wide(a, a_stride, w, panel, count, bias, c, c_stride, to)
+    else:
+        _one(a, a_stride, w, panel, count, bias, c, c_stride, to)
+
+
+@compiled
+def _product(a, a_stride, rows, terms, weights, bias, panels, c, c_stride, to):
+    """C = A W + bias (+ C): addresses, strides in bytes, W in so many panels."""
+    panel, begin = terms * PANEL, 0
+    while begin < terms:
+        count, row = min(_TERMS, terms - begin), 0
+        while row < rows:
+            left = rows - row
+            height = TALLEST if left >= TALLEST else 6 if left >= 6 else 4 if left >= 4 else left
+            end = row + (left // height * height if height == TALLEST else height)
+            most, column = 4 if height == 1 else 2 if height == 2 else 1, 0
+            while column < panels:
+                wide = most if column + most <= panels else 1
+                w, shift = weights + column * panel + begin * PANEL, bias + column * PANEL
+                for r in range(row, end, height):  # all tiles of one height share a panel while it is in the cache
+                    from_a, to_c = a + r * a_stride + begin * BYTES, c + r * c_stride + column * PANEL
+                    _tile(height, wide, from_a, a_stride, w, panel, count, shift, to_c, c_stride, to)
+                column += wide
+            row = end
+        begin += count
+        to = OLD
+
+
+@compiled
+def _gather(x, t, given, first, count, half, frequencies, inputs, at):
+    """Write embedded times, states and condition vectors of some rows into `inputs`, whose address is `at`."""
+    room = (half + LANES - 1) // LANES * LANES
+    dim, width, stride = x.shape[1], given.shape[1], inputs.shape[1] * BYTES
+    for row in range(count):
+        i, start = first + row, at + row * stride
+        if row and t[i] == t[i - 1]:
+            for k in range(2 * room):
+                inputs[row, k] = inputs[row - 1, k]
+        else:
+            sinusoids(t[i], frequencies, half, start, start + room * BYTES)
+        for k in range(dim):
+            inputs[row, 2 * room + k] = x[i, k]
+        for k in range(width):
+            inputs[row, 2 * room + dim + k] = given[i, k]
+
+
+@compiled
+def _evaluate(x_at, t_at, given_at, chosen_at, v_at, rows, sizes, epsilon, parameters, work):
+    """Write the velocities of `rows` rows to the address `v_at`.
+
+    Args:
+        x_at, t_at: addresses of states and times.
+        given_at, chosen_at: of condition vectors, and of row numbers in the condition's table; 0 where there are none.
+        sizes: dim, hidden, blocks, frequencies, width of a condition vector, rows of the condition's table.
+        epsilon: of LayerNorm.
+        parameters: addresses of the packed parameters.
+        work: address of memory as `_work` makes it.
+
+    Returns:
+        False, with nothing written, if a row number is outside of the table.
+    """
+    dim, hidden, blocks, half, width, table_rows = sizes
+    if chosen_at:
+        for number in array_at(chosen_at, rows, np.int64):
+            if not 0 <= number < table_rows:
+                return False
+    room, panels = (hidden + LANES - 1) // LANES * LANES, (hidden + LANES - 1) // LANES
+    out_panels = (dim + LANES - 1) // LANES
+    half_room = (half + LANES - 1) // LANES * LANES
+    terms = 2 * half_room + dim + width
+    input_length = (terms + LANES - 1) // LANES * LANES
+    length = room + LANES  # a power of two would put all rows into the same lines of the cache
+    input_stride, stride, out_stride = input_length * BYTES, length * BYTES, out_panels * PANEL
+    stream_at = work + _BLOCK * input_stride
+    normal_at, inner_at = stream_at + _BLOCK * stride, stream_at + 2 * _BLOCK * stride
+    answer_at = stream_at + 3 * _BLOCK * stride
+    x, t = array_at(x_at, (rows, dim), np.float32), array_at(t_at, rows, np.float32)
+    given, v = array_at(given_at, (rows, width), np.float32), array_at(v_at, (rows, dim), np.float32)
+    inputs, stream = (
+        array_at(work, (_BLOCK, input_length), np.float32),
+        array_at(stream_at, (_BLOCK, length), np.float32),
+    )
+    answer = array_at(answer_at, (_BLOCK, out_panels * LANES), np.float32)
+    for first in range(0, rows, _BLOCK):
+        count = min(_BLOCK, rows - first)
+        _gather(x, t, given, first, count, half, parameters[_FREQUENCIES], inputs, work)
+        if chosen_at:
+            chosen = array_at(chosen_at, rows, np.int64)
+            for row in range(count):
+                stream[row, :room] = array_at(parameters[_TABLE] + chosen[first + row] * room * BYTES, room, np.float32)
+        start = BIAS_AND_OLD if chosen_at else BIAS
+        weights, bias = parameters[_INPUT], parameters[_INPUT + 1]
+        _product(work, input_stride, count, terms, weights, bias, panels, stream_at, stride, start)
+        at = _LAYERS
+        for _ in range(blocks):
+            for row in range(count):
+                offset = row * stride
+                normalise(stream_at + offset, hidden, parameters[at], parameters[at + 1], epsilon, normal_at + offset)
+            weights, bias = parameters[at + 2], parameters[at + 3]
+            _product(normal_at, stride, count, hidden, weights, bias, panels, inner_at, stride, BIAS)
+            silu(inner_at, count * length)
+            weights, bias = parameters[at + 4], parameters[at + 5]
+            _product(inner_at, stride, count, hidden, weights, bias, panels, stream_at, stride, BIAS_AND_OLD)
+            at += 6
+        for row in range(count):
+            offset = row * stride
+            normalise(stream_at + offset, hidden, parameters[at], parameters[at + 1], epsilon, normal_at + offset)
+        weights, bias = parameters[at + 2], parameters[at + 3]
+        _product(normal_at, stride, count, hidden, weights, bias, out_panels, answer_at, out_stride, BIAS)
+        for row in range(count):
+            for k in range(dim):
+                v[first + row, k] = answer[row, k]
+    return True
+
+
+def can_fuse(velocity: object) -> str | None:
+    """Why a network has no fused form on this machine; None if it has one.
+
+    The rule looks at the network and the processor, never at a clock, so a machine gives the same bits at every start.
+    """
+    if not isinstance(velocity, ResidualMLP):
+        return f"{type(velocity).__name__} has no fused form"
+    if (dtype := velocity.input.weight.dtype) != torch.float32:
+        return f"weights are {dtype}; the fused form is float32"
+    if velocity.input.weight.device.type != "cpu":
+        return f"weights are on {velocity.input.weight.device}; the fused form runs on the CPU"
+    if platform.machine() not in _ALWAYS_WITH_FMA and not llvm.get_host_cpu_features().get("fma"):
+        return "the processor has no fused multiply-add"
+    return None
+
+
+class FusedResidualMLP:
+    """A `ResidualMLP` as it was when this was made: later changes of its parameters do not show.
+
+    Any number of threads may call it at once.
+    """
+
+    def __init__(self, network: ResidualMLP) -> None:
+        """Pack the parameters.
+
+        Raises:
+            FusedError: `can_fuse` says why.
+        """
+        if why := can_fuse(network):
+            raise FusedError(why)
+        self.event_shape, self.condition = network.event_shape, network.condition
+        bare, config = network.bare(), network.config
+        width = 0
+        if config.condition is not None and not isinstance(config.condition, LabelCondition):
+            width = config.condition.width
+        self._arrays = _packed(network, bare)
+        table_rows = len(self._arrays[_TABLE])
+        self._sizes = (config.dim, config.hidden, config.blocks, config.time_width // 2, width, table_rows)
+        self._epsilon = np.float32(bare.norm[3])
+        self._parameters = np.array([array.ctypes.data for array in self._arrays], np.int64)
+        self._own = threading.local()
+
+    def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Evaluate float32 states on the CPU; see `ResidualMLP.forward`.
+
+        Raises:
+            VelocityError: states, times or conditions of another shape or type, or a label that there is not.
+        """
+        rows = len(x)
+        if x.dtype != torch.float32 or x.shape[1:] != self.event_shape or t.dtype != x.dtype or t.shape != (rows,):
+            raise VelocityError(
+                f"states are {x.dtype} of shape {tuple(x.shape)} with times {t.dtype} of shape {tuple(t.shape)}; "
+                f"this field takes torch.float32 of shape (rows, {self.event_shape[0]}) and (rows,)"
+            )
+        x, t = x.contiguous(), t.contiguous()
+        given, chosen = self._conditions(condition, x)
+        v = torch.empty_like(x)
+        done = _evaluate(
+            x.data_ptr(),
+            t.data_ptr(),
+            0 if given is None else given.data_ptr(),
+            0 if chosen is None else chosen.data_ptr(),
+            v.data_ptr(),
+            rows,
+            self._sizes,
+            self._epsilon,
+            self._parameters,
+            self._work(),
+        )
+        if not done:
+            raise VelocityError(f"condition holds a label outside of 0 to {self._sizes[-1] - 1}")
+        return v
+
+    def _conditions(self, condition: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Condition vectors, and each row's number in the condition's table."""
+        config = self.condition
+        if config is None:
+            refuse_condition(condition)
+            return None, None
+        if condition is None:
+            condition = config.nulls(len(x), x.dtype)
+        config.check(condition, len(x), x.dtype)
+        if isinstance(config, LabelCondition):
+            return None, condition.contiguous()
+        missing = condition.isnan().any(1)
+        return condition.masked_fill(missing[:, None], 0.0).contiguous(), missing.to(torch.int64)
+
+    def _work(self) -> int:
+        """The address of this thread's memory for activations."""
+        if not hasattr(self._own, "address"):
+            dim, hidden, _, half, width, _ = self._sizes
+            inputs = _room(2 * _room(half) + dim + width)
+            self._own.memory = _aligned_zeros(_BLOCK * (inputs + 3 * (_room(hidden) + LANES) + _room(dim)))
+            self._own.address = self._own.memory.ctypes.data
+        return self._own.address
+
+
+def _packed(network: ResidualMLP, bare: Bare) -> list[Floats]:
+    """The parameters in the order in which `_evaluate` takes them."""
+    frequencies = _array(bare.frequencies)
+    half, room = len(frequencies), _room(len(frequencies))
+    of_time = np.zeros((network.config.hidden, 2 * room), np.float32)
+    weights, shift = (_array(tensor) for tensor in bare.time)
+    of_time[:, :half], of_time[:, room : room + half] = weights[:, :half], weights[:, half:]
+    into = [of_time, _array(bare.input[0])]
+    bias = (shift.astype(np.float64) + _array(bare.input[1])).astype(np.float32)
+    table = np.zeros((1, network.config.hidden), np.float32)
+    if (embedding := bare.embed_condition) is not None:
+        if isinstance(embedding.config, LabelCondition):
+            table = _array(embedding.table.weight)
+        else:
+            into.append(_array(embedding.linear.weight))
+            null = embedding.null if embedding.config.null else embedding.linear.bias
+            table = np.stack((_array(embedding.linear.bias), _array(null)))
+    packed = [_vectors(frequencies), _vectors(table), _panels(np.concatenate(into, 1)), _vectors(bias)]
+    for norm, first, second in bare.blocks:
+        packed += [_vectors(_array(norm[1])), _vectors(_array(norm[2]))]
+        packed += [
+            part for weight, bias in (first, second) for part in (_panels(_array(weight)), _vectors(_array(bias)))
+        ]
+    packed += [_vectors(_array(bare.norm[1])), _vectors(_array(bare.norm[2]))]
+    return [*packed, _panels(_array(bare.output[0])), _vectors(_array(bare.output[1]))]
+
+
+def _array(tensor: Tensor) -> Floats:
+    return tensor.detach().numpy()
+
+
+def _room(length: int) -> int:
+    """A length rounded up to whole vectors."""
+    return -(-length // LANES) * LANES
+
+
+def _vectors(array: Floats) -> Floats:
+    """Numbers (..., n), padded with zeros to whole vectors."""
+    padded = _aligned_zeros(array[..., 0].size * _room(array.shape[-1])).reshape(*array.shape[:-1], -1)
+    padded[..., : array.shape[-1]] = array
+    return padded
+
+
+def _panels(weights: Floats) -> Floats:
+    """Weights (outputs, terms) as panels of 16 outputs: (panels, terms, 16)."""
+    outputs, terms = weights.shape
+    packed = _aligned_zeros(_room(outputs) * terms).reshape(-1, terms, LANES)
+    padded = np.zeros((_room(outputs), terms), np.float32)
+    padded[:outputs] = weights
+    packed[:] = padded.reshape(-1, LANES, terms).transpose(0, 2, 1)
+    return packed
+
+
+def _aligned_zeros(count: int) -> Floats:
+    """Zeros that begin with a line of the cache."""
+    memory = np.zeros(count + LANES, np.float32)
+    skip = -memory.ctypes.data % PANEL // BYTES
+    return memory[skip : skip + count]
