@@ -6,7 +6,7 @@ environment wins over the file that ``PATHLINE_SETTINGS`` names, and the file ov
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     )
     cuda_graphs: bool = Field(
         default=False, description="capture calls of few rows as CUDA graphs, by number of rows: true or false"
+    )
+    compile: Literal["auto", "off"] = Field(
+        default="auto", description="fuse networks into compiled calls where that is possible: auto or off"
     )
     max_samples: Count = Field(default=100_000, description="samples in one request: an integer of at least 1")
     max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")

@@ -2,13 +2,16 @@
 
 A block of rows goes through all layers while its activations stay in the cache; weights are packed in panels of 16
 outputs. Each number is computed in an order of its own that no number of rows changes (see `models.fused.pieces`), so a
-row has the same bits alone and in any company, whatever torch's number of threads: it runs in the thread that calls it.
+row has the same bits alone and in any company, with any number of threads.
 """
 
 from __future__ import annotations
 
 import platform
 import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -27,6 +30,9 @@ Floats = NDArray[np.float32]
 
 _BLOCK = 144
 """Rows that go through the network together, a multiple of both tallest tiles; the more, the fewer reads of weights."""
+
+_ROWS_OF_A_THREAD = 48
+"""Fewer rows are not worth handing over to another thread."""
 
 _TERMS = 256
 """Terms of a product for which a panel of weights stays in the first cache; a multiple of `PARTIAL`."""
@@ -232,21 +238,18 @@ class FusedResidualMLP:
         x, t = x.contiguous(), t.contiguous()
         given, chosen = self._conditions(condition, x)
         v = torch.empty_like(x)
-        done = _evaluate(
-            x.data_ptr(),
-            t.data_ptr(),
-            0 if given is None else given.data_ptr(),
-            0 if chosen is None else chosen.data_ptr(),
-            v.data_ptr(),
-            rows,
-            self._sizes,
-            self._epsilon,
-            self._parameters,
-            self._work(),
-        )
-        if not done:
+        tensors = (x, t, given, chosen, v)
+        if not all(_shared(partial(self._rows, tensors), rows)):
             raise VelocityError(f"condition holds a label outside of 0 to {self._sizes[-1] - 1}")
         return v
+
+    def _rows(self, tensors: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor], begin: int, end: int) -> bool:
+        """Evaluate rows begin .. end - 1 in the calling thread."""
+        addresses = [
+            0 if tensor is None else tensor.data_ptr() + begin * tensor.stride(0) * tensor.itemsize
+            for tensor in tensors
+        ]
+        return _evaluate(*addresses, end - begin, self._sizes, self._epsilon, self._parameters, self._work())
 
     def _conditions(self, condition: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Condition vectors, and each row's number in the condition's table."""
@@ -270,6 +273,20 @@ class FusedResidualMLP:
             self._own.memory = _aligned_zeros(_BLOCK * (inputs + 3 * (_room(hidden) + LANES) + _room(dim)))
             self._own.address = self._own.memory.ctypes.data
         return self._own.address
+
+
+def _shared(evaluate: Callable[[int, int], bool], rows: int) -> Iterable[bool]:
+    """Share rows among as many threads as torch may use, if there are enough for more than one."""
+    parts = min(torch.get_num_threads(), rows // _ROWS_OF_A_THREAD)
+    if parts < 2:
+        return (evaluate(0, rows),)
+    ends = [rows * part // parts for part in range(parts + 1)]
+    return _pool(parts).map(evaluate, ends[:-1], ends[1:])
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "pathline-fused")
 
 
 def _packed(network: ResidualMLP, bare: Bare) -> list[Floats]:

@@ -22,6 +22,11 @@ class EngineSettings(Protocol):
         ...
 
     @property
+    def compile(self) -> str:
+        """`auto` fuses networks that have a fused form; `off` never does."""
+        ...
+
+    @property
     def max_queue(self) -> int:
         """The most jobs that wait or run."""
         ...

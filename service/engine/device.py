@@ -14,8 +14,10 @@ from collections import OrderedDict
 from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from models.condition import LabelCondition, VectorCondition
+from models.fused import Prepared, prepare
 from models.velocity import VelocityField
 
 _LARGEST_GRAPH = 1024
@@ -31,16 +33,17 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def device_of(device: torch.device, graphs: bool = False) -> Device:
-    """The device's tools; `graphs` asks for graph capture, which only CUDA has."""
-    return Cuda(device, graphs) if device.type == "cuda" else Device(device)
+def device_of(device: torch.device, graphs: bool = False, compile: bool = True) -> Device:  # noqa: A002
+    """The device's tools; `graphs` asks for graph capture, which only CUDA has, `compile` for fused forms on a CPU."""
+    return Cuda(device, graphs) if device.type == "cuda" else Device(device, compile)
 
 
 class Device:
     """A device that shares memory with the host: the CPU."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, compile: bool = True) -> None:  # noqa: A002
         self.device = device
+        self._compile = compile
 
     @property
     def name(self) -> str:
@@ -73,9 +76,11 @@ class Device:
         """Whether nothing can run on the device after this error, so that the process must be started again."""
         return False
 
-    def prepare(self, velocity: VelocityField) -> VelocityField:
-        """The field as it should be called."""
-        return velocity
+    def prepare(self, velocity: nn.Module, condition: LabelCondition | VectorCondition | None) -> Prepared:
+        """The field as it should be called: fused where that is possible."""
+        if not self._compile:
+            return Prepared(velocity, False, "PATHLINE_COMPILE is off")
+        return prepare(velocity, condition)
 
 
 class Cuda(Device):
@@ -132,9 +137,9 @@ class Cuda(Device):
         """A CUDA error other than want of memory leaves the context unusable."""
         return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
 
-    def prepare(self, velocity: VelocityField) -> VelocityField:
+    def prepare(self, velocity: nn.Module, condition: LabelCondition | VectorCondition | None) -> Prepared:
         """With graph capture, if that was asked for."""
-        return Captured(velocity) if self._graphs else velocity
+        return Prepared(Captured(velocity) if self._graphs else velocity, False, "fused forms are for the CPU")
 
 
 class Captured:

@@ -43,7 +43,7 @@ class Engine:
     def __init__(self, settings: EngineSettings, observer: Observer | None = None) -> None:
         self.device = choose_device(settings.device)
         self.threads = settings.threads or default_threads()
-        self._tools = device_of(self.device, settings.cuda_graphs)
+        self._tools = device_of(self.device, settings.cuda_graphs, settings.compile == "auto")
         self._max_queue = settings.max_queue
         self._loop = Loop(self._tools, observer)
         self._loader = ThreadPoolExecutor(1, "pathline-loader", self._step_back)

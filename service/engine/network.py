@@ -32,6 +32,8 @@ class Network:
         deterministic: whether a padding was found that makes rows independent.
         seconds: spent in calls so far.
         rows: evaluated so far, padding not included.
+        path: `fused` or `eager`: what evaluates the field.
+        path_reason: why it is eager; empty if it is fused.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: Device, operation: Operation) -> None:
@@ -39,6 +41,7 @@ class Network:
         condition = checkpoint.card.condition
         self._device, self._dtype, self._condition = device, checkpoint.dtype, condition
         self.seconds, self.rows = 0.0, 0
+        self.path, self.path_reason = "eager", "derivatives of the field need its torch module"
         self._constants: Table | None = None
         self.event_shape, self.velocity = self._field(checkpoint, operation)
         self.deterministic = self.velocity.deterministic
@@ -50,8 +53,10 @@ class Network:
         shape, place = tuple(checkpoint.card.event_shape), self._device.device
         field = derived_field(operation, checkpoint.velocity, shape)
         if field is None:
-            velocity = self._device.prepare(checkpoint.velocity)
-            return shape, RowStable(velocity, shape, self._dtype, place, condition=self._condition)
+            made = self._device.prepare(checkpoint.velocity, self._condition)
+            self.path, self.path_reason = ("fused" if made.fused else "eager"), made.reason
+            stable = RowStable(made.velocity, shape, self._dtype, place, condition=self._condition, unpadded=made.fused)
+            return shape, stable
         if field.constants:
             self._constants = Table(place)
         rows, whole = _DERIVED_ROWS_AT_ONCE, (field.width + field.constants,)

@@ -82,6 +82,20 @@ def test_the_bits_of_a_row_are_the_same_in_any_company(hidden: int, condition: C
         assert torch.equal(fused(*(part[chosen] for part in asks)), whole[chosen]), f"{rows} rows"
 
 
+@pytest.mark.parametrize("condition", [None, LABELS, VECTORS])
+def test_the_number_of_threads_changes_no_bit(condition: ConditionConfig | None) -> None:
+    fused = FusedResidualMLP(network(dim=3, hidden=40, blocks=2, condition=condition))
+    asks = [part for part in asked(500, 3, condition) if part is not None]
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 16):
+            torch.set_num_threads(threads)
+            found.append(fused(*asks))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
 def test_rows_are_not_padded() -> None:
     field = RowStable(FusedResidualMLP(network(dim=2, hidden=130, blocks=2)), (2,), torch.float32, unpadded=True)
     assert field.deterministic

@@ -24,6 +24,7 @@ class Settings:
     threads: int = 1
     max_queue: int = 500
     cuda_graphs: bool = False
+    compile: str = "auto"
 
 
 @dataclass
