@@ -9,7 +9,7 @@ from torch import Tensor
 from solvers import loops
 from solvers.bank import Bank
 from solvers.clocks import Flags, Index, Numbers, Records, close_gaps, take_out
-from solvers.states import Attempts, States
+from solvers.states import Attempts, Limits, Runner, States
 
 
 class HostStates(States):
@@ -32,6 +32,9 @@ class HostStates(States):
     def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
         v = v.contiguous().resolve_neg()
         return loops.receive(lanes, self._x, self._k, bank.weights, bank.rows, bank.times, v.data_ptr(), kinds)
+
+    def run(self, runner: Runner, lanes: Records, bank: Bank, kinds: Index, limits: Limits) -> tuple[int, int, int]:
+        return runner(lanes, self._x, self._k, bank, kinds, limits)
 
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
         m = len(index)

@@ -28,7 +28,7 @@ from solvers.plan import Adaptive, Plan
 from solvers.records import Admission, Finished, Saved, checked
 from solvers.rows import ADAPTIVE_START, END_FIXED, MID
 from solvers.saving import save_grid, save_start
-from solvers.states import SMALLEST_ROOM, States
+from solvers.states import SMALLEST_ROOM, Limits, Runner, States
 from solvers.stepping import end_rows
 from solvers.trace import StepLog
 
@@ -37,6 +37,8 @@ SLOTS = 7
 
 _OF_PLANS = 1 << MID | 1 << END_FIXED
 """Kinds of rows that `States.receive` deals with by itself."""
+
+_ALL_KINDS = (1 << 32) - 1
 
 
 @dataclass
@@ -179,11 +181,32 @@ class Lanes:
         """
         n = len(self.records)
         v = checked(v, (n, *self.event_shape), self.dtype, self.states.x.device)
-        if len(self._kinds) != n:
-            self._kinds = np.empty(n, dtype=np.int64)
-        kinds = self._kinds
         v = v if self._flat else v.reshape(n, self.width)
-        present, ended = self.states.receive(v, self.records, self.bank, kinds)
+        present, ended = self.states.receive(v, self.records, self.bank, self._room_for_kinds())
+        return self._finish(present, ended)
+
+    def run(self, runner: Runner, calls: int) -> tuple[Finished | None, int]:
+        """Have a network run the lanes by itself: `query`, network and `absorb` up to `calls` times in one call.
+
+        It stops early when a lane ends or a step under error control does, so what follows is as after one `absorb`.
+        For lanes with `compiled` states.
+
+        Returns:
+            The lanes that ended, None where there are none; and how many calls there were.
+        """
+        until = ~_OF_PLANS & _ALL_KINDS | (1 << END_FIXED if self.saving else 0)
+        limits = Limits(calls, until)
+        present, ended, done = self.states.run(runner, self.records, self.bank, self._room_for_kinds(), limits)
+        return self._finish(present, ended), done
+
+    def _room_for_kinds(self) -> Index:
+        if len(self._kinds) != len(self.records):
+            self._kinds = np.empty(len(self.records), dtype=np.int64)
+        return self._kinds
+
+    def _finish(self, present: int, ended: int) -> Finished | None:
+        """Save and end what the last call completed; the lanes that ended."""
+        kinds = self._kinds
         if self.saving and present >> END_FIXED & 1:
             save_grid(self, clocks.of_kind(kinds, END_FIXED))
         if present & ~_OF_PLANS:

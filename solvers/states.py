@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.bank import Bank
@@ -27,6 +29,40 @@ class Attempts:
     sums: Numbers
     rho: Numbers
     constant: Flags
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a runner stops at the latest.
+
+    Attributes:
+        calls: the most network calls, at least 1.
+        kinds: bit mask of kinds of rows after which somebody else has work to do.
+    """
+
+    calls: int
+    kinds: int
+
+
+class Runner(Protocol):
+    """A network that runs lanes by itself: query, network and receive, again and again, in one compiled call."""
+
+    def __call__(
+        self, lanes: Records, x: NDArray[Any], k: NDArray[Any], bank: Bank, kinds: Index, limits: Limits
+    ) -> tuple[int, int, int]:
+        """Run lanes until one ends or a limit is met; the same bits as call by call.
+
+        Args:
+            lanes: (n,) records.
+            x, k: (n, D) and (n, S, D) their states and velocities.
+            bank: rows and grids.
+            kinds: (n,) receives the kinds of rows that the last call ended.
+            limits: when to stop.
+
+        Returns:
+            As `States.receive` for the last call, and how many calls there were.
+        """
+        ...
 
 
 SMALLEST_ROOM = 64
@@ -58,6 +94,10 @@ class States(ABC):
         Returns:
             The kinds of rows that occur, see `clocks.next_rows`, and how many lanes ended.
         """
+
+    def run(self, runner: Runner, lanes: Records, bank: Bank, kinds: Index, limits: Limits) -> tuple[int, int, int]:
+        """Have a runner work on the states, see `Runner`; for states in the host's memory only."""
+        raise TypeError("states on a device have no runner")
 
     @abstractmethod
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:

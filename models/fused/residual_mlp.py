@@ -24,7 +24,11 @@ from models.fused.pieces import BIAS, BIAS_AND_OLD, BYTES, OLD, PANEL, TALLEST, 
 from models.fused.vectors import LANES
 from models.residual_mlp import Bare, ResidualMLP
 from models.velocity import VelocityError, refuse_condition
+from solvers.bank import Bank
+from solvers.clocks import Index, Records
 from solvers.compiled import array_at, compiled
+from solvers.loops import query, receive
+from solvers.states import Limits, Runner
 
 Floats = NDArray[np.float32]
 
@@ -42,6 +46,22 @@ _two, _two_wide, _one, _one_wide = tile(2, 1), tile(2, 2), tile(1, 1), tile(1, 4
 
 # What the addresses that `_evaluate` is given are of; the four of LayerNorm and product of a layer stand together.
 _FREQUENCIES, _TABLE, _INPUT, _LAYERS = 0, 1, 2, 4
+
+
+@compiled
+def _run(
+    lanes, states, k, weights, rows, times, kinds, calls, until, addresses, known
+):  # (see `solvers.states.Runner`)
+    x, t, given, chosen, v = addresses
+    sizes, epsilon, parameters, work = known
+    present, ended, done = 0, 0, 0
+    while done < calls and not ended and not present & until:
+        query(lanes, states, k, weights, rows, x, t)
+        if not _evaluate(x, t, given, chosen, v, len(lanes), sizes, epsilon, parameters, work):
+            break
+        present, ended = receive(lanes, states, k, weights, rows, times, v, kinds)
+        done += 1
+    return present, ended, done
 
 
 _ALWAYS_WITH_FMA = ("aarch64", "arm64")
@@ -245,11 +265,40 @@ class FusedResidualMLP:
 
     def _rows(self, tensors: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor], begin: int, end: int) -> bool:
         """Evaluate rows begin .. end - 1 in the calling thread."""
-        addresses = [
-            0 if tensor is None else tensor.data_ptr() + begin * tensor.stride(0) * tensor.itemsize
-            for tensor in tensors
-        ]
-        return _evaluate(*addresses, end - begin, self._sizes, self._epsilon, self._parameters, self._work())
+        x, t, given, chosen, v = (0 if each is None else each[begin:].data_ptr() for each in tensors)
+        sizes, parameters = self._sizes, self._parameters
+        return _evaluate(x, t, given, chosen, v, end - begin, sizes, self._epsilon, parameters, self._work())
+
+    def runner(self, condition: Tensor | None, rows: int) -> Runner | None:
+        """What runs lanes with conditions, one row a lane, in compiled calls (see `solvers.lanes.Lanes.run`).
+
+        None where more threads than one should share the rows: a runner keeps to its own.
+        """
+        if torch.get_num_threads() > 1 and rows >= 2 * _ROWS_OF_A_THREAD:
+            return None
+        return partial(self._run, condition)
+
+    def _run(
+        self,
+        condition: Tensor | None,
+        lanes: Records,
+        states: Floats,
+        k: Floats,
+        bank: Bank,
+        kinds: Index,
+        limits: Limits,
+    ) -> tuple[int, int, int]:
+        x = torch.empty(states.shape)
+        t, v = x.new_empty(len(x)), torch.empty_like(x)
+        given, chosen = self._conditions(condition, x)
+        addresses = tuple(0 if each is None else each.data_ptr() for each in (x, t, given, chosen, v))
+        known = (self._sizes, self._epsilon, self._parameters, self._work())
+        present, ended, calls = _run(
+            lanes, states, k, bank.weights, bank.rows, bank.times, kinds, limits.calls, limits.kinds, addresses, known
+        )
+        if calls == 0:
+            raise VelocityError(f"condition holds a label outside of 0 to {self._sizes[-1] - 1}")
+        return present, ended, calls
 
     def _conditions(self, condition: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Condition vectors, and each row's number in the condition's table."""

@@ -32,6 +32,9 @@ _REPRICE_EVERY = 32
 _LONGEST_RUN_S = 0.01
 """Ticks may follow each other for so long without a look at anything but commands and deadlines."""
 
+_UNSEEN_S = 0.002
+"""Ticks of a fused network may follow each other for so long without a look even at commands and deadlines."""
+
 STOPPED = "the engine has stopped; restart the service"
 
 
@@ -195,7 +198,10 @@ class Loop:
         before = arena.network.rows
         until = min(time.monotonic() + longest_s, self.desk.next_deadline)
         try:
-            finished, failed, ticks = arena.tick(groups, lambda: not self._commands and time.monotonic() < until)
+            lanes = sum(len(arena.lanes[group]) for group in groups)
+            at_once = max(1, int(min(longest_s, _UNSEEN_S) / arena.pace.seconds(lanes)))
+            go_on = lambda: not self._commands and time.monotonic() < until  # noqa: E731
+            finished, failed, ticks = arena.tick(groups, go_on, at_once)
             for number, said in failed.items():
                 self.desk.settle(self.desk.forget(model, number), EngineFailed(said))
             for each in finished:

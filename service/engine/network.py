@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.checkpoint import Checkpoint
+from models.fused import FusedResidualMLP
 from models.guidance import Guided
 from models.velocity import RowStable
 from service.engine.conditions import Conditions
@@ -19,6 +20,7 @@ from service.engine.job import Job
 from service.engine.operation import Operation, derived_field
 from service.engine.tables import Table
 from solvers.lanes import Lanes
+from solvers.records import Finished
 
 _DERIVED_ROWS_AT_ONCE = 128
 
@@ -108,6 +110,21 @@ class Network:
             v = v[:, : self.event_shape[0]].contiguous()
         self.seconds += time.perf_counter() - begin
         return v
+
+    def run(self, lanes: Lanes, calls: int) -> tuple[Finished | None, int] | None:
+        """Up to so many calls for one group of lanes in one compiled call; None where the field cannot do that."""
+        field = self.velocity.velocity
+        if self.velocity.buckets[:1] != (1,) or not isinstance(field, FusedResidualMLP):
+            return None
+        begin = time.perf_counter()
+        condition, guidance = (*self._given([lanes]), None, None)[:2]
+        if guidance is not None or (runner := field.runner(condition, len(lanes))) is None:
+            return None
+        rows = len(lanes)
+        finished, done = lanes.run(runner, calls)
+        self.rows += rows * done
+        self.seconds += time.perf_counter() - begin
+        return finished, done
 
     def _given(self, chosen: Sequence[Lanes]) -> tuple[Tensor, ...]:
         """Conditions and guidances of the lanes; nothing for an unconditional model."""

@@ -105,13 +105,14 @@ class Arena:
         return admissions
 
     def tick(
-        self, groups: Sequence[str] = ("",), go_on: Callable[[], bool] = lambda: False
+        self, groups: Sequence[str] = ("",), go_on: Callable[[], bool] = lambda: False, at_once: int = 1
     ) -> tuple[list[Finished], dict[int, str], int]:
         """One network call for all lanes of some groups, none of which is empty; more while nothing ends.
 
         Args:
             groups: whose lanes take part.
             go_on: asked after each call in which no lane ended whether there may be another.
+            at_once: calls that may follow each other before `go_on` is asked, where the network is fused.
 
         Returns:
             The lanes that ended; for each owner whose rows made the network raise, what it said, its lanes being
@@ -121,20 +122,24 @@ class Arena:
         failed: dict[int, str] = {}
         with torch.inference_mode(), self.device.scope():
             while True:
-                calls += 1
-                ended = self._call(chosen, failed)
+                ended, made = self._call(chosen, failed, at_once)
+                calls += made
                 if ended or failed or not go_on():
                     return [self._fetched(finished) for finished in ended], failed, calls
 
-    def _call(self, chosen: Sequence[Lanes], failed: dict[int, str]) -> list[Finished]:
+    def _call(self, chosen: Sequence[Lanes], failed: dict[int, str], at_once: int) -> tuple[list[Finished], int]:
+        """One network call, or up to `at_once` of a fused network; the lanes that ended, and how many calls."""
         if len(chosen) == 1:  # nearly always, and then nothing is copied
-            v = self.network(*chosen[0].query(), chosen, failed)
-            finished = self._absorbed(chosen[0], v, failed)
-            return [] if finished is None else [finished]
+            if (ran := self.network.run(chosen[0], at_once)) is not None:
+                finished, calls = ran
+            else:
+                v, calls = self.network(*chosen[0].query(), chosen, failed), 1
+                finished = self._absorbed(chosen[0], v, failed)
+            return [] if finished is None else [finished], calls
         x, t = (torch.cat(parts) for parts in zip(*(lanes.query() for lanes in chosen), strict=True))
         parts = self.network(x, t, chosen, failed).split([len(lanes) for lanes in chosen])
         ended = (self._absorbed(*each, failed) for each in zip(chosen, parts, strict=True))
-        return [finished for finished in ended if finished is not None]
+        return [finished for finished in ended if finished is not None], 1
 
     def forget(self, owner: int) -> None:
         """Let go of what is kept for a job whose lanes are gone."""

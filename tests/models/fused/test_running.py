@@ -1,0 +1,142 @@
+"""Lanes that a fused network runs by itself end with the bits that they have call by call."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.condition import ConditionConfig, LabelCondition, VectorCondition
+from models.fused import FusedResidualMLP
+from models.noise import noise
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.velocity import VelocityError
+from solvers.catalogue import solvers
+from solvers.lanes import Lanes
+from solvers.records import Admission, Finished
+from solvers.resolve import resolve
+
+LABELS, VECTORS = LabelCondition(classes=3), VectorCondition(width=5)
+
+
+def fused(condition: ConditionConfig | None = None) -> FusedResidualMLP:
+    torch.manual_seed(0)
+    return FusedResidualMLP(
+        ResidualMLP(ResidualMLPConfig(dim=2, hidden=40, blocks=2, condition=condition)).requires_grad_(False)
+    )
+
+
+def admitted(condition: ConditionConfig | None) -> tuple[Lanes, Callable[[], Tensor | None]]:
+    """Lanes of every solver, some that save and some under batch error control, and each lane's condition."""
+    lanes, admissions = Lanes((2,)), []
+    for owner, name in enumerate(solvers()):
+        admissions.append(Admission(resolve(solver=name, steps=5 + owner), noise(owner, 0, 3, (2,)), owner))
+    grid = np.array([0.25, 1.0])
+    admissions.append(Admission(resolve(solver="euler", steps=4), noise(90, 0, 2, (2,)), 90, 0, grid))
+    for owner, settings in enumerate(({}, {"rtol": 1e-3}, {"error_control": "batch"}, {"max_nfe": 20}), 91):
+        admissions.append(Admission(resolve(solver="dopri5", **settings), noise(owner, 0, 3, (2,)), owner, 0, grid))
+    lanes.admit(admissions)
+    examples = None if condition is None else condition.examples(97, torch.float32)
+
+    def conditions() -> Tensor | None:
+        whose = torch.from_numpy((lanes.owner * 3 + lanes.index) % 97)
+        return None if examples is None else examples[whose]
+
+    return lanes, conditions
+
+
+def outcome(lanes: Lanes, turn: Callable[[], Finished | None]) -> dict[tuple[int, int], tuple[Any, ...]]:
+    found: dict[tuple[int, int], tuple[Any, ...]] = {}
+    while len(lanes):
+        if (finished := turn()) is None:
+            continue
+        columns: list[NDArray[Any]] = [finished.t, finished.nfe, finished.status, finished.attempts, finished.grid_steps]
+        for lane, (owner, index) in enumerate(zip(finished.owner.tolist(), finished.index.tolist(), strict=True)):
+            found[owner, index] = (*finished.x[lane].tolist(), *(column[lane] for column in columns))
+    for saved in lanes.take_saved():
+        for owner, index, place, x in zip(saved.owner, saved.index, saved.place, saved.x.tolist(), strict=True):
+            found[int(owner), int(index)] += (int(place), *x)
+    return {key: value for key, value in sorted(found.items())}
+
+
+@pytest.mark.parametrize("condition", [None, LABELS, VECTORS])
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_running_gives_the_bits_of_single_calls(most: int, condition: ConditionConfig | None) -> None:
+    field = fused(condition)
+    lanes, conditions = admitted(condition)
+
+    def call() -> Finished | None:
+        given = conditions()
+        x, t = lanes.query()
+        return lanes.absorb(field(x, t, given))
+
+    expected = outcome(lanes, call)
+    lanes, conditions = admitted(condition)
+    made = []
+
+    def run() -> Finished | None:
+        runner = field.runner(conditions(), len(lanes))
+        assert runner is not None
+        finished, calls = lanes.run(runner, most)
+        made.append(calls)
+        return finished
+
+    assert outcome(lanes, run) == expected
+    assert max(made) <= most
+    assert sum(made) == max(int(value[3]) for value in expected.values())
+
+
+def test_a_plan_alone_needs_one_call() -> None:
+    field, lanes = fused(), Lanes((2,))
+    lanes.admit([Admission(resolve(solver="rk4", steps=20), noise(0, 0, 4, (2,)))])
+    runner = field.runner(None, 4)
+    assert runner is not None
+    finished, calls = lanes.run(runner, 1000)
+    assert finished is not None
+    assert calls == 80
+    assert not len(lanes)
+
+
+def test_a_lane_that_is_not_finite_ends_alone() -> None:
+    field, lanes = fused(), Lanes((2,))
+    start = noise(0, 0, 4, (2,))
+    start[2] = torch.nan
+    lanes.admit([Admission(resolve(solver="rk4", steps=20), start)])
+    runner = field.runner(None, 4)
+    assert runner is not None
+    finished, calls = lanes.run(runner, 1000)
+    assert finished is not None
+    assert (finished.index.tolist(), calls, len(lanes)) == ([2], 4, 3)
+
+
+def test_a_label_that_there_is_not_is_refused_and_nothing_moves() -> None:
+    field, lanes = fused(LABELS), Lanes((2,))
+    lanes.admit([Admission(resolve(solver="rk4", steps=20), noise(0, 0, 2, (2,)))])
+    before = lanes.records.copy()
+    runner = field.runner(torch.tensor([0, 7]), 2)
+    assert runner is not None
+    with pytest.raises(VelocityError, match="label"):
+        lanes.run(runner, 1000)
+    assert np.array_equal(lanes.records, before)
+
+
+def test_many_rows_are_left_to_several_threads() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert fused().runner(None, 96) is None
+        assert fused().runner(None, 95) is not None
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_states_that_are_not_in_compiled_loops_have_no_runner() -> None:
+    field, lanes = fused(), Lanes((2,), compiled=False)
+    lanes.admit([Admission(resolve(solver="rk4", steps=2), noise(0, 0, 2, (2,)))])
+    runner = field.runner(None, 2)
+    assert runner is not None
+    with pytest.raises(TypeError, match="no runner"):
+        lanes.run(runner, 10)
