@@ -269,7 +269,7 @@ class FusedResidualMLP:
         sizes, parameters = self._sizes, self._parameters
         return _evaluate(x, t, given, chosen, v, end - begin, sizes, self._epsilon, parameters, self._work())
 
-    def runner(self, condition: Tensor | None, rows: int) -> Runner | None:
+    def runner(self, condition: Tensor | None = None, *, rows: int) -> Runner | None:
         """What runs lanes with conditions, one row a lane, in compiled calls (see `solvers.lanes.Lanes.run`).
 
         None where more threads than one should share the rows: a runner keeps to its own.

@@ -22,6 +22,11 @@ class Conditions:
         self._table = Table(device)
         self._guidance: dict[int, float] = {}  # of those that are guided
 
+    @property
+    def guided(self) -> bool:
+        """Whether any job is guided."""
+        return bool(self._guidance)
+
     def add(self, owner: int, job: Job) -> None:
         """Take in a job; a second time changes nothing. Without a condition its samples get the null."""
         if owner not in self._table:

@@ -116,11 +116,11 @@ class Network:
         field = self.velocity.velocity
         if self.velocity.buckets[:1] != (1,) or not isinstance(field, FusedResidualMLP):
             return None
-        begin = time.perf_counter()
-        condition, guidance = (*self._given([lanes]), None, None)[:2]
-        if guidance is not None or (runner := field.runner(condition, len(lanes))) is None:
+        if self._conditions is not None and self._conditions.guided:
             return None
-        rows = len(lanes)
+        begin, rows = time.perf_counter(), len(lanes)
+        if (runner := field.runner(*self._given([lanes]), rows=rows)) is None:
+            return None
         finished, done = lanes.run(runner, calls)
         self.rows += rows * done
         self.seconds += time.perf_counter() - begin

@@ -36,7 +36,8 @@ def admitted(condition: ConditionConfig | None) -> tuple[Lanes, Callable[[], Ten
         admissions.append(Admission(resolve(solver=name, steps=5 + owner), noise(owner, 0, 3, (2,)), owner))
     grid = np.array([0.25, 1.0])
     admissions.append(Admission(resolve(solver="euler", steps=4), noise(90, 0, 2, (2,)), 90, 0, grid))
-    for owner, settings in enumerate(({}, {"rtol": 1e-3}, {"error_control": "batch"}, {"max_nfe": 20}), 91):
+    adaptive: list[dict[str, Any]] = [{}, {"rtol": 1e-3}, {"error_control": "batch"}, {"max_nfe": 20}]
+    for owner, settings in enumerate(adaptive, 91):
         admissions.append(Admission(resolve(solver="dopri5", **settings), noise(owner, 0, 3, (2,)), owner, 0, grid))
     lanes.admit(admissions)
     examples = None if condition is None else condition.examples(97, torch.float32)
@@ -53,13 +54,19 @@ def outcome(lanes: Lanes, turn: Callable[[], Finished | None]) -> dict[tuple[int
     while len(lanes):
         if (finished := turn()) is None:
             continue
-        columns: list[NDArray[Any]] = [finished.t, finished.nfe, finished.status, finished.attempts, finished.grid_steps]
+        columns: list[NDArray[Any]] = [
+            finished.t,
+            finished.nfe,
+            finished.status,
+            finished.attempts,
+            finished.grid_steps,
+        ]
         for lane, (owner, index) in enumerate(zip(finished.owner.tolist(), finished.index.tolist(), strict=True)):
             found[owner, index] = (*finished.x[lane].tolist(), *(column[lane] for column in columns))
     for saved in lanes.take_saved():
         for owner, index, place, x in zip(saved.owner, saved.index, saved.place, saved.x.tolist(), strict=True):
             found[int(owner), int(index)] += (int(place), *x)
-    return {key: value for key, value in sorted(found.items())}
+    return dict(sorted(found.items()))
 
 
 @pytest.mark.parametrize("condition", [None, LABELS, VECTORS])
@@ -78,7 +85,7 @@ def test_running_gives_the_bits_of_single_calls(most: int, condition: ConditionC
     made = []
 
     def run() -> Finished | None:
-        runner = field.runner(conditions(), len(lanes))
+        runner = field.runner(conditions(), rows=len(lanes))
         assert runner is not None
         finished, calls = lanes.run(runner, most)
         made.append(calls)
@@ -92,7 +99,7 @@ def test_running_gives_the_bits_of_single_calls(most: int, condition: ConditionC
 def test_a_plan_alone_needs_one_call() -> None:
     field, lanes = fused(), Lanes((2,))
     lanes.admit([Admission(resolve(solver="rk4", steps=20), noise(0, 0, 4, (2,)))])
-    runner = field.runner(None, 4)
+    runner = field.runner(rows=4)
     assert runner is not None
     finished, calls = lanes.run(runner, 1000)
     assert finished is not None
@@ -105,7 +112,7 @@ def test_a_lane_that_is_not_finite_ends_alone() -> None:
     start = noise(0, 0, 4, (2,))
     start[2] = torch.nan
     lanes.admit([Admission(resolve(solver="rk4", steps=20), start)])
-    runner = field.runner(None, 4)
+    runner = field.runner(rows=4)
     assert runner is not None
     finished, calls = lanes.run(runner, 1000)
     assert finished is not None
@@ -116,7 +123,7 @@ def test_a_label_that_there_is_not_is_refused_and_nothing_moves() -> None:
     field, lanes = fused(LABELS), Lanes((2,))
     lanes.admit([Admission(resolve(solver="rk4", steps=20), noise(0, 0, 2, (2,)))])
     before = lanes.records.copy()
-    runner = field.runner(torch.tensor([0, 7]), 2)
+    runner = field.runner(torch.tensor([0, 7]), rows=2)
     assert runner is not None
     with pytest.raises(VelocityError, match="label"):
         lanes.run(runner, 1000)
@@ -127,8 +134,8 @@ def test_many_rows_are_left_to_several_threads() -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        assert fused().runner(None, 96) is None
-        assert fused().runner(None, 95) is not None
+        assert fused().runner(rows=96) is None
+        assert fused().runner(rows=95) is not None
     finally:
         torch.set_num_threads(before)
 
@@ -136,7 +143,7 @@ def test_many_rows_are_left_to_several_threads() -> None:
 def test_states_that_are_not_in_compiled_loops_have_no_runner() -> None:
     field, lanes = fused(), Lanes((2,), compiled=False)
     lanes.admit([Admission(resolve(solver="rk4", steps=2), noise(0, 0, 2, (2,)))])
-    runner = field.runner(None, 2)
+    runner = field.runner(rows=2)
     assert runner is not None
     with pytest.raises(TypeError, match="no runner"):
         lanes.run(runner, 10)

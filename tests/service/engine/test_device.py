@@ -21,7 +21,7 @@ class Elsewhere(Device):
     """The CPU, but data must be sent there and fetched back."""
 
     def __init__(self) -> None:
-        super().__init__(torch.device("cpu"))
+        super().__init__(torch.device("cpu"), compile=False)
         self.asked: Counter[str] = Counter()
 
     def scope(self) -> nullcontext[None]:
@@ -64,7 +64,7 @@ def test_every_call_is_waited_for_and_everything_is_sent_and_fetched(net: Checkp
     assert device.asked["finish"] == 8  # one a network call
     assert device.asked["send"] == 2  # the noise of all jobs at once, and what one job gave
     assert device.asked["fetch"] == 2  # both ended apart
-    plain = _run(Arena(net, device_of(torch.device("cpu"))), *jobs)
+    plain = _run(Arena(net, device_of(torch.device("cpu"), compile=False)), *jobs)
     assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
 
 
