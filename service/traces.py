@@ -66,13 +66,19 @@ def _grid(times: NDArray[np.float64]) -> dict[str, Array]:
 def _quantiles(
     t: NDArray[np.float64], h: NDArray[np.float64], t_span: tuple[float, float]
 ) -> dict[str, NDArray[np.float64]]:
+    """Quantiles of h in each bin of t, with the bits of `np.quantile`, which takes ten times as long bin by bin."""
     edges = np.linspace(min(t_span), max(t_span), BINS + 1)
     bins = np.clip(np.searchsorted(edges, t, side="right") - 1, 0, BINS - 1)
-    order = np.argsort(bins, kind="stable")
-    groups = np.split(h[order], np.searchsorted(bins[order], np.arange(1, BINS)))
+    sorted_h = h[np.lexsort((h, bins))]
+    counts = np.bincount(bins, minlength=BINS)
+    there = counts > 0
+    first, last = (np.cumsum(counts) - counts)[there], counts[there] - 1
     table = {name: np.full(BINS, np.nan) for name in QUANTILES}
-    for k, group in enumerate(groups):
-        if len(group):
-            for name, value in zip(QUANTILES, np.quantile(group, list(QUANTILES.values())), strict=True):
-                table[name][k] = value
+    for name, share in QUANTILES.items():
+        place = share * last
+        below = np.floor(place).astype(np.int64)
+        low, high = sorted_h[first + below], sorted_h[first + np.minimum(below + 1, last)]
+        part = place - below
+        # From the nearer end, as NumPy does: so the quantile of equal numbers is that number.
+        table[name][there] = np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
     return {"t": np.round((edges[:-1] + edges[1:]) / 2, 12), **table}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.traces import BINS, view
+from service.traces import BINS, QUANTILES, view
 from solvers.resolve import resolve
 from solvers.trace import Trace
 
@@ -60,3 +60,17 @@ def test_summary_of_no_steps() -> None:
     found = view("summary", ADAPTIVE, Trace.empty())
     assert found is not None
     assert len(found.columns["t"]) == 0
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 40, 700])
+def test_quantiles_have_the_bits_of_numpy(steps: int) -> None:
+    random = np.random.default_rng(steps)
+    t, h = random.random(steps), random.choice([random.random(steps), np.full(steps, 0.1)])
+    found = view("summary", ADAPTIVE, _trace([0] * steps, t.tolist(), h.tolist(), [True] * steps))
+    assert found is not None
+    assert found.quantiles is not None
+    for part in range(BINS):
+        inside = h[(t >= part / BINS) & (t < (part + 1) / BINS)]
+        expected = np.quantile(inside, list(QUANTILES.values())) if len(inside) else np.full(3, np.nan)
+        got = [found.quantiles[name][part] for name in QUANTILES]
+        assert np.array_equal(got, expected, equal_nan=True)
