@@ -32,10 +32,11 @@ COPY training /opt/pathline/training
 COPY service /opt/pathline/service
 # Bytecode is made here, because the running containers cannot write any.
 RUN python -m compileall -q --invalidation-mode unchecked-hash /opt/pathline
-# So is the machine code of the solvers' loops, beside them, from where each start copies it to NUMBA_CACHE_DIR. It is for
-# this machine's kind of processor: on another one a start compiles for half a minute.
+# So is the machine code of the solvers' loops and of fused networks, beside them, from where each start copies it to
+# NUMBA_CACHE_DIR. It is for this machine's kind of processor: on another one a start compiles for half a minute.
 RUN PYTHONPATH=/opt/pathline python -c \
-      'import torch; from solvers import warm_up; warm_up(torch.float32); warm_up(torch.float64)'
+      'import torch; from models import fused; from solvers import warm_up; \
+       warm_up(torch.float32); warm_up(torch.float64); fused.warm_up()'
 
 FROM base
 RUN pip uninstall --yes --root-user-action ignore pip setuptools wheel

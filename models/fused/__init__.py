@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from models.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
 from models.noise import noise
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.velocity import VelocityField
+from solvers.lanes import Lanes
+from solvers.records import Admission
+from solvers.resolve import resolve
 
 __all__ = ["FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "warm_up"]
 
@@ -52,6 +56,7 @@ def prepare(velocity: nn.Module, condition: LabelCondition | VectorCondition | N
     if (why := can_fuse(network)) or not isinstance(network, ResidualMLP):
         return Prepared(velocity, False, why or "")
     try:
+        warm_up()
         fused = FusedResidualMLP(network)
         why = _worse(network, fused, condition)
     except Exception as error:  # the compiler's errors have no common class, and any of them means: without it
@@ -85,8 +90,13 @@ def _rms(error: Tensor) -> float:
     return float(error.square().mean().sqrt())
 
 
+@cache
 def warm_up() -> None:
     """Compile what fused networks run in, which takes seconds where no machine code is kept on disk."""
     with torch.random.fork_rng(devices=()):
-        network = ResidualMLP(ResidualMLPConfig(dim=1, hidden=1, blocks=0))
-    FusedResidualMLP(network)(torch.zeros(1, 1), torch.zeros(1))
+        network = FusedResidualMLP(ResidualMLP(ResidualMLPConfig(dim=1, hidden=1, blocks=0)).requires_grad_(False))
+    network(torch.zeros(1, 1), torch.zeros(1))
+    lanes = Lanes(network.event_shape)
+    lanes.admit([Admission(resolve(solver="euler", steps=1), torch.zeros(1, 1))])
+    if (runner := network.runner(rows=1)) is not None:
+        lanes.run(runner, 1)

@@ -218,5 +218,6 @@ def test_without_a_compiler_the_network_is_used_as_it_is(monkeypatch: pytest.Mon
         raise OSError("no room\nleft")
 
     net = network(dim=2, hidden=32, blocks=1)
+    prepare(net)
     monkeypatch.setattr("models.fused.residual_mlp._evaluate", fail)
     assert prepare(net).reason == "the fused form could not be compiled: OSError: no room"
