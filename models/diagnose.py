@@ -101,6 +101,7 @@ def spectrum(
     steps: int | None = 20,
     rtol: float | None = None,
     atol: float | None = None,
+    max_step: float | None = None,
     max_nfe: int = 10_000,
 ) -> Spectrum:
     """Follow samples from t = 0 to 1 and take the Jacobian of the velocity on the way.
@@ -112,8 +113,8 @@ def spectrum(
             must be differentiable by `torch.func`. Bind the condition of a conditional field first.
         x0: (samples, *event) starting states, float32 or float64.
         times: strictly ascending times in [0, 1]. With fixed steps these must be grid points.
-        solver, steps, rtol, atol, max_nfe: how the paths are solved (see `solvers.resolve`); `steps=None` for error
-            control.
+        solver, steps, rtol, atol, max_step, max_nfe: how the paths are solved (see `solvers.resolve`); `steps=None` for
+            error control.
 
     Raises:
         DiagnoseError: too many numbers or times, before anything is computed.
@@ -121,7 +122,17 @@ def spectrum(
     """
     width = math.prod(x0.shape[1:])
     _check_size(len(x0), len(times), width)
-    solution = integrate(velocity, x0, solver=solver, steps=steps, rtol=rtol, atol=atol, max_nfe=max_nfe, save_at=times)
+    solution = integrate(
+        velocity,
+        x0,
+        solver=solver,
+        steps=steps,
+        rtol=rtol,
+        atol=atol,
+        max_step=max_step,
+        max_nfe=max_nfe,
+        save_at=times,
+    )
     assert solution.saved is not None  # noqa: S101  (save_at was given)
     real, imag = (np.full((len(x0), len(times), width), np.nan) for _ in range(2))
     condition = np.full((len(x0), len(times)), np.nan)

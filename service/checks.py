@@ -121,6 +121,7 @@ def _resolve(request: Solving, model: Served, t_span: tuple[float, float]) -> Pl
         error_control=request.error_control,
         controller=request.controller,
         first_step=request.first_step,
+        max_step=request.max_step,
         max_nfe=request.max_nfe,
         t_span=t_span,
         dtype=model.dtype,

@@ -26,7 +26,7 @@ from solvers.fields import LANE, plain
 from solvers.host import HostStates
 from solvers.plan import Adaptive, Plan
 from solvers.records import Admission, Finished, Saved, checked
-from solvers.rows import ADAPTIVE_START, END_FIXED, MID
+from solvers.rows import END_FIXED, MID
 from solvers.saving import save_grid, save_start
 from solvers.states import SMALLEST_ROOM, States
 from solvers.stepping import end_rows
@@ -141,7 +141,8 @@ class Lanes:
             one["step"] = 1  # as a plan's lane that has completed no step of its grid
             one["h"] = np.copysign(solve.first_step or 0.0, end - start)
             one["max_nfe"] = solve.max_nfe
-            one["attempt"] = attempt = len(solve.rows.c) - ADAPTIVE_START - (not solve.rows.fsal)
+            one["max_step"] = solve.max_step or np.inf
+            one["attempt"] = attempt = solve.attempt_nfe
             if (1 if solve.first_step else 2) + attempt > solve.max_nfe:
                 one["status"] = CODES[Status.MAX_NFE]
             if solve.batch:

@@ -20,13 +20,11 @@ class Attempts:
         after: (m, D) the new states.
         sums: (m,) sums over D of the squared scaled error; not finite where a stage or the new state is not.
         rho: (m,) estimates of the Jacobian's largest eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite.
-        constant: (m,) whether all stage velocities are bit-identical.
     """
 
     after: Tensor
     sums: Numbers
     rho: Numbers
-    constant: Flags
 
 
 SMALLEST_ROOM = 64
