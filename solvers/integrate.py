@@ -19,6 +19,7 @@ from solvers.plan import Adaptive, Plan
 from solvers.records import Admission, Finished
 from solvers.resolve import resolve
 from solvers.saving import check_save_at
+from solvers.times import TimesSpec
 from solvers.trace import Trace
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
@@ -65,7 +66,7 @@ def integrate(
     first_step: float | None = None,
     max_step: float | None = None,
     max_nfe: int = 10_000,
-    save_at: Sequence[float] | None = None,
+    save_at: TimesSpec | None = None,
     progress: bool = False,
 ) -> Solution:
     """Solve dx/dt = velocity(x, t) for many samples at once, each on its own.
@@ -76,9 +77,9 @@ def integrate(
         x0: (samples, *event) starting states, floating point. No samples at all is a valid request.
         solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_step, max_nfe: see
             `solvers.resolve`.
-        save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid
-            points; under error control dopri5 and tsit5 use their own dense output (order 4), bosh3 cubic Hermite
-            interpolation, none of them at a further call.
+        save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid points,
+            but for rounding (see `solvers.times`); under error control dopri5 and tsit5 use their own dense output (of
+            order 4), bosh3 cubic Hermite interpolation, none of them at a further call.
         progress: show a progress bar on stderr: the share of the span that the slowest sample has behind it.
 
     Raises:

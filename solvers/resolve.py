@@ -16,6 +16,7 @@ from solvers.grids import GridSpec, normalise, times
 from solvers.multistep import adams_bashforth, check_start
 from solvers.plan import MAX_STEP_SLACK, Adaptive, Plan, Settings
 from solvers.rows import adaptive_rows, fixed_rows
+from solvers.times import snapped
 
 TOLERANCE_FLOOR = {torch.float64: 1e-14}
 """The smallest rtol and atol by dtype; 1e-7 for every narrower one."""
@@ -68,7 +69,7 @@ def resolve(
         _whole("steps", steps)
         if steps > MOST_STEPS:
             raise SolverError("steps", f"steps = {steps} is over the limit of {MOST_STEPS}")
-    spec = normalise(grid)
+    spec = normalise(grid, span)
     explicit = not isinstance(spec[0], str)
     tolerances = {"rtol": rtol, "atol": atol}
     given = [name for name, value in tolerances.items() if value is not None]
@@ -228,6 +229,8 @@ def _check_first_and_longest(
     first_step: float | None, max_step: float | None, span: tuple[float, float]
 ) -> tuple[float | None, float | None]:
     length = abs(span[1] - span[0])
+    if first_step is not None and _is_finite(first_step) and first_step > length:
+        first_step = float(snapped(np.array([float(first_step)]), (0.0, length), span)[0])
     if first_step is not None and not (_is_number(first_step) and 0 < first_step <= length):
         raise SolverError(
             "first_step", f"first_step must be over 0 and at most the span {length:g}, got {first_step!r}"
