@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.arithmetic import combine
-from solvers.clocks import Index
+from solvers.clocks import Index, Records
 from solvers.errors import SolverError
 from solvers.plan import Adaptive, Plan
 from solvers.records import Admission, Saved
@@ -21,13 +21,17 @@ if TYPE_CHECKING:
     from solvers.lanes import Lanes
 
 
-def save_start(lanes: Lanes, admission: Admission, first: int) -> None:
-    """Save the states of an admission whose lanes begin at number `first`, where its save times begin with the span."""
+def save_start(lanes: Lanes, admission: Admission, records: Records) -> list[Saved]:
+    """The starting states of an admission with these records, where its save times begin with the span.
+
+    The lanes have not begun: only their records change.
+    """
     times = admission.save_at
     if times is None or not len(times) or times[0] != admission.solve.t_span[0]:
-        return
-    fresh = slice(first, first + len(admission.x0))
-    _save(lanes, np.arange(fresh.start, fresh.stop), lanes.states.x[fresh].clone())
+        return []
+    place = records["save"] - records["save_first"]
+    records["save"] += 1
+    return [Saved(records["owner"].copy(), records["index"].copy(), place, lanes.states.start_of(admission.x0))]
 
 
 def save_grid(lanes: Lanes, index: Index) -> None:

@@ -79,15 +79,22 @@ class States(ABC):
             self.k[torch.from_numpy(index).to(self.k.device), 1:] = 0.0
 
     def admit(self, starts: list[Tensor]) -> None:
-        """Add lanes with states (m, D)."""
+        """Add lanes with states (m, *event); nothing has changed where there is too little memory."""
         before, after = len(self.x), len(self.x) + sum(map(len, starts))
         if after > len(self._room_x):
             self._grow(max(2 * before, after, SMALLEST_ROOM))
         fresh = slice(before, after)
-        # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
-        torch.add(torch.cat([start.to(self.x.device, self.x.dtype) for start in starts]), 0.0, out=self._room_x[fresh])
+        torch.add(torch.cat([self._fitting(start) for start in starts]), 0.0, out=self._room_x[fresh])
         self._room_k[fresh] = 0.0
         self._hold(after)
+
+    def start_of(self, start: Tensor) -> Tensor:
+        """Starting states (m, *event) as a lane has them, (m, D); a copy."""
+        # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
+        return self._fitting(start) + 0.0
+
+    def _fitting(self, start: Tensor) -> Tensor:
+        return start.to(self.x.device, self.x.dtype).reshape(len(start), self.x.shape[1])
 
     def take(self, gone: Index, stay: Index) -> Tensor:
         """Take lanes out and close the gaps; gives their states."""
@@ -100,8 +107,10 @@ class States(ABC):
     def _grow(self, room: int) -> None:
         """Make room for so many lanes; nothing has changed where there is too little memory."""
         x, k = (old.new_empty((room, *old.shape[1:])) for old in (self._room_x, self._room_k))
-        x[: len(self.x)], k[: len(self.k)] = self.x, self.k
+        lanes = len(self.x)
+        x[:lanes], k[:lanes] = self.x, self.k
         self._room_x, self._room_k = x, k
+        self._hold(lanes)
 
     def _hold(self, lanes: int) -> None:
         """Let x and K be the first so many rows of what there is room for."""
