@@ -5,15 +5,19 @@ eigenvalue limits the step of explicit methods; the condition number says how di
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers import Status, integrate
+from solvers import Status, resolve
+from solvers.integrate import integrate_indexed
+from solvers.saving import check_save_at
+from solvers.times import TimesSpec
 
 MAX_WIDTH = 256
 """The largest length of one sample: eigenvalues cost its third power."""
@@ -95,12 +99,13 @@ def stiffness_ratio(real: Array) -> Array:
 def spectrum(
     velocity: Velocity,
     x0: Tensor,
-    times: Sequence[float],
+    times: TimesSpec,
     *,
     solver: str = "rk4",
     steps: int | None = 20,
     rtol: float | None = None,
     atol: float | None = None,
+    max_step: float | None = None,
     max_nfe: int = 10_000,
 ) -> Spectrum:
     """Follow samples from t = 0 to 1 and take the Jacobian of the velocity on the way.
@@ -111,9 +116,9 @@ def spectrum(
         velocity: (rows, *event), (rows,) -> (rows, *event); each row of the answer may depend on that row alone, and it
             must be differentiable by `torch.func`. Bind the condition of a conditional field first.
         x0: (samples, *event) starting states, float32 or float64.
-        times: strictly ascending times in [0, 1]. With fixed steps these must be grid points.
-        solver, steps, rtol, atol, max_nfe: how the paths are solved (see `solvers.resolve`); `steps=None` for error
-            control.
+        times: strictly ascending times in [0, 1]. With fixed steps these must be grid points, but for rounding.
+        solver, steps, rtol, atol, max_step, max_nfe: how the paths are solved (see `solvers.resolve`); `steps=None` for
+            error control.
 
     Raises:
         DiagnoseError: too many numbers or times, before anything is computed.
@@ -121,11 +126,15 @@ def spectrum(
     """
     width = math.prod(x0.shape[1:])
     _check_size(len(x0), len(times), width)
-    solution = integrate(velocity, x0, solver=solver, steps=steps, rtol=rtol, atol=atol, max_nfe=max_nfe, save_at=times)
-    assert solution.saved is not None  # noqa: S101  (save_at was given)
+    given: dict[str, Any] = {"rtol": rtol, "atol": atol, "max_step": max_step, "max_nfe": max_nfe}
+    solve = resolve(solver=solver, steps=steps, **given, dtype=x0.dtype)
+    points = check_save_at(solve, times, "times")
+    with torch.no_grad():
+        solution = integrate_indexed(lambda x, t, _: velocity(x, t), x0, solve, points)
+    assert points is not None and solution.saved is not None  # noqa: S101, PT018  (times were given)
     real, imag = (np.full((len(x0), len(times), width), np.nan) for _ in range(2))
     condition = np.full((len(x0), len(times)), np.nan)
-    for k, t in enumerate(times):
+    for k, t in enumerate(points.tolist()):
         x = solution.saved[:, k]
         there = x.flatten(1).isfinite().all(dim=1)
         if bool(there.any()):
@@ -134,7 +143,7 @@ def spectrum(
             finite = np.isfinite(matrices).all(axis=(1, 2))
             found = place[finite]
             real[found, k], imag[found, k], condition[found, k] = decompose(matrices[finite])
-    return Spectrum(np.asarray(times, dtype=np.float64), real, imag, condition, solution.status)
+    return Spectrum(points, real, imag, condition, solution.status)
 
 
 def jacobian(velocity: Velocity, x: Tensor, t: float) -> Array:

@@ -1,9 +1,9 @@
 """What all requests to solve share (limits, solver, condition, states), each refused by the name of its member."""
 
-import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,13 @@ from service.starts import to_array
 from solvers.errors import SolverError
 from solvers.plan import Adaptive, Plan
 from solvers.resolve import resolve
+from solvers.saving import check_save_at
+from solvers.times import apart, snapped
+
+Dtypes = Mapping[str, "np.dtype[Any]"]
+NO_DTYPES: Dtypes = MappingProxyType({})
+WHOLE = (0.0, 1.0)
+"""Where models are defined."""
 
 
 def check_limits(request: Solving, settings: Settings, **counts: int) -> None:
@@ -94,67 +101,84 @@ def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Ten
         raise invalid("condition", str(error)) from None
 
 
-def compiled(request: Solving, model: Served, t_span: tuple[float, float]) -> Plan | Adaptive:
+def compiled(
+    request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes = NO_DTYPES
+) -> Plan | Adaptive:
     """Return the solver as compiled.
+
+    Args:
+        request: what is asked for.
+        model: what it is asked of.
+        t_span: start and end.
+        dtypes: see `times_of`.
 
     Raises:
         ProblemError: 422 where its arguments contradict each other or cannot be met.
     """
     try:
-        return _resolve(request, model, t_span)
+        return _resolve(request, model, t_span, dtypes)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     except OverflowError:
         raise invalid("grid", "grid holds an integer that is no double-precision number") from None
 
 
-def _resolve(request: Solving, model: Served, t_span: tuple[float, float]) -> Plan | Adaptive:
-    if not isinstance(request.grid, str | list | dict):
+def _resolve(request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes) -> Plan | Adaptive:
+    grid = request.grid
+    if not isinstance(grid, str | list | dict):
         raise SolverError("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
+    if "grid" in dtypes:
+        grid = np.array(grid, dtype=dtypes["grid"])
     return resolve(
         solver=request.solver,
         steps=request.steps,
         rtol=request.rtol,
         atol=request.atol,
-        grid=request.grid,
+        grid=grid,
         start=request.start,
         error_control=request.error_control,
         controller=request.controller,
         first_step=request.first_step,
+        max_step=request.max_step,
         max_nfe=request.max_nfe,
         t_span=t_span,
         dtype=model.dtype,
     )
 
 
-def times_of(name: str, times: Sequence[float], solve: Plan | Adaptive) -> NDArray[np.float64]:
+def span_of(t_span: tuple[float, float], model: Served, dtypes: Dtypes = NO_DTYPES) -> tuple[float, float]:
+    """Return the span of a request; an end that stands for 0 or 1 is that.
+
+    Raises:
+        ProblemError: 422 where it leaves [0, 1].
+    """
+    start, end = snapped(np.array(t_span, dtype=dtypes.get("t_span")), WHOLE, WHOLE).tolist()
+    if not (0 <= start <= 1 and 0 <= end <= 1):
+        first, last, _, _ = apart(start, end, *WHOLE)
+        raise invalid("t_span", f"t_span = [{first}, {last}] leaves [0, 1], where model {model.name!r} is defined")
+    return start, end
+
+
+def times_of(
+    name: str, times: Sequence[float], solve: Plan | Adaptive, dtypes: Dtypes = NO_DTYPES
+) -> NDArray[np.float64]:
     """Return times to know the state at: strictly in the direction of the span; on a fixed grid, its own points only.
 
     Args:
         name: the member that holds them.
         times: as it holds them.
         solve: the compiled solver.
+        dtypes: by member, the dtype in which its times came, which tells how they were rounded (see `solvers.times`).
 
     Raises:
         ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).
     """
-    start, end = solve.t_span
-    for t in times:
-        if not min(start, end) <= t <= max(start, end):
-            raise invalid(name, f"{name} holds {t:g}, outside the span from {start:g} to {end:g}")
-    steps = np.diff(times) * math.copysign(1.0, end - start)
-    if np.any(steps <= 0):
-        k = int(np.argmax(steps <= 0))
-        message = f"{name} must move strictly from {start:g} to {end:g}, but {times[k + 1]:g} follows {times[k]:g}"
-        raise invalid(name, message)
-    return np.array([_on_grid(name, t, solve) if isinstance(solve, Plan) else t for t in times])
-
-
-def _on_grid(name: str, t: float, plan: Plan) -> float:
-    nearest = float(plan.times[np.argmin(np.abs(plan.times - t))])
-    if abs(nearest - t) > 1e-9:
-        raise invalid(name, f"{name} holds {t:g}, which is no point of the grid; the nearest is {nearest!r}")
-    return nearest
+    try:
+        found = check_save_at(solve, np.array(times, dtype=dtypes.get(name)), name)
+    except SolverError as error:
+        raise invalid(error.field, str(error)) from None
+    assert found is not None  # noqa: S101  (times were given)
+    return found
 
 
 def start_of(x0: Any, num_samples: int, model: Served) -> torch.Tensor | None:

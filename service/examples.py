@@ -16,7 +16,7 @@ _HEAD = {"model": "moons", "version": 1, "checkpoint": CHECKPOINT, "seed": 0, "f
 LATENCY = {"queue_s": 0.0004, "solve_s": 0.0031, "network_s": 0.0024, "encode_s": 0.0001, "total_s": 0.0041}
 RK4 = {"name": "rk4", "steps": 4, "grid": "uniform"}
 DOPRI5 = {"name": "dopri5", "rtol": 1e-3, "atol": 1e-5, "controller": "paper", "error_control": "sample"}
-DOPRI5 |= {"first_step": None, "max_nfe": 10000}
+DOPRI5 |= {"first_step": None, "max_step": None, "max_nfe": 10000}
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "fixed": _HEAD

@@ -5,12 +5,15 @@ made. What a solver can and cannot do is checked by `solvers.resolve` alone.
 """
 
 from service.checks import (
+    NO_DTYPES,
+    Dtypes,
     check_indices,
     check_limits,
     compiled,
     condition_of,
     deadline_of,
     seed_of,
+    span_of,
     start_of,
     times_of,
 )
@@ -23,8 +26,17 @@ from service.settings import Settings
 from service.sizes import check_answer_size, check_form
 
 
-def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: Encoder) -> Job:
+def prepare(
+    request: SampleRequest, model: Served, settings: Settings, encoder: Encoder, dtypes: Dtypes = NO_DTYPES
+) -> Job:
     """Check a request against its model and the limits, and make its job.
+
+    Args:
+        request: what is asked for.
+        model: what it is asked of.
+        settings: the limits.
+        encoder: of the answer.
+        dtypes: see `checks.times_of`.
 
     Raises:
         ProblemError: 422 that names the field, the value and what is allowed; 406 where the format cannot hold the
@@ -32,11 +44,12 @@ def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: 
     """
     check_limits(request, settings, num_samples=request.num_samples, save_at=len(request.save_at or ()))
     check_indices(request)
-    _check_model(request, model)
+    t_span = span_of(request.t_span, model, dtypes)
+    _check_start(request, t_span)
     condition = condition_of(request, model, request.num_samples)
     check_form(request, model, encoder)
-    solve = compiled(request, model, request.t_span)
-    save_at = None if request.save_at is None else times_of("save_at", request.save_at, solve)
+    solve = compiled(request, model, t_span, dtypes)
+    save_at = None if request.save_at is None else times_of("save_at", request.save_at, solve, dtypes)
     if request.error_control == "batch" and request.first_index != 0:
         raise invalid(
             "first_index",
@@ -62,11 +75,8 @@ def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: 
     )
 
 
-def _check_model(request: SampleRequest, model: Served) -> None:
-    start, end = request.t_span
-    if not (0 <= start <= 1 and 0 <= end <= 1):
-        raise invalid("t_span", f"t_span = [{start:g}, {end:g}] leaves [0, 1], where model {model.name!r} is defined")
-    if start != 0 and request.x0 is None:
+def _check_start(request: SampleRequest, t_span: tuple[float, float]) -> None:
+    if t_span[0] != 0 and request.x0 is None:
         raise invalid(
-            "x0", f"t_span starts at {start:g}, where there is no noise to draw; give x0, the states to start from"
+            "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
         )

@@ -69,6 +69,9 @@ class Solving(Body):
     )
     controller: str | None = Field(default=None, description="step-size controller: paper, i or pi")
     first_step: Positive | None = Field(default=None, description="size of the first step; automatic where left out")
+    max_step: Positive | None = Field(
+        default=None, description="longest step of error control, in units of t; no bound where left out"
+    )
     max_nfe: int = Field(default=10_000, ge=1, description="most velocity evaluations of a sample")
     condition: Any = Field(
         default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"

@@ -13,6 +13,7 @@ from solvers.clocks import Flags, Index, Numbers, Records
 from solvers.compiled import compiled
 from solvers.control import MOST_NON_FINITE, SMALLEST_FACTOR, factor, first_guess, first_step
 from solvers.errors import CODES, RUNNING, Status
+from solvers.plan import MAX_STEP_SLACK
 from solvers.rows import END_ADAPTIVE
 
 STRETCH = 1.01
@@ -46,7 +47,7 @@ def first_slope(lanes: Records, index: Index, d0: Numbers, d1: Numbers, rows: Re
             _begin(lane, lane.h, rows)
         else:
             span = abs(lane.t_end - lane.t)
-            h0 = first_guess(d0[j], d1[j], span)
+            h0 = first_guess(d0[j], d1[j], min(span, lane.max_step))
             lane.d1 = d1[j]
             lane.h = np.copysign(h0, lane.t_end - lane.t)
             lane.t_next = lane.t_end if h0 >= span else lane.t + lane.h
@@ -73,7 +74,7 @@ def end_first_step(lanes: Records, index: Index, d2: Numbers, rows: Records) -> 
         h0 = abs(lane.h)
         slope = d2[j] / h0
         if np.isfinite(slope):
-            h = first_step(h0, lane.d1, slope, lane.q, abs(lane.t_end - lane.t))
+            h = first_step(h0, lane.d1, slope, lane.q, min(abs(lane.t_end - lane.t), lane.max_step))
         else:
             h = SMALLEST_FACTOR * h0
             if lane.group >= 0:  # a group goes on without it, as in an attempt
@@ -84,14 +85,13 @@ def end_first_step(lanes: Records, index: Index, d2: Numbers, rows: Records) -> 
 
 
 @compiled
-def end_adaptive(lanes: Records, index: Index, error: Numbers, constant: Flags, rows: Records, accepted: Flags) -> int:
+def end_adaptive(lanes: Records, index: Index, error: Numbers, rows: Records, accepted: Flags) -> int:
     """An attempt is complete: accept or reject it, and choose the next step.
 
     Args:
         lanes: (n,) records.
         index: (m,) those whose attempt ended.
         error: (m,) scaled errors, infinite for a stage that is not finite.
-        constant: (m,) whether all stage velocities are bit-identical: then the rest of the span is one step.
         rows: (R,) of the bank.
         accepted: (m,) receives the verdicts.
 
@@ -110,12 +110,10 @@ def end_adaptive(lanes: Records, index: Index, error: Numbers, constant: Flags, 
         h = lane.h * factor(error[j], lane.alpha, lane.beta, lane.before, lane.rejected == 1)
         accepted[j] = error[j] <= 1
         if accepted[j]:
-            if constant[j]:
-                h = lane.t_end - lane.t_next
             lane.before = error[j]
             lane.t = lane.t_next
             lane.row = rows[lane.done].restart
-            if lane.cut == 1:
+            if lane.t_next == lane.t_end:
                 lane.status = _SUCCESS
         lane.rejected = not accepted[j]
         _begin(lane, h, rows)
@@ -125,10 +123,10 @@ def end_adaptive(lanes: Records, index: Index, error: Numbers, constant: Flags, 
 
 @compiled
 def _begin(lane: Any, h: float, rows: Records) -> None:
-    """Set the next step, cut at the end of the span, unless it is too small or does not fit max_nfe."""
+    """Set the next step, within max_step and cut at the end of the span, unless it is too small or max_nfe too low."""
     left = lane.t_end - lane.t
-    cut = STRETCH * abs(h) >= abs(left)
-    lane.cut = cut
+    h = np.copysign(min(abs(h), lane.max_step), h)
+    cut = STRETCH * abs(h) >= abs(left) and abs(left) <= lane.max_step * MAX_STEP_SLACK
     lane.h = left if cut else h
     lane.t_next = lane.t_end if cut else lane.t + h
     if lane.status != RUNNING:

@@ -80,16 +80,3 @@ def group_norms(sums: NDArray[np.float64], width: int, groups: NDArray[np.int64]
                 norms[j] = shared if np.isfinite(sums[j]) else np.nan
         first = end
     return norms
-
-
-@compiled
-def all_of_group(flags: NDArray[np.bool_], groups: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(n,) each lane's flag; among neighbours of one group, whether all of them have it."""
-    out = flags.copy()
-    for j in range(1, len(flags)):
-        if groups[j] >= 0 and groups[j] == groups[j - 1]:
-            out[j] &= out[j - 1]
-    for j in range(len(flags) - 2, -1, -1):
-        if groups[j] >= 0 and groups[j] == groups[j + 1]:
-            out[j] = out[j + 1]
-    return out

@@ -88,6 +88,8 @@ class Bank:
     def hold(self, solve: Plan | Adaptive) -> tuple[int, int]:
         """Load a plan or method if it is not here, and count one more user. The caller keeps `solve` alive.
 
+        Where there is too little memory, nothing has changed; so with `hold_times`.
+
         Returns:
             (first row, first time); the latter is 0 for a method under error control, which has no grid.
         """
@@ -95,14 +97,24 @@ class Bank:
         if loaded is None:
             loaded = self._rows[id(solve.rows)] = _Loaded(self._load(solve.rows), len(solve.rows.c))
         loaded.users += 1
-        return loaded.first, self.hold_times(solve.times) if isinstance(solve, Plan) else 0
+        if not isinstance(solve, Plan):
+            return loaded.first, 0
+        try:
+            return loaded.first, self.hold_times(solve.times)
+        except BaseException:
+            self._leave(self._rows, id(solve.rows), self._row_space)
+            raise
 
     def hold_times(self, times: NDArray[np.float64]) -> int:
         """Load times if they are not here, count one more user, and tell their first index."""
         grid = self._grids.get(id(times))
         if grid is None:
             first = self._time_space.take(len(times))
-            self.times = _grown(self.times, self._time_space.size)
+            try:
+                self.times = _grown(self.times, self._time_space.size)
+            except BaseException:
+                self._time_space.give(first, len(times))
+                raise
             self.times[first : first + len(times)] = times
             grid = self._grids[id(times)] = _Loaded(first, len(times))
         grid.users += 1
@@ -129,8 +141,13 @@ class Bank:
     def _load(self, rows: Rows) -> int:
         count, width = rows.a.shape
         first = self._row_space.take(count)
-        self.weights = _grown(self.weights, self._row_space.size)
-        self.rows = _grown(self.rows, self._row_space.size)
+        try:
+            self.weights = _grown(self.weights, self._row_space.size)
+            self.rows = _grown(self.rows, self._row_space.size)
+            dense = -1 if rows.dense is None else self._curve(rows.dense)
+        except BaseException:
+            self._row_space.give(first, count)
+            raise
         weights, records = self.weights[first : first + count], self.rows[first : first + count]
         weights[:] = 0.0
         for place, table in {A: rows.a, B: rows.b, E: rows.e, STIFF: rows.stiff, BEND: rows.bend}.items():
@@ -139,7 +156,7 @@ class Bank:
         for name, table in (("used", rows.a), ("advance_used", rows.b)):
             records[name] = ((table != 0) * (np.arange(width) + 1)).max(axis=1)
         records["next"], records["restart"], records["fsal"] = first + rows.next, first + rows.restart, rows.fsal
-        records["dense"] = -1 if rows.dense is None else self._curve(rows.dense)
+        records["dense"] = dense
         return first
 
     def _curve(self, dense: NDArray[np.float64]) -> int:

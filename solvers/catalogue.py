@@ -119,6 +119,7 @@ class Solver:
                 "controller": ["paper", "i", "pi"],
                 "error_control": ["sample", "batch"],
                 "first_step": "number, automatic where left out",
+                "max_step": "number, no bound where left out",
             }
         return parameters
 

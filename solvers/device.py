@@ -65,9 +65,7 @@ class DeviceStates(States):
         bent, drift = (lane_sums(combine(self._like(w), k).double() ** 2) for w in (bend, stiff * h))
         with np.errstate(divide="ignore", invalid="ignore"):
             rho = np.sqrt(bent / drift)
-        unused = torch.arange(k.shape[1], device=k.device) > self._index(slot)[:, None]
-        constant = ((k == k[:, :1]).all(dim=2) | unused).all(dim=1)
-        return Attempts(after, sums, rho, constant.cpu().numpy())
+        return Attempts(after, sums, rho)
 
     def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
         x, k = self._pick(index)

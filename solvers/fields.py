@@ -28,11 +28,11 @@ LANE = np.dtype(
         ("beta", np.float64),
         ("before", np.float64),  # error of the last accepted step
         ("d1", np.float64),  # norm of the first velocity, between the two calls of the automatic first step
+        ("max_step", np.float64),  # the longest step, infinite for no bound
         ("max_nfe", np.int64),
         ("attempt", np.int64),  # calls that an attempt takes
         ("rejected", np.int64),  # 1 right after a rejection
         ("bad", np.int64),  # non-finite attempts in a row
-        ("cut", np.int64),  # 1 if the step ends the span
         ("group", np.int64),  # lanes under one error norm, -1 for a lane on its own
         ("log", np.int64),  # place in the step log, -1 for plans
         ("first", np.int64),  # first time of the grid

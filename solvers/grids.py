@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 from solvers.errors import SolverError
+from solvers.times import Times, apart, check_order, snapped
 
-Times = NDArray[np.float64]
-GridSpec = str | Mapping[str, object] | Sequence[float]
+GridSpec = str | Mapping[str, object] | Sequence[float] | NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,14 @@ GRIDS: dict[str, Grid] = {
 }
 
 
-def normalise(grid: GridSpec) -> tuple[str, tuple[tuple[str, float], ...]] | tuple[float, ...]:
+def normalise(
+    grid: GridSpec, t_span: tuple[float, float] | None = None
+) -> tuple[str, tuple[tuple[str, float], ...]] | tuple[float, ...]:
     """Check a grid as users write it and give it a hashable form.
 
     Args:
         grid: a name, a mapping `{"name": ..., parameter: value}`, or a sequence of times.
+        t_span: (start, end) of the integration: a first and last time that stand for these (see `times`) become them.
 
     Returns:
         (name, sorted parameters), or the times.
@@ -83,7 +86,8 @@ def normalise(grid: GridSpec) -> tuple[str, tuple[tuple[str, float], ...]] | tup
             raise SolverError("grid", f"grid must be a name, a mapping with a name, or a list of times, not {grid!r}")
         if len(grid) < 2:
             raise SolverError("grid", f"a grid needs at least two times, got {len(grid)}")
-        return tuple(_number("grid", value) for value in grid)
+        points = tuple(_number("grid", value) for value in grid)
+        return points if t_span is None else _meeting(grid, points, t_span)
     if "name" not in grid:
         raise SolverError("grid", f"a grid with parameters needs 'name' too, one of {', '.join(GRIDS)}")
     name = grid["name"]
@@ -105,6 +109,18 @@ def normalise(grid: GridSpec) -> tuple[str, tuple[tuple[str, float], ...]] | tup
     return name, tuple(values)
 
 
+def _meeting(
+    grid: Sequence[float] | NDArray[np.floating], points: tuple[float, ...], t_span: tuple[float, float]
+) -> tuple[float, ...]:
+    """The points of a grid, with a first and last one that stand for the ends of the span put there."""
+    kept = np.asarray(grid).dtype
+    ends = np.array([points[0], points[-1]], dtype=kept if kept.kind == "f" else np.float64)
+    if not np.isfinite(ends).all():
+        return points
+    first, last = snapped(ends[:1], t_span, t_span), snapped(ends[1:], t_span, t_span)
+    return (float(first[0]), *points[1:-1], float(last[0]))
+
+
 def _number(what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise SolverError("grid", f"{what} must hold numbers, not {value!r}")
@@ -115,7 +131,8 @@ def times(grid: GridSpec, steps: int | None, t_span: tuple[float, float]) -> Tim
     """The times of a grid.
 
     Args:
-        grid: see `normalise`. Explicit times must start and end at the span's ends; `steps` may then be left out.
+        grid: see `normalise`. Explicit times must start and end at the span's ends, but for rounding (see `times`);
+            `steps` may then be left out.
         steps: N, the number of intervals, at least 1.
         t_span: (start, end) of the integration; end < start runs backwards.
 
@@ -126,7 +143,7 @@ def times(grid: GridSpec, steps: int | None, t_span: tuple[float, float]) -> Tim
         SolverError: for times that are not finite, not strictly monotone, do not meet the span's ends or do not
             number `steps` + 1, and for so many steps that neighbouring times coincide in float64.
     """
-    spec = normalise(grid)
+    spec = normalise(grid, t_span)
     start, end = t_span
     if not isinstance(spec[0], str):
         return _explicit(np.array(spec, dtype=np.float64), steps, t_span)
@@ -150,16 +167,8 @@ def _explicit(points: Times, steps: int | None, t_span: tuple[float, float]) -> 
         raise SolverError("grid", f"steps = {steps}, but the grid has {len(points) - 1} intervals; leave steps out")
     if not np.all(np.isfinite(points)):
         raise SolverError("grid", f"grid times must be finite, got {points[~np.isfinite(points)][0]}")
-    wrong = np.flatnonzero(np.diff(points) * np.sign(end - start) <= 0)
-    if len(wrong):
-        k = int(wrong[0])
-        raise SolverError(
-            "grid",
-            f"grid times must move strictly from {start:g} to {end:g}, got {points[k]:g}, {points[k + 1]:g}",
-        )
+    check_order("grid", points, start, end)
     if points[0] != start or points[-1] != end:
-        raise SolverError(
-            "grid",
-            f"the grid runs from {points[0]:g} to {points[-1]:g}, t_span from {start:g} to {end:g}; make them meet",
-        )
+        low, high, first, last = apart(float(points[0]), float(points[-1]), start, end)
+        raise SolverError("grid", f"the grid runs from {low} to {high}, t_span from {first} to {last}; make them meet")
     return points

@@ -38,10 +38,9 @@ class HostStates(States):
 
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
         m = len(index)
-        after, constant = self.x.new_empty((m, self.x.shape[1])), np.empty(m, dtype=np.bool_)
-        sums, rho = np.empty(m), np.empty(m)
-        loops.attempt(lanes, index, self._x, self._k, bank.weights, bank.rows, after.data_ptr(), sums, rho, constant)
-        return Attempts(after, sums, rho, constant)
+        after, sums, rho = self.x.new_empty((m, self.x.shape[1])), np.empty(m), np.empty(m)
+        loops.attempt(lanes, index, self._x, self._k, bank.weights, bank.rows, after.data_ptr(), sums, rho)
+        return Attempts(after, sums, rho)
 
     def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
         d0, d1 = np.empty(len(index)), np.empty(len(index))

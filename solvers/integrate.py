@@ -19,6 +19,7 @@ from solvers.plan import Adaptive, Plan
 from solvers.records import Admission, Finished
 from solvers.resolve import resolve
 from solvers.saving import check_save_at
+from solvers.times import TimesSpec
 from solvers.trace import Trace
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
@@ -63,8 +64,9 @@ def integrate(
     error_control: str = "sample",
     controller: str | None = None,
     first_step: float | None = None,
+    max_step: float | None = None,
     max_nfe: int = 10_000,
-    save_at: Sequence[float] | None = None,
+    save_at: TimesSpec | None = None,
     progress: bool = False,
 ) -> Solution:
     """Solve dx/dt = velocity(x, t) for many samples at once, each on its own.
@@ -73,11 +75,11 @@ def integrate(
         velocity: (rows, *event), (rows,) -> (rows, *event); any function or torch module. It sees only the samples that
             still run. Both arguments and the answer have x0's dtype and device.
         x0: (samples, *event) starting states, floating point. No samples at all is a valid request.
-        solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_nfe: see
+        solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_step, max_nfe: see
             `solvers.resolve`.
-        save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid
-            points; under error control dopri5 and tsit5 use their own dense output (order 4), bosh3 cubic Hermite
-            interpolation, none of them at a further call.
+        save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid points,
+            but for rounding (see `solvers.times`); under error control dopri5 and tsit5 use their own dense output (of
+            order 4), bosh3 cubic Hermite interpolation, none of them at a further call.
         progress: show a progress bar on stderr: the share of the span that the slowest sample has behind it.
 
     Raises:
@@ -88,7 +90,8 @@ def integrate(
         raise SolverError("x0", "x0 must be a floating-point tensor of shape (samples, *event)")
     solve = resolve(
         solver=solver, steps=steps, rtol=rtol, atol=atol, grid=grid, start=start, error_control=error_control,
-        controller=controller, first_step=first_step, max_nfe=max_nfe, t_span=t_span, dtype=x0.dtype,
+        controller=controller, first_step=first_step, max_step=max_step, max_nfe=max_nfe, t_span=t_span,
+        dtype=x0.dtype,
     )  # fmt: skip
     points = check_save_at(solve, save_at)
     return _drive(lambda x, t, _: velocity(x, t), x0, solve, points, progress)

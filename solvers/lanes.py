@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import prod
 
@@ -26,7 +27,7 @@ from solvers.fields import LANE, plain
 from solvers.host import HostStates
 from solvers.plan import Adaptive, Plan
 from solvers.records import Admission, Finished, Saved, checked
-from solvers.rows import ADAPTIVE_START, END_FIXED, MID
+from solvers.rows import END_FIXED, MID
 from solvers.saving import save_grid, save_start
 from solvers.states import SMALLEST_ROOM, Limits, Runner, States
 from solvers.stepping import end_rows
@@ -105,31 +106,41 @@ class Lanes:
         return self.records["index"].copy()
 
     def admit(self, admissions: Sequence[Admission]) -> None:
-        """Start trajectories; they take part from the next tick on."""
+        """Start trajectories; they take part from the next tick on.
+
+        Where this raises, for want of memory, none has started and nothing has changed: try again with less.
+        """
         admissions = [admission for admission in admissions if len(admission.x0)]
         if not admissions:
             return
-        # What may want more memory than there is comes first: nothing has changed if it fails.
         before, after = len(self), len(self) + sum(len(admission.x0) for admission in admissions)
         if after > len(self._room):
             room = np.zeros(max(2 * before, after, SMALLEST_ROOM), dtype=LANE)
             plain(room)[:before] = plain(self.records)
-            self._room = room
-        self.states.admit([admission.x0.reshape(len(admission.x0), self.width) for admission in admissions])
-        first = before
-        for admission in admissions:
-            last = first + len(admission.x0)
-            self._write(admission, self._room[first:last])
-            self.records = self._room[:last]
-            save_start(self, admission, first)
-            first = last
+            self._room, self.records = room, room[:before]
+        tickets: dict[int, _Ticket] = {}
+        saved: list[Saved] = []
+        with ExitStack() as undo:
+            last = before
+            for admission in admissions:
+                first, last = last, last + len(admission.x0)
+                records, number = self._room[first:last], self._next_ticket + len(tickets)
+                tickets[number] = self._write(admission, records, number, undo)
+                saved += save_start(self, admission, records)
+            self.states.admit([admission.x0 for admission in admissions])
+            undo.pop_all()
+        self.records = self._room[:after]
+        self._tickets |= tickets
+        self._next_ticket += len(tickets)
+        self.saving += sum(ticket.save_at is not None for ticket in tickets.values())
+        self.saved += saved
 
-    def _write(self, admission: Admission, records: Records) -> None:
+    def _write(self, admission: Admission, records: Records, ticket: int, undo: ExitStack) -> _Ticket:
+        """Write the records of an admission, and hold what it needs, until `undo` gives that back."""
         solve, n = admission.solve, len(admission.x0)
-        ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
-        self._tickets[ticket] = _Ticket(solve, admission.save_at, n)
         one = np.zeros((), dtype=LANE)
         one["row"], first_time = self.bank.hold(solve)
+        undo.callback(self.bank.release, solve)
         start, end = solve.t_span
         one["t"], one["t_end"], one["span"] = start, end, abs(end - start)
         one["ticket"], one["owner"] = ticket, admission.owner
@@ -143,19 +154,22 @@ class Lanes:
             one["step"] = 1  # as a plan's lane that has completed no step of its grid
             one["h"] = np.copysign(solve.first_step or 0.0, end - start)
             one["max_nfe"] = solve.max_nfe
-            one["attempt"] = attempt = len(solve.rows.c) - ADAPTIVE_START - (not solve.rows.fsal)
+            one["max_step"] = solve.max_step or np.inf
+            one["attempt"] = attempt = solve.attempt_nfe
             if (1 if solve.first_step else 2) + attempt > solve.max_nfe:
                 one["status"] = CODES[Status.MAX_NFE]
             if solve.batch:
                 one["group"] = ticket
         if admission.save_at is not None:
-            self.saving += 1
             one["save"] = one["save_first"] = first = self.bank.hold_times(admission.save_at)
+            undo.callback(self.bank.release_times, admission.save_at)
             one["save_end"] = first + len(admission.save_at)
         plain(records)[:] = plain(one[None])
         records["index"] = np.arange(admission.first_index, admission.first_index + n)
         if isinstance(solve, Adaptive):
-            records["log"] = self.log.open(n)
+            records["log"] = places = self.log.open(n)
+            undo.callback(self.log.free, places)
+        return _Ticket(solve, admission.save_at, n)
 
     def query(self) -> tuple[Tensor, Tensor]:
         """Where the network is asked in this tick.

@@ -60,6 +60,7 @@ def log_density(
     t_span: Sequence[float] = (1.0, 0.0),
     controller: str | None = None,
     error_control: str = "sample",
+    max_step: float | None = None,
     max_nfe: int = 10_000,
     divergence: str = "auto",
     probes: int = 1,
@@ -72,15 +73,15 @@ def log_density(
 
         d log p(x(t)) / dt = -div v(x(t), t)
 
-    so that the error norm covers both. The divergence comes from vector-Jacobian products of `torch.func`: its exact
-    value for small dimensions, else the estimate e . (J e) with e of random signs, drawn once for each sample and kept
-    along its path. The estimate of log p is unbiased where the path itself is; its spread falls with `probes`.
+    so that the error norm covers both. The divergence comes from vector-Jacobian products of `torch.autograd`: its
+    exact value for small dimensions, else the estimate e . (J e) with e of random signs, drawn once for each sample and
+    kept along its path. The estimate of log p is unbiased where the path itself is; its spread falls with `probes`.
 
     Args:
         velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone. It must be
-            differentiable by `torch.func` (no in-place changes of its input).
+            differentiable by `torch.autograd` (no in-place changes of its input).
         x: (samples, *event) data, floating point; float64 gives log p to more digits.
-        solver, steps, rtol, atol, controller, error_control, max_nfe: see `solvers.resolve`.
+        solver, steps, rtol, atol, controller, error_control, max_step, max_nfe: see `solvers.resolve`.
         t_span: (time of the data, time of the noise).
         divergence: `exact`, `hutchinson`, or `auto`: exact up to 16 dimensions.
         probes: random vectors a sample for `hutchinson`, at least 1.
@@ -105,7 +106,7 @@ def log_density(
 
     solve = resolve(
         solver=solver, steps=steps, rtol=rtol, atol=atol, error_control=error_control, controller=controller,
-        max_nfe=max_nfe, t_span=t_span, dtype=x.dtype,
+        max_step=max_step, max_nfe=max_nfe, t_span=t_span, dtype=x.dtype,
     )  # fmt: skip
     start = torch.cat((x.reshape(len(x), width), x.new_zeros(len(x), 1)), dim=1)
     solution = integrate_indexed(field, start, solve, progress=progress)

@@ -105,9 +105,8 @@ def attempt(
     address: int,
     sums: Numbers,
     rho: Numbers,
-    constant: Flags,
 ) -> None:
-    """See `States.attempt`; the new states (m, D) go to an address, the rest to sums, rho, constant (m,)."""
+    """See `States.attempt`; the new states (m, D) go to an address, the rest to sums and rho (m,)."""
     width = x.shape[1]
     after = array_at(address, (len(index), width), x.dtype)
     part, values = np.empty(width, dtype=x.dtype), np.empty(width)
@@ -128,10 +127,6 @@ def attempt(
         bent = _squares(part, values)
         _weighted(weights[row, STIFF], lane.h, stages, k[j], part)
         rho[m] = np.sqrt(bent / _squares(part, values))
-        constant[m] = True
-        for s in range(1, stages):
-            for d in range(width):
-                constant[m] &= k[j, s, d] == k[j, 0, d]
 
 
 @compiled

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.control import Controller
-from solvers.rows import Rows
+from solvers.rows import ADAPTIVE_START, Rows
 
 Settings = dict[str, object]
+
+MAX_STEP_SLACK = 1 + 1e-6
+"""A last step may be so much longer than max_step: by the rounding of times, or of a max_step that came as float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +54,7 @@ class Adaptive:
         controller: how the next step follows from the error.
         rtol, atol: tolerances.
         first_step: the size of the first step, None for the automatic one.
+        max_step: the longest step, None for no bound.
         max_nfe: calls that a lane never exceeds.
         batch: one step size for all samples of the request, instead of one for each.
         t_span: (start, end).
@@ -62,6 +67,7 @@ class Adaptive:
     rtol: float
     atol: float
     first_step: float | None
+    max_step: float | None
     max_nfe: int
     batch: bool
     t_span: tuple[float, float]
@@ -71,3 +77,17 @@ class Adaptive:
     def nfe_bound(self) -> int:
         """The most calls one lane can take."""
         return self.max_nfe
+
+    @property
+    def attempt_nfe(self) -> int:
+        """Calls of one attempted step; a method without FSAL takes one more before each attempt that follows a step."""
+        return len(self.rows.c) - ADAPTIVE_START - (not self.rows.fsal)
+
+    @property
+    def nfe_least(self) -> float:
+        """The fewest calls that reach the end of the span; infinite where max_step is lost beside it."""
+        start, end = self.t_span
+        steps = 1.0 if self.max_step is None else abs(end - start) / (self.max_step * MAX_STEP_SLACK)
+        steps = max(1.0, float(math.ceil(steps))) if steps < 2**53 else math.inf
+        again = 0.0 if self.rows.fsal else steps - 1
+        return (2 if self.first_step is None else 1) + steps * self.attempt_nfe + again

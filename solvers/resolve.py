@@ -14,8 +14,9 @@ from solvers.control import CONTROLLERS
 from solvers.errors import SolverError
 from solvers.grids import GridSpec, normalise, times
 from solvers.multistep import adams_bashforth, check_start
-from solvers.plan import Adaptive, Plan, Settings
+from solvers.plan import MAX_STEP_SLACK, Adaptive, Plan, Settings
 from solvers.rows import adaptive_rows, fixed_rows
+from solvers.times import snapped
 
 TOLERANCE_FLOOR = {torch.float64: 1e-14}
 """The smallest rtol and atol by dtype; 1e-7 for every narrower one."""
@@ -37,6 +38,7 @@ def resolve(
     error_control: str = "sample",
     controller: str | None = None,
     first_step: float | None = None,
+    max_step: float | None = None,
     max_nfe: int = 10_000,
     t_span: Sequence[float] = (0.0, 1.0),
     dtype: torch.dtype = torch.float32,
@@ -52,6 +54,7 @@ def resolve(
         error_control: `sample` or `batch`.
         controller: `paper` (default for dopri5), `i` (default otherwise) or `pi`.
         first_step: size of the first step, positive, at most the span; automatic where left out.
+        max_step: the longest step of error control, in units of |t|; no bound where left out.
         max_nfe: calls that no sample exceeds.
         t_span: (start, end); end < start runs backwards.
         dtype: of the state; it decides the smallest tolerance.
@@ -66,7 +69,7 @@ def resolve(
         _whole("steps", steps)
         if steps > MOST_STEPS:
             raise SolverError("steps", f"steps = {steps} is over the limit of {MOST_STEPS}")
-    spec = normalise(grid)
+    spec = normalise(grid, span)
     explicit = not isinstance(spec[0], str)
     tolerances = {"rtol": rtol, "atol": atol}
     given = [name for name, value in tolerances.items() if value is not None]
@@ -76,13 +79,16 @@ def resolve(
         if spec != ("uniform", ()):
             raise SolverError("grid", f"a grid needs fixed steps; give {solver} steps, or leave grid out")
         checked = _check_tolerances(tolerances, dtype)
-        return _adaptive(
-            entry,
-            *checked,
-            *_check_control(entry, error_control, controller, first_step, span),
-            int(max_nfe),
-            span,
-        )
+        batch, chosen = _check_control(entry, error_control, controller)
+        steps_ = _check_first_and_longest(first_step, max_step, span)
+        adaptive = _adaptive(entry, *checked, batch, chosen, *steps_, int(max_nfe), span)
+        if max_step is not None and adaptive.nfe_least > max_nfe:
+            raise SolverError(
+                "max_step",
+                f"max_step = {max_step:g} takes {solver} at least {adaptive.nfe_least:.10g} calls from {span[0]:g} to "
+                f"{span[1]:g}, over max_nfe = {max_nfe}; raise one of them",
+            )
+        return adaptive
     if given and not entry.adaptive:
         raise SolverError(given[0], f"{solver} has no error estimate, so {given[0]} means nothing to it; give steps")
     if given:
@@ -92,11 +98,13 @@ def resolve(
     control = {
         "controller": controller,
         "first_step": first_step,
+        "max_step": max_step,
         "error_control": None if error_control == "sample" else error_control,
     }
     for name, value in control.items():
         if value is not None:
-            raise SolverError(name, f"{name} is for error control; with fixed steps leave it out")
+            advice = ": the grid says how long they are" if name == "max_step" else ""
+            raise SolverError(name, f"{name} is for error control; with fixed steps leave it out{advice}")
     chosen = check_start(solver, start) if entry.multistep_order else None
     plan = _plan(entry, spec, steps, chosen, span)
     if plan.nfe > max_nfe:
@@ -138,6 +146,7 @@ def _adaptive(
     batch: bool,
     controller: str,
     first_step: float | None,
+    max_step: float | None,
     max_nfe: int,
     span: tuple[float, float],
 ) -> Adaptive:
@@ -150,16 +159,17 @@ def _adaptive(
         "controller": controller,
         "error_control": "batch" if batch else "sample",
         "first_step": first_step,
+        "max_step": max_step,
         "max_nfe": max_nfe,
     }
-    rows = adaptive_rows(entry.tableau)
-    return Adaptive(rows, q, CONTROLLERS[controller](q), rtol, atol, first_step, max_nfe, batch, span, settings)
+    rows, control = adaptive_rows(entry.tableau), CONTROLLERS[controller](q)
+    return Adaptive(rows, q, control, rtol, atol, first_step, max_step, max_nfe, batch, span, settings)
 
 
 def _check_span(t_span: Sequence[float]) -> tuple[float, float]:
     if not isinstance(t_span, Sequence | np.ndarray) or isinstance(t_span, str):
         raise SolverError("t_span", f"t_span must be two finite numbers (start, end), got {t_span!r}")
-    if len(t_span) != 2 or not all(_is_number(t) and math.isfinite(t) for t in t_span):
+    if len(t_span) != 2 or not all(map(_is_finite, t_span)):
         raise SolverError("t_span", f"t_span must be two finite numbers (start, end), got {list(t_span)}")
     if t_span[0] == t_span[1]:
         raise SolverError("t_span", f"t_span starts and ends at {t_span[0]:g}; the ends must differ")
@@ -168,6 +178,13 @@ def _check_span(t_span: Sequence[float]) -> tuple[float, float]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # an integer that is no double-precision number
+        return False
 
 
 def _whole(name: str, value: object) -> None:
@@ -180,7 +197,7 @@ def _check_tolerances(tolerances: dict[str, float | None], dtype: torch.dtype) -
     checked: list[float] = []
     for name, value in tolerances.items():
         tolerance = DEFAULT_TOLERANCE if value is None else value
-        if not _is_number(tolerance) or not math.isfinite(tolerance):
+        if not _is_finite(tolerance):
             raise SolverError(name, f"{name} must be a finite number, got {tolerance!r}")
         if tolerance < floor:
             raise SolverError(
@@ -196,9 +213,7 @@ def _check_control(
     entry: catalogue.Solver,
     error_control: str,
     controller: str | None,
-    first_step: float | None,
-    span: tuple[float, float],
-) -> tuple[bool, str, float | None]:
+) -> tuple[bool, str]:
     if error_control not in ERROR_CONTROLS:
         raise SolverError(
             "error_control",
@@ -207,9 +222,27 @@ def _check_control(
     chosen = ("paper" if entry.name == "dopri5" else "i") if controller is None else controller
     if not isinstance(chosen, str) or chosen not in CONTROLLERS:
         raise SolverError("controller", f"unknown controller {controller!r}; use one of {', '.join(CONTROLLERS)}")
-    if first_step is not None and not (_is_number(first_step) and 0 < first_step <= abs(span[1] - span[0])):
+    return error_control == "batch", chosen
+
+
+def _check_first_and_longest(
+    first_step: float | None, max_step: float | None, span: tuple[float, float]
+) -> tuple[float | None, float | None]:
+    length = abs(span[1] - span[0])
+    if first_step is not None and _is_finite(first_step) and first_step > length:
+        first_step = float(snapped(np.array([float(first_step)]), (0.0, length), span)[0])
+    if first_step is not None and not (_is_number(first_step) and 0 < first_step <= length):
         raise SolverError(
-            "first_step",
-            f"first_step must be over 0 and at most the span {abs(span[1] - span[0]):g}, got {first_step!r}",
+            "first_step", f"first_step must be over 0 and at most the span {length:g}, got {first_step!r}"
         )
-    return error_control == "batch", chosen, None if first_step is None else float(first_step)
+    if max_step is None:
+        return None if first_step is None else float(first_step), None
+    if not (_is_finite(max_step) and max_step > 0):
+        raise SolverError(
+            "max_step", f"max_step must be a finite number over 0, got {max_step!r}; leave it out for no bound"
+        )
+    if first_step is None:
+        return None, float(max_step)
+    if first_step > max_step * MAX_STEP_SLACK:
+        raise SolverError("first_step", f"first_step = {first_step!r} is over max_step = {max_step!r}; make it shorter")
+    return min(float(first_step), float(max_step)), float(max_step)

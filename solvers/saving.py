@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,23 +10,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.arithmetic import combine
-from solvers.clocks import Index
+from solvers.clocks import Index, Records
 from solvers.errors import SolverError
 from solvers.plan import Adaptive, Plan
 from solvers.records import Admission, Saved
 from solvers.rows import DEGREE
+from solvers.times import Times, TimesSpec, apart, as_times, check_order, nearest, stands_for
 
 if TYPE_CHECKING:
     from solvers.lanes import Lanes
 
 
-def save_start(lanes: Lanes, admission: Admission, first: int) -> None:
-    """Save the states of an admission whose lanes begin at number `first`, where its save times begin with the span."""
+def save_start(lanes: Lanes, admission: Admission, records: Records) -> list[Saved]:
+    """The starting states of an admission with these records, where its save times begin with the span.
+
+    The lanes have not begun: only their records change.
+    """
     times = admission.save_at
     if times is None or not len(times) or times[0] != admission.solve.t_span[0]:
-        return
-    fresh = slice(first, first + len(admission.x0))
-    _save(lanes, np.arange(fresh.start, fresh.stop), lanes.states.x[fresh].clone())
+        return []
+    place = records["save"] - records["save_first"]
+    records["save"] += 1
+    return [Saved(records["owner"].copy(), records["index"].copy(), place, lanes.states.start_of(admission.x0))]
 
 
 def save_grid(lanes: Lanes, index: Index) -> None:
@@ -79,8 +83,15 @@ def _inside(lanes: Lanes, index: Index, t: NDArray[np.float64], after: Tensor) -
     return torch.where(at_end, after, states.x[where] + combine(weights, states.k[where]))
 
 
-def check_save_at(solve: Plan | Adaptive, save_at: Sequence[float] | None) -> NDArray[np.float64] | None:
+def check_save_at(solve: Plan | Adaptive, save_at: TimesSpec | None, name: str = "save_at") -> Times | None:
     """The save times of a request, checked against what it solves.
+
+    Those that stand for a point of a plan's grid, or for an end of the span, become that point (see `times`).
+
+    Args:
+        solve: the request as resolved.
+        save_at: the times; an array's dtype tells how they were rounded.
+        name: what the argument is called in errors.
 
     Returns:
         (M,) float64, or None where there are none.
@@ -91,27 +102,23 @@ def check_save_at(solve: Plan | Adaptive, save_at: Sequence[float] | None) -> ND
     """
     if save_at is None:
         return None
-    try:
-        times = np.array(save_at, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise SolverError("save_at", f"save_at must hold numbers, got {save_at!r}") from None
-    if times.ndim != 1:
-        raise SolverError("save_at", f"save_at must be a list of times, got {save_at!r}")
+    given = as_times(name, save_at)
     start, end = solve.t_span
-    for t in times[~np.isfinite(times)]:
-        raise SolverError("save_at", f"save_at must hold finite times, got {t}")
+    points = solve.times if isinstance(solve, Plan) else np.array([start, end])
+    near = nearest(given, points)
+    on_point = stands_for(given, near, solve.t_span)
+    times = np.where(on_point, near, given.astype(np.float64))
     for t in times[(times < min(start, end)) | (times > max(start, end))]:
-        raise SolverError("save_at", f"save_at = {t:g} is outside the span from {start:g} to {end:g}")
-    if np.any(np.diff(times) * np.sign(end - start) <= 0):
-        raise SolverError("save_at", f"save_at must move strictly from {start:g} towards {end:g}")
+        at, first, last = apart(float(t), start, end)
+        raise SolverError(name, f"{name} = {at} is outside the span from {first} to {last}")
+    check_order(name, given, start, end)
+    for k in np.flatnonzero(np.diff(times) == 0):
+        a, b = apart(float(given[k]), float(given[k + 1]))
+        raise SolverError(name, f"{name} holds {a} and {b}, which both stand for {float(times[k])!r}; leave one out")
     if isinstance(solve, Plan):
-        place = np.abs(solve.times[None] - times[:, None]).argmin(axis=1) if len(times) else np.zeros(0, dtype=int)
-        for t, nearest in zip(times, solve.times[place], strict=True):
-            if abs(t - nearest) > 1e-12 * max(1.0, abs(nearest)):
-                raise SolverError("save_at", f"save_at = {t:g} is not a grid point; the nearest is {float(nearest)!r}")
-        return solve.times[place]
-    if solve.rows.dense is None:
-        raise SolverError(
-            "save_at", f"{solve.settings['name']} has no dense output; give it steps and save at grid points"
-        )
+        for k in np.flatnonzero(~on_point):
+            at, _ = apart(float(given[k]), float(near[k]))
+            raise SolverError(name, f"{name} = {at} is not a grid point; the nearest is {float(near[k])!r}")
+    elif solve.rows.dense is None:
+        raise SolverError(name, f"{solve.settings['name']} has no dense output; give it steps and save at grid points")
     return times

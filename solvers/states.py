@@ -22,13 +22,11 @@ class Attempts:
         after: (m, D) the new states.
         sums: (m,) sums over D of the squared scaled error; not finite where a stage or the new state is not.
         rho: (m,) estimates of the Jacobian's largest eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite.
-        constant: (m,) whether all stage velocities are bit-identical.
     """
 
     after: Tensor
     sums: Numbers
     rho: Numbers
-    constant: Flags
 
 
 @dataclass(frozen=True)
@@ -121,15 +119,22 @@ class States(ABC):
             self.k[torch.from_numpy(index).to(self.k.device), 1:] = 0.0
 
     def admit(self, starts: list[Tensor]) -> None:
-        """Add lanes with states (m, D)."""
+        """Add lanes with states (m, *event); nothing has changed where there is too little memory."""
         before, after = len(self.x), len(self.x) + sum(map(len, starts))
         if after > len(self._room_x):
             self._grow(max(2 * before, after, SMALLEST_ROOM))
         fresh = slice(before, after)
-        # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
-        torch.add(torch.cat([start.to(self.x.device, self.x.dtype) for start in starts]), 0.0, out=self._room_x[fresh])
+        torch.add(torch.cat([self._fitting(start) for start in starts]), 0.0, out=self._room_x[fresh])
         self._room_k[fresh] = 0.0
         self._hold(after)
+
+    def start_of(self, start: Tensor) -> Tensor:
+        """Starting states (m, *event) as a lane has them, (m, D); a copy."""
+        # Adding zero makes -0.0 a +0.0: with that, adding a zero-weighted slot never changes a bit.
+        return self._fitting(start) + 0.0
+
+    def _fitting(self, start: Tensor) -> Tensor:
+        return start.to(self.x.device, self.x.dtype).reshape(len(start), self.x.shape[1])
 
     def take(self, gone: Index, stay: Index) -> Tensor:
         """Take lanes out and close the gaps; gives their states."""
@@ -142,8 +147,10 @@ class States(ABC):
     def _grow(self, room: int) -> None:
         """Make room for so many lanes; nothing has changed where there is too little memory."""
         x, k = (old.new_empty((room, *old.shape[1:])) for old in (self._room_x, self._room_k))
-        x[: len(self.x)], k[: len(self.k)] = self.x, self.k
+        lanes = len(self.x)
+        x[:lanes], k[:lanes] = self.x, self.k
         self._room_x, self._room_k = x, k
+        self._hold(lanes)
 
     def _hold(self, lanes: int) -> None:
         """Let x and K be the first so many rows of what there is room for."""

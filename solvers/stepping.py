@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from solvers import adaptive, clocks
-from solvers.arithmetic import all_of_group, group_norms
-from solvers.clocks import Flags, Index, Numbers, Records
+from solvers.arithmetic import group_norms
+from solvers.clocks import Index, Numbers, Records
 from solvers.compiled import compiled
 from solvers.rows import END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP
 from solvers.saving import save_passed
@@ -53,13 +53,13 @@ def _end_adaptive(lanes: Lanes, index: Index) -> int:
     """An attempt is complete: accept or reject it, and choose the next step."""
     records, bank, states = lanes.records, lanes.bank, lanes.states
     found = states.attempt(index, records, bank)
-    error, constant = _verdicts(records, index, found.sums, found.constant, lanes.width)
+    error = _errors(records, index, found.sums, lanes.width)
     lanes.log.record(records, index, error, found.rho)
     if lanes.saving:
         passed = error <= 1
         save_passed(lanes, index[passed], found.after[torch.from_numpy(passed).to(found.after.device)])
     accepted = np.empty(len(index), dtype=np.bool_)
-    ended = adaptive.end_adaptive(records, index, error, constant, bank.rows, accepted)
+    ended = adaptive.end_adaptive(records, index, error, bank.rows, accepted)
     states.settle(index, found.after, accepted, records, bank)
     return ended
 
@@ -71,14 +71,13 @@ def _norms(lanes: Records, index: Index, sums: Numbers, width: int) -> Numbers:
 
 
 @compiled
-def _verdicts(lanes: Records, index: Index, sums: Numbers, constant: Flags, width: int) -> tuple[Numbers, Flags]:
-    """(m,) errors, infinite where not finite, and whether all stage velocities are one, of each lane or group."""
-    groups = _groups(lanes, index)
-    errors = group_norms(sums, width, groups)
+def _errors(lanes: Records, index: Index, sums: Numbers, width: int) -> Numbers:
+    """(m,) scaled errors, one for each lane or group; infinite for what is not finite."""
+    errors = _norms(lanes, index, sums, width)
     for m in range(len(errors)):
         if not np.isfinite(errors[m]):
             errors[m] = np.inf
-    return errors, all_of_group(constant, groups)
+    return errors
 
 
 @compiled

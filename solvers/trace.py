@@ -91,13 +91,18 @@ class StepLog:
         if missing > 0:
             size = len(self._counts)
             grown = max(2 * size, size + missing, 64)
-            self._values = np.concatenate([self._values, np.zeros((grown - size, COLUMNS, 5))])
+            values = np.concatenate([self._values, np.zeros((grown - size, COLUMNS, 5))])
             self._counts = np.concatenate([self._counts, np.zeros(grown - size, dtype=np.int64)])
+            self._values = values
             self._free.extend(range(grown - 1, size - 1, -1))
         places = np.array(self._free[len(self._free) - lanes :], dtype=np.int64)
         del self._free[len(self._free) - lanes :]
         self._counts[places] = 0
         return places
+
+    def free(self, places: Index) -> None:
+        """Give back places of lanes that never began."""
+        self._free.extend(places.tolist())
 
     def record(self, lanes: Records, index: Index, error: Numbers, rho: Numbers) -> None:
         """Add the attempts of lanes `index` (m,), still at the start of the step; error and rho are (m,)."""

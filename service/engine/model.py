@@ -15,7 +15,7 @@ from service.engine.job import Job, JobResult, Overloaded, Priority
 from service.engine.operation import Operation
 from service.engine.runner import Arena
 from service.engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns
-from solvers.plan import Plan
+from solvers.plan import Adaptive, Plan
 
 _GUESSED_NFE = 80.0
 """Calls of an adaptive sample before any has been seen."""
@@ -81,15 +81,19 @@ class Model:
         return Entry(number, job.num_samples, self.cost(job), whole, network_rows(job.guidance))
 
     def cost(self, job: Job) -> float:
-        """Calls of one sample: exact for plans, else the mean of those that asked for the same, or a guess."""
-        if isinstance(job.solve, Plan):
-            return float(job.solve.nfe)
-        found = (self._means[key] for key in _keys(job) if key in self._means)
-        return min(next(found, _GUESSED_NFE), float(job.solve.max_nfe))
+        """Calls of one sample: exact for plans, else the mean of those that asked for the same, or a guess.
+
+        It is never below what max_step takes: no job of that kind need have been seen.
+        """
+        solve = job.solve
+        if isinstance(solve, Plan):
+            return float(solve.nfe)
+        found = next((self._means[key] for key in _keys(job) if key in self._means), _GUESSED_NFE)
+        return min(max(found, solve.nfe_least), float(solve.max_nfe))
 
     def learn(self, job: Job, calls: float) -> None:
         """The samples of a job under error control have taken so many calls on average."""
-        for key in _keys(job):
+        for key in _keys(job)[:1] if _bounded(job) else _keys(job):
             self._means[key] = self._means.get(key, calls) * 0.8 + calls * 0.2
             self._means.move_to_end(key)
             if len(self._means) > _MOST_MEANS:
@@ -171,9 +175,20 @@ class Model:
         return soonest
 
 
-def _keys(job: Job) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Under what a mean is kept, the most exact first: the tolerance decides most, by its power of ten."""
+def _keys(job: Job) -> tuple[tuple[str, ...], ...]:
+    """Under what a mean is kept, the most exact first: the tolerance decides most, by its power of ten.
+
+    A job whose max_step asks for many steps is like those whose max_step asks for about as many, and tells nothing of
+    others.
+    """
     settings = job.solve.settings
     name, rtol, atol = str(settings["name"]), settings.get("rtol"), settings.get("atol")
     powers = (f"{math.log10(float(each)):.0f}" for each in (rtol, atol) if isinstance(each, int | float))
-    return (name, *powers), (name,)
+    found = (name, *powers), (name,)
+    if isinstance(job.solve, Plan) or job.solve.max_step is None:
+        return found
+    return ((*found[0], f"least {job.solve.nfe_least:.1e}"), *found)
+
+
+def _bounded(job: Job) -> bool:
+    return isinstance(job.solve, Adaptive) and job.solve.max_step is not None

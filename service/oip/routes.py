@@ -121,7 +121,8 @@ async def _understand(request: Request, name: str, version: int | None) -> tuple
     want = wanted(asked[0], wish)
     model = await service.model(name, version)
     context.model = model.name
-    arguments = (wish, model, service.settings, want.encoder)
+    dtypes = {key: tensor.dtype for key, tensor in asked[1].items()}
+    arguments = (wish, model, service.settings, want.encoder, dtypes)
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.solver = str(job.solve.settings["name"])
     return wish, model, job, want

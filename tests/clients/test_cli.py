@@ -159,7 +159,7 @@ class TestSample:
 
     def test_all_options_reach_the_service(self, service: FakeService, tmp_path: Path) -> None:
         command = "sample moons -n 2 --solver rk4 --steps 20 --grid uniform --max-nfe 99 --trace none --timeout 5"
-        command += " --priority bulk --condition [1,0.5] --guidance 2 --first-step 0.01"
+        command += " --priority bulk --condition [1,0.5] --guidance 2 --first-step 0.01 --max-step 0.05"
         command += " --model-version 2 --first-index 7 --no-decode --on-timeout partial --error-control sample"
         assert main([*command.split(), "--seed", "0", "-o", str(tmp_path / "o.npy")]) == 0
         assert json.loads(service.seen[0]["body"]) == {
@@ -181,6 +181,7 @@ class TestSample:
             "condition": [1, 0.5],
             "guidance": 2.0,
             "first_step": 0.01,
+            "max_step": 0.05,
         }
 
     def test_without_a_file_a_summary_is_shown(self, capsys: Capture) -> None:
@@ -291,6 +292,14 @@ class TestOthers:
         assert "euler-9" in capsys.readouterr().out
         assert main([*command, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["distances"] == [[0.0, 1.0], [1.0, 0.0]]
+
+    def test_the_longest_step_of_a_comparison_is_for_error_control(self, service: FakeService, capsys: Capture) -> None:
+        command = "compare moons -n 2 --solvers euler-9,rk4,dopri5@1e-5 --max-step 0.05 --seed 1"
+        assert main(command.split()) == 0
+        bodies = [json.loads(seen["body"]) for seen in service.seen if seen["path"] == "/v1/sample"]
+        sent = [(body["solver"], body.get("steps"), body.get("max_step")) for body in bodies]
+        assert sent == [("euler", 9, None), ("rk4", 20, None), ("dopri5", None, 0.05), ("dopri5", None, 0.05)]
+        assert "draw with it: pathline sample moons --solver dopri5" in capsys.readouterr().out.replace("\n", "")
 
     def test_compare_of_a_conditional_model(self, service: FakeService) -> None:
         assert main(["compare", "moons", "-n", "2", "--solvers", "euler-9", "--condition", "3", "--guidance", "2"]) == 0

@@ -120,15 +120,6 @@ def test_dopri5_needs_no_more_than_scipy(
     assert (solution.x - torch.tensor([exact], dtype=torch.float64)).abs().max() <= 3 * error
 
 
-@pytest.mark.parametrize("value", [0.0, 3.0])
-@pytest.mark.parametrize("solver", ["bosh3", "dopri5", "tsit5"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_constant_field_costs_at_most_14_calls(value: float, solver: str, dtype: torch.dtype) -> None:
-    solution = integrate(lambda x, t: torch.full_like(x, value), ones(3, 2, dtype), solver=solver)
-    assert solution.nfe.max() <= 14
-    assert solution.x.flatten().tolist() == pytest.approx([1 + value] * 6, abs=1e-6)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_field_that_raises_outside_its_span_is_never_asked_there(dtype: torch.dtype) -> None:
     def guarded(x: Tensor, t: Tensor) -> Tensor:

@@ -220,12 +220,6 @@ def test_a_lane_that_fails_in_the_trial_step_leaves_its_batch_too(value: float) 
     assert torch.equal(solution.x[[0, 2, 3]].isfinite(), torch.ones(3, 1, dtype=torch.bool))
 
 
-def test_constant_fields_in_a_batch() -> None:
-    solution = _batch(lambda x, t: torch.full_like(x, 2.0), ones(5, 3))
-    assert solution.nfe.max() <= 14
-    assert solution.x.flatten().tolist() == pytest.approx([3.0] * 15)
-
-
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()

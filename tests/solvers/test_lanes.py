@@ -34,20 +34,21 @@ MULTISTEP = st.builds(
     st.sampled_from(["ramp", "rk"]),
 )
 ADAPTIVE = st.builds(
-    lambda solver, rtol, atol, controller, first_step, error_control, max_nfe: {
+    lambda solver, rtol, atol, controller, steps, error_control, max_nfe: {
         "solver": solver,
         "rtol": rtol,
         "atol": atol,
         "controller": controller,
-        "first_step": first_step,
+        "first_step": steps[0],
+        "max_step": steps[1],
         "error_control": error_control,
-        "max_nfe": max_nfe,
+        "max_nfe": max_nfe if steps[1] is None else 10_000,
     },
     st.sampled_from(["bosh3", "dopri5", "tsit5"]),
     st.sampled_from([1e-1, 1e-3, 1e-5]),
     st.sampled_from([1e-2, 1e-4, 1e-5]),
     st.sampled_from(["paper", "i", "pi"]),
-    st.sampled_from([None, 0.02, 0.5]),
+    st.sampled_from([(None, None), (0.02, None), (0.5, None), (None, 0.07), (0.02, 0.1), (None, 2.0)]),
     st.sampled_from(["sample", "sample", "batch"]),
     st.sampled_from([5, 40, 10_000]),
 )

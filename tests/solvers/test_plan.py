@@ -30,6 +30,7 @@ def test_defaults_as_resolved() -> None:
         "controller": "paper",
         "error_control": "sample",
         "first_step": None,
+        "max_step": None,
         "max_nfe": 10_000,
     }
     assert resolve(solver="rk4", steps=20).settings == {"name": "rk4", "steps": 20, "grid": "uniform"}
@@ -45,7 +46,8 @@ def test_settings_are_json_and_resolve_to_the_same(name: str) -> None:
         again = resolve(solver=settings.pop("name"), **settings, max_nfe=50)
         assert again.settings == plan.settings
     if catalogue.find(name).adaptive:
-        solve = resolve(solver=name, rtol=np.float64(1e-4), max_nfe=np.int64(50), first_step=np.float32(0.5))  # type: ignore[arg-type]
+        steps: Any = {"first_step": np.float32(0.5), "max_step": np.float32(0.5), "max_nfe": np.int64(50)}
+        solve = resolve(solver=name, rtol=np.float64(1e-4), **steps)
         settings = json.loads(json.dumps(solve.settings))
         assert resolve(solver=settings.pop("name"), **settings) is solve
 
@@ -102,6 +104,19 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"first_step": 1.5}, "first_step", "at most the span 1, got 1.5"),
     ({"first_step": math.nan}, "first_step", "got nan"),
     ({"first_step": "0.1"}, "first_step", "got '0.1'"),
+    ({"first_step": 0.3, "max_step": 0.2}, "first_step", "first_step = 0.3 is over max_step = 0.2; make it shorter"),
+    *(
+        ({"max_step": wrong}, "max_step", "must be a finite number over 0, got .*; leave it out for no bound")
+        for wrong in (0.0, -0.1, math.inf, math.nan, "0.1", True, [0.1], 10**400)
+    ),
+    (
+        {"max_step": 1e-4},
+        "max_step",
+        "max_step = 0.0001 takes dopri5 at least 60002 calls from 0 to 1, over max_nfe = 10000; raise one of them",
+    ),
+    ({"max_step": 5e-324}, "max_step", "at least inf calls"),
+    ({"solver": "bosh3", "max_step": 0.1, "max_nfe": 31}, "max_step", "takes bosh3 at least 32 calls"),
+    ({"solver": "rk4", "steps": 3, "max_step": 0.1}, "max_step", "with fixed steps leave it out: the grid says how"),
     (
         {"solver": "rk4", "steps": 3, "controller": "i"},
         "controller",

@@ -41,7 +41,10 @@ def compare(
     reference: Spec | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Flow[Comparison]:
-    """Ask one solver after the other for the same samples (so that none slows another) and tabulate."""
+    """Ask one solver after the other for the same samples (so that none slows another) and tabulate.
+
+    `max_step` among the options is for the solvers under error control; the others have the steps that they name.
+    """
     if isinstance(specs, str) or not specs:
         raise ValueError(f"solvers={specs!r} is not allowed; use a list such as ['rk4-20', 'dopri5']")
     parsed = [read_spec(spec) for spec in (*specs, *(() if reference is None else (reference,)))]
@@ -54,7 +57,10 @@ def compare(
     results: list[SampleResult] = []
     for spec in parsed:
         fixed = set(spec) == {"solver"} and spec["solver"] not in adaptive
-        given = {"trace": "none", **options, **spec, **({"steps": steps} if fixed else {})}
+        given = {"trace": "none", **options, **({"steps": steps} if fixed else {})}
+        if "steps" in {**given, **spec}:
+            given.pop("max_step", None)
+        given |= spec
         results.append((yield from core.sample(sample_request(model, num_samples, chosen, given))))
         if progress is not None:
             progress(len(results), len(parsed))

@@ -31,6 +31,7 @@ class CommonOptions(TypedDict, total=False):
         error_control: ``"sample"`` (each sample its own steps) or ``"batch"`` (one for the request).
         controller: Step-size controller: ``"paper"``, ``"i"`` or ``"pi"``.
         first_step: Size of the first step of error control; automatic where left out.
+        max_step: Longest step of error control, in units of t; no bound where left out.
         max_nfe: Most velocity evaluations of a sample.
         condition: Class label or vector of a conditional model.
         guidance: Strength of classifier-free guidance.
@@ -45,6 +46,7 @@ class CommonOptions(TypedDict, total=False):
     error_control: Literal["sample", "batch"]
     controller: str | None
     first_step: float | None
+    max_step: float | None
     max_nfe: int
     condition: Any
     guidance: float | None

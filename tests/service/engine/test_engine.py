@@ -1,7 +1,9 @@
 """The engine with its thread: batching, independence, deadlines, cancellation, failures."""
 
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from torch import Tensor
 from models.checkpoint import Checkpoint
 from models.noise import noise
 from service.engine.engine import DeadlineExceeded, Draining, Engine, EngineFailed, Overloaded
-from service.engine.job import JobResult
+from service.engine.job import JobResult, Priority
 from solvers import integrate
 
 from ..waiting import eventually
@@ -220,6 +222,37 @@ def test_memory_that_suffices_for_slices_only_costs_nobody_anything(
 
     field.hook = hook
     assert same(engine.submit(job(40, solver="rk4", steps=5)).result(10), expected)
+
+
+def test_jobs_that_were_to_be_admitted_together_are_admitted_once(
+    engine: Engine, field: Field, observed: Observed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory fails for the second of two: both are tried again alone, and the first has no lanes twice."""
+    bank = engine._loop.models["net", 1].arena.lanes[Priority.INTERACTIVE].bank
+    real, failed = bank.hold, threading.Event()
+
+    def short(solve: Any) -> Any:
+        if solve.settings["name"] == "heun2" and not failed.is_set():
+            failed.set()
+            raise MemoryError
+        return real(solve)
+
+    monkeypatch.setattr(bank, "hold", short)
+    entered, go = threading.Event(), threading.Event()
+
+    def hook(x: Tensor, t: Tensor) -> None:
+        entered.set()
+        assert go.wait(60)
+
+    field.hook = hook
+    busy = engine.submit(job(1, solver="euler", steps=1))
+    assert entered.wait(60)
+    first, second = (engine.submit(job(3, solver=name, steps=4)) for name in ("rk4", "heun2"))
+    go.set()
+    results = [each.result(60) for each in (busy, first, second)]
+    assert failed.is_set()
+    assert [result.nfe.tolist() for result in results] == [[1], [16] * 3, [8] * 3]
+    assert sum(rows for _, rows, _, _ in observed.batches) == 1 + 3 * 16 + 3 * 8
 
 
 def test_a_diverging_request_changes_no_other(engine: Engine) -> None:

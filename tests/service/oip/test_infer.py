@@ -65,7 +65,8 @@ async def test_the_same_job_as_v1_sample(running: Any) -> None:
 
 async def test_every_parameter_arrives(running: Any) -> None:
     parameters = {"seed": 2**63 - 1000, "first_index": 7, "num_samples": 2, "solver": "tsit5", "rtol": 1e-3,
-                  "atol": 1e-4, "max_nfe": 500, "trace": "full", "priority": "bulk", "controller": "pi"}  # fmt: skip
+                  "atol": 1e-4, "max_nfe": 500, "trace": "full", "priority": "bulk", "controller": "pi",
+                  "max_step": 0.05}  # fmt: skip
     assert (await infer(running, parameters=parameters)).status_code == 200
     assert (await running.post(**parameters)).status_code == 200
     [job, job_v1] = running.engine.jobs

@@ -1,6 +1,7 @@
 """Jacobians along the path against known slopes, and against the offline function."""
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,17 @@ async def test_a_path_that_ends_early_has_no_jacobian_after_it(real: Real) -> No
     assert found["eigenvalues_real"][0][0][0] is not None
     assert found["eigenvalues_real"][0][1] == [None, None]
     assert found["condition_number"][0][1] is None
+
+
+@pytest.mark.parametrize(
+    "times", [[0.0, *accumulate([0.1] * 10)], np.array(range(11), dtype=np.float32) / np.float32(10)], ids=str
+)
+async def test_rounded_times_are_the_grid_points_that_they_stand_for(real: Real, times: Any) -> None:
+    body: dict[str, Any] = {"num_samples": 1, "seed": 0}
+    found = await real.ask("net", "diagnose", **body, times=list(map(float, times)))
+    exact = await real.ask("net", "diagnose", **body)
+    assert found["times"] == exact["times"]
+    assert found["eigenvalues_real"] == exact["eigenvalues_real"]
 
 
 @pytest.mark.parametrize(

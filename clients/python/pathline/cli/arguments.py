@@ -14,8 +14,8 @@ from pathline._core import DEFAULT_URL
 from pathline.cli.output import FORMATS
 
 _NAMES = (
-    *("first_index", "grid", "start", "error_control", "controller", "first_step", "max_nfe", "trace"),
-    *("on_timeout", "priority"),
+    *("first_index", "grid", "start", "error_control", "controller", "first_step", "max_step", "max_nfe"),
+    *("trace", "on_timeout", "priority"),
 )
 _MODEL = ("version", "condition", "guidance")
 _HELP = {
@@ -25,6 +25,7 @@ _HELP = {
     "error_control": "steps for each sample, or one for the whole request",
     "controller": "step-size controller: paper, i or pi",
     "first_step": "first step of error control",
+    "max_step": "longest step of error control, in units of t",
     "max_nfe": "most network evaluations of a sample",
     "trace": "how much of the steps to report",
     "on_timeout": "what to do when the time limit passes",
@@ -53,7 +54,8 @@ def _condition(text: str) -> Any:
         return text  # a label that is a word
 
 
-_KINDS = {"first_index": int, "max_nfe": int, "first_step": float, "guidance": float, "condition": _condition}
+_KINDS = {"first_index": int, "max_nfe": int, "condition": _condition}
+_KINDS |= dict.fromkeys(("first_step", "max_step", "guidance"), float)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -100,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="PERCENT",
         help="how near is near enough, in %% of the spread (default: 1)",
     )
+    _add_named(compare, "max_step")
     compare.add_argument(
         "--steps", dest="bare_steps", type=_count, default=20, help="steps of a bare fixed-step solver (default: 20)"
     )

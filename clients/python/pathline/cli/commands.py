@@ -118,7 +118,9 @@ def compare(arguments: argparse.Namespace) -> int:
     else:
         print(f"{table.table()}\n{advice}")
         if advice.row is not None:
-            print(f"draw with it: pathline sample {arguments.model} {' '.join(_flags(advice.row.label))}")
+            longest = None if "steps" in read_spec(advice.row.label) else arguments.max_step
+            more = [] if longest is None else [f"--max-step {longest:g}"]
+            print(f"draw with it: pathline sample {arguments.model} {' '.join(_flags(advice.row.label) + more)}")
     return 0
 
 

@@ -1,0 +1,157 @@
+"""Admission is all or nothing: where memory is short at any point of it, the lanes are as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from solvers import resolve
+from solvers.lanes import Lanes
+from solvers.records import Admission
+from tests.solvers.support import Ended, gaussian, run, same_bits
+
+SAVE = np.array([0.0, 0.5, 1.0])
+
+
+def admissions() -> list[Admission]:
+    """Two plans, and two methods under error control, one of which saves its start."""
+    x0 = torch.randn(9, 2, generator=torch.Generator().manual_seed(0))
+    solves = [resolve(), resolve(solver="rk4", steps=5), resolve(solver="tsit5"), resolve(solver="euler", steps=8)]
+    return [Admission(solve, x0[k : k + 3], k + 1, k, SAVE if k > 1 else None) for k, solve in enumerate(solves)]
+
+
+def resident() -> Admission:
+    return Admission(resolve(solver="bosh3"), torch.ones(2, 2), owner=9, save_at=SAVE)
+
+
+Place = Callable[[Lanes], tuple[Any, str]]
+PLACES: dict[str, Place] = {
+    "rows": lambda lanes: (lanes.bank, "_load"),
+    "times": lambda lanes: (lanes.bank, "hold_times"),
+    "both": lambda lanes: (lanes.bank, "hold"),
+    "log": lambda lanes: (lanes.log, "open"),
+    "saved": lambda lanes: (lanes.states, "start_of"),
+    "room": lambda lanes: (lanes.states, "_grow"),
+    "states": lambda lanes: (lanes.states, "_fitting"),
+}
+
+
+def fail(place: tuple[Any, str], after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a method run out of memory at one call."""
+    owner, name = place
+    real, calls = getattr(owner, name), 0
+
+    def short(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == after:
+            raise MemoryError
+        return real(*arguments)
+
+    monkeypatch.setattr(owner, name, short)
+
+
+def held(lanes: Lanes) -> tuple[Any, ...]:
+    """What would show if anything were left of an admission that failed."""
+    bank, log = lanes.bank, lanes.log
+    users = [{key: one.users for key, one in table.items()} for table in (bank._rows, bank._grids)]
+    spaces = [sum(length for _, length in space.free) - space.size for space in (bank._row_space, bank._time_space)]
+    counts = len(lanes), len(lanes.states.x), len(lanes.states.k), len(lanes.saved), lanes.saving, len(lanes._tickets)
+    return users, spaces, counts, len(log._free) - len(log._counts), lanes.owner.tolist()
+
+
+def same(found: dict[tuple[int, int], Ended], expected: dict[tuple[int, int], Ended]) -> bool:
+    return found.keys() == expected.keys() and all(
+        same_bits(found[key].x, end.x) and found[key].nfe == end.nfe for key, end in expected.items()
+    )
+
+
+def saves(lanes: Lanes) -> dict[tuple[int, int, int], list[float]]:
+    return {
+        (int(owner), int(index), int(place)): x.tolist()
+        for part in lanes.take_saved()
+        for owner, index, place, x in zip(part.owner, part.index, part.place, part.x, strict=True)
+    }
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+@pytest.mark.parametrize("place", PLACES)
+def test_an_admission_that_fails_leaves_nothing_and_can_be_tried_again(
+    place: str, after: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes, plain = Lanes((2,), compiled=compiled), Lanes((2,), compiled=compiled)
+    for each in (lanes, plain):
+        each.admit([resident()])
+        for _ in range(3):
+            each.absorb(gaussian(*each.query()))
+    before, asked = held(lanes), lanes.query()
+    raised = False
+    with monkeypatch.context() as patch:
+        fail(PLACES[place](lanes), after, patch)
+        try:
+            lanes.admit(admissions())
+        except MemoryError:
+            raised = True
+    if raised:
+        assert held(lanes) == before
+        assert all(torch.equal(a, b) for a, b in zip(lanes.query(), asked, strict=True))
+        for admission in admissions():  # one by one, as the engine does it then
+            lanes.admit([admission])
+    plain.admit(admissions())
+    assert same(run(lanes, gaussian, []), run(plain, gaussian, []))
+    assert saves(lanes) == saves(plain)
+    assert held(lanes)[2:] == held(plain)[2:]
+    assert not lanes.bank._rows
+    assert not lanes.bank._grids
+
+
+def test_every_place_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in PLACES.values():
+        lanes = Lanes((2,))
+        fail(place(lanes), 1, monkeypatch)
+        with pytest.raises(MemoryError):
+            lanes.admit(admissions())
+        assert held(lanes) == held(Lanes((2,)))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_lanes_that_run_are_not_left_in_the_old_room(compiled: bool) -> None:
+    """Room for more lanes was made before the new states proved too many: those that run must have moved there."""
+    lanes = Lanes((1,), torch.float64, compiled=compiled)
+    solve = resolve(solver="euler", steps=4, dtype=torch.float64)
+    lanes.admit([Admission(solve, torch.ones(2, 1, dtype=torch.float64))])
+    lost = Admission(solve, torch.ones(1, 1).expand(500, 1).to("meta"), owner=1)
+    with pytest.raises(NotImplementedError):
+        lanes.admit([lost])
+
+    def field(x: Tensor, t: Tensor) -> Tensor:
+        return torch.ones_like(x)
+
+    lanes.absorb(field(*lanes.query()))
+    lanes.admit([Admission(solve, torch.zeros(300, 1, dtype=torch.float64), owner=2)])
+    found = run(lanes, field, [])
+    assert [found[0, k].x.item() for k in range(2)] == [2.0, 2.0]
+    assert {found[2, k].x.item() for k in range(300)} == {1.0}
+
+
+def test_a_bank_without_room_keeps_its_stretches() -> None:
+    lanes = Lanes((1,))
+    lanes.admit([Admission(resolve(solver="euler", steps=3), torch.ones(1, 1))])
+    for name in ("weights", "rows", "times"):
+        real = getattr(lanes.bank, name)
+        setattr(lanes.bank, name, None)  # growing it raises
+        with pytest.raises(TypeError):
+            lanes.bank.hold(resolve(solver="ab4", steps=100, start="rk", grid={"name": "power", "exponent": 2.0}))
+        setattr(lanes.bank, name, real)
+    ended = run(lanes, lambda x, t: x, [Admission(resolve(solver="ab4", steps=100), torch.ones(1, 1), owner=1)])
+    assert ended[1, 0].x.item() == pytest.approx(2.71828, abs=1e-3)
+    assert [sum(length for _, length in space.free) for space in (lanes.bank._row_space, lanes.bank._time_space)] == [
+        lanes.bank._row_space.size,
+        lanes.bank._time_space.size,
+    ]
