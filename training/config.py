@@ -25,8 +25,14 @@ CONFIGS = Path(__file__).parent / "configs"
 _RULES = 1
 """Raised when the trainer changes what a recipe leads to, so that old hashes no longer match."""
 
+_OWN_RULES = 2
+"""The same for data of your own: raised when a file is read in another way."""
+
 _ADDED: dict[str, object] = {
     "data.conditional": False,
+    "data.header": "auto",
+    "data.background": "",
+    "data.range": [],
     "network.architecture": "residual_mlp",
     "network.levels": 3,
     "schedule": "constant",
@@ -109,6 +115,8 @@ class Recipe(Frozen):
             if last in within and within[last] == default:
                 del within[last]
         content = {"rules": _RULES, **fields}
+        if isinstance(self.data, VectorsData | ImagesData):
+            content["own_rules"] = _OWN_RULES
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 

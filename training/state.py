@@ -121,8 +121,8 @@ class RunFolder:
         except (OSError, SafetensorError, KeyError, ValueError, ValidationError) as error:
             reason = str(error).splitlines()[0]
             raise StateError(
-                f"state {self.file} is damaged ({reason}); put a copy of it back, or delete {self.folder} to train from "
-                "the start"
+                f"state {self.file} is damaged ({reason}); put a copy of it back, or delete {self.folder} to train "
+                "from the start"
             ) from None
 
     def remove(self) -> None:

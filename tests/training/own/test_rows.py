@@ -20,7 +20,7 @@ def test_rows_are_read_alike_from_each_kind_of_file(tmp_path: Path, rows: np.nda
     bare = tmp_path / "bare.csv"
     np.savetxt(bare, rows, delimiter=",")
     for config in (vectors(tmp_path / "rows.npy"), vectors(tmp_path / "rows.npz"), vectors(bare)):
-        assert np.array_equal(read_vectors(config).samples, rows.astype(np.float32))
+        assert np.array_equal(read_vectors(config).samples, rows)
     read = read_vectors(vectors(table, label="kind"))
     assert np.allclose(read.samples, rows)
     assert read.condition == LabelCondition(classes=2, names=("cat", "dog"))
