@@ -88,7 +88,9 @@ def standardised(train: NDArray[np.float64], held_out: NDArray[np.float64], path
     Raises:
         DataError: all rows are the same.
     """
-    shift, scale = train.mean(0), _spread(train)
+    shift = train.mean(0)
+    shift += (train - shift).mean(0)  # what the first sum lost by rounding
+    scale = _spread(train)
     if not (scale > 0).any():
         raise DataError(f"data {path}: all samples are the same; there is nothing to learn")
     far = bool((np.abs(shift) > np.where(scale > 0, _FAR * scale, _WHOLE)).any())

@@ -18,7 +18,7 @@ MOST_EXACT = 2**53
 _NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
 """What tables have where a value is missing, in lower case."""
 
-_COARSE = 2.0**-20
+_COARSE = 2.0**-10
 """The largest step between neighbouring numbers, as part of a column's spread, that values are told apart by."""
 
 _LISTED = 12  # classes named in the first lines
@@ -66,7 +66,7 @@ def checked(
     if labels is not None and vectors is not None:
         raise DataError(f"data {path}: label and condition are both given; a model takes one of them")
     rows = _numbers(path, "the samples", samples, np.float64)
-    read = f"read {len(rows):,} rows of {rows.shape[1]} columns from {path}: {_ranges(rows, samples.names)}"
+    read = f"read {len(rows):,} rows from {path}: {_ranges(rows, samples.names)}"
     told = (read, *told)
     if labels is not None:
         if labels.shape != (len(rows),):
@@ -123,17 +123,20 @@ def _refuse(path: Path, what: str, rows: NDArray[Any], bad: NDArray[np.bool_], w
 
 def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
     """The range of each column, and a word on those that are likely no data."""
-    parts = []
+    parts, noted = [], []
     for place, name in enumerate(names):
         column = rows[:, place]
         low, high = column.min(), column.max()
-        note = " (never changes)" if low == high else ""
+        digits = next((digits for digits in (6, 9, 12) if f"{low:.{digits}g}" != f"{high:.{digits}g}"), 15)
+        if low == high:
+            part = f"column {name} always {low:.15g}"
+        else:
+            part = f"column {name} from {low:.{digits}g} to {high:.{digits}g}"
         if len(column) > 2 and low in (0, 1) and np.array_equal(column, np.arange(len(column)) + low):
-            note = " (it counts the rows: leave it out if it is an index)"
-        parts.append(f"column {name} from {low:.6g} to {high:.6g}{note}")
-    more = f", and {len(parts) - _LISTED} more" if len(parts) > _LISTED else ""
-    noted = [part for part in parts[_LISTED:] if part.endswith(")")]
-    return ", ".join(parts[:_LISTED]) + more + "".join(f"; {part}" for part in noted[:_LISTED])
+            part += " (it counts the rows: leave it out if it is an index)"
+        (parts if place < _LISTED or not part.endswith(")") else noted).append(part)
+    more = f", and {len(parts) + len(noted) - _LISTED} more" if len(parts) + len(noted) > _LISTED else ""
+    return ", ".join(parts[:_LISTED]) + more + "".join(f"; {part}" for part in noted)
 
 
 def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[np.int64]]:

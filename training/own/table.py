@@ -13,8 +13,8 @@ from training.data_config import VectorsData
 from training.errors import DataError
 from training.own.read import MOST_EXACT, Columns, Read, checked, is_number, missing
 
-_INDEX = re.compile(r"(?:Unnamed: 0(?:\.\d+)?)?")
-"""Names of a first column that a data frame writes for its index, and reads back when it was saved once more."""
+_INDEX = re.compile(r"|Unnamed: 0(?:\.\d+)?|Unnamed: 0_level_0|index|level_0")
+"""Names of a first column that hold the index of a data frame, which was written and read again or made a column."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _Table:
                 if not is_number(row[place]):
                     raise self._wrong(number, place, f"a number is needed{_hint(row[place])}")
                 found[number, column] = float(row[place])
-                if abs(found[number, column]) > MOST_EXACT and _loses(row[place].strip()):
+                if abs(found[number, column]) >= MOST_EXACT and _loses(row[place].strip()):
                     raise self._wrong(
                         number, place, "it has more digits than float64 holds; subtract an offset from the column"
                     )
@@ -100,7 +100,7 @@ def _table(path: Path, config: VectorsData) -> _Table:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             for row in reader:
-                if any(cell.strip() for cell in row):
+                if len(row) > 1 or any(cell.strip() for cell in row):
                     rows.append(row)
                     lines.append(reader.line_num)
     except OSError as error:
@@ -121,7 +121,9 @@ def _table(path: Path, config: VectorsData) -> _Table:
     header = [cell.strip() for cell in rows[0]]
     if len(rows) == 1:
         raise DataError(f"data {path} has names of columns and no rows; one row a sample is needed")
-    table = _without_index(_Table(path, header, rows[1:], lines[1:]))
+    table = _without_index(
+        _Table(path, header, rows[1:], lines[1:]), {*config.columns, *config.condition, config.label}
+    )
     for place, name in enumerate(header, 1):
         if name in header[: place - 1]:
             first = header.index(name) + 1
@@ -179,21 +181,28 @@ def _has_header(path: Path, rows: list[list[str]], line: int, config: VectorsDat
     return True
 
 
-def _without_index(table: _Table) -> _Table:
-    """The table without a first column that is a data frame's index: one without a name, of different whole numbers."""
+def _without_index(table: _Table, wanted: set[str]) -> _Table:
+    """The table without first columns that are the index of a data frame.
+
+    Such a column has no name of its own and different whole numbers. Where its name might be meant, it counts the rows.
+    """
     cells = [row[0].strip() for row in table.rows]
-    if not _INDEX.fullmatch(table.header[0]) or not all(cell.isdecimal() for cell in cells):
+    name = table.header[0]
+    if not _INDEX.fullmatch(name) or name in wanted - {""} or len(table.header) == 1:
         return table
-    if len(set(cells)) < len(cells) or len(table.header) == 1:
+    counts = cells in ([str(number + start) for number in range(len(cells))] for start in (0, 1))
+    if not counts and (
+        name in ("index", "level_0") or len(set(cells)) < len(cells) or not all(map(str.isdecimal, cells))
+    ):
         return table
-    name = repr(table.header[0]) if table.header[0] else "without a name"
-    told = f"left out the first column ({name}): it numbers the rows, as the index of a data frame does"
-    return _Table(table.path, table.header[1:], [row[1:] for row in table.rows], table.lines, (told,))
+    told = f"left out the first column ({name or 'without a name'}): it numbers the rows, as a data frame's index does"
+    rows = [row[1:] for row in table.rows]
+    return _without_index(_Table(table.path, table.header[1:], rows, table.lines, (*table.told, told)), wanted)
 
 
 def _hint(cell: str) -> str:
     """What may have been meant by a cell that is no number."""
-    if "," in cell and is_number(re.sub(r"[,. \u00a0\u202f']", "", cell)):
+    if ("," in cell or cell.count(".") > 1) and is_number(re.sub(r"[,. \u00a0\u202f']", "", cell)):
         return ", with a point for decimals and no thousands separators"
     if re.fullmatch(r"[+-]?\d+(?:[ \u00a0\u202f'_]\d{3})+(?:\.\d+)?", cell.strip()):
         return ", without thousands separators"
