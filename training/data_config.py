@@ -1,6 +1,7 @@
 """The part of a recipe that names its data set, with that data set's settings."""
 
 import math
+import re
 from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -102,9 +103,16 @@ class ImagesData(_OwnData):
     conditional: bool = False
     labels: str = ""
     colour: bool = False
-    background: str = Field(default="", pattern="^(white|black|#[0-9a-fA-F]{6})?$")
+    background: str = ""
     range: list[float] = Field(default=[], max_length=2)
     components: int = Field(default=0, ge=0, le=1 << 16)
+
+    @field_validator("background")
+    @classmethod
+    def _colour(cls, value: str) -> str:
+        if not re.fullmatch("(white|black|#[0-9a-fA-F]{6})?", value):
+            raise ValueError("white, black or six hexadecimal digits as in '#ff8000' are needed")
+        return value
 
     @field_validator("range")
     @classmethod

@@ -1,5 +1,6 @@
 """What reading data of your own gives: samples, and what they are conditioned on, both checked."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,10 +128,11 @@ def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
     for place, name in enumerate(names):
         column = rows[:, place]
         low, high = column.min(), column.max()
-        digits = next((digits for digits in (6, 9, 12) if f"{low:.{digits}g}" != f"{high:.{digits}g}"), 15)
         if low == high:
             part = f"column {name} always {low:.15g}"
         else:
+            most = max(abs(low), abs(high))
+            digits = min(17, max(6, 3 + math.ceil(math.log10(most) - math.log10(high - low))))  # that tell them apart
             part = f"column {name} from {low:.{digits}g} to {high:.{digits}g}"
         if len(column) > 2 and low in (0, 1) and np.array_equal(column, np.arange(len(column)) + low):
             part += " (it counts the rows: leave it out if it is an index)"
