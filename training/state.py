@@ -136,5 +136,5 @@ def _checksum(tensors: dict[str, Tensor], state: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         digest.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
