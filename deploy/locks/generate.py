@@ -2,8 +2,8 @@
 
 Versions are those of constraints.txt; hashes are what the indices say of the wheels for CPython 3.11 on Linux with
 glibc, x86-64 and arm64. ``base.txt`` is for every image, ``torch-cpu.txt`` torch's build for CPUs, ``torch-cuda.txt``
-that of the package index with its CUDA libraries. pip refuses a wheel whose hash is not there, and tests compare the files with
-constraints.txt. Needs uv (``pip install -c constraints.txt uv``).
+that of the package index with its CUDA libraries. pip refuses a wheel whose hash is not there, and tests compare the
+files with constraints.txt. Needs uv (``pip install -c constraints.txt uv``).
 """
 
 import argparse
@@ -130,17 +130,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _write(torch_index: str, torch_lock: Path) -> int:
-    everything = pins(requirements(), "-c", str(ROOT / "constraints.txt"))
+    constrained = ("-c", str(ROOT / "constraints.txt"))
+    everything = pins(requirements(), *constrained)
     cuda = {pin: hashes for pin, hashes in everything.items() if pin.startswith((*_OF_TORCH, "torch=="))}
     base = {pin: hashes for pin, hashes in everything.items() if pin not in cuda}
     (LOCKS / "base.txt").write_text(text(base, "What every image installs, but for torch."))
     (LOCKS / "torch-cuda.txt").write_text(text(cuda, "torch of the package index, with its CUDA libraries."))
     (torch,) = (pin for pin in cuda if pin.startswith("torch=="))
     try:
-        other = pins([torch], "--no-deps", "--default-index", torch_index)
+        found = pins([torch], *constrained, "--index", torch_index, "--index-strategy", "unsafe-best-match")
     except LockError as error:
         print(f"{torch_lock} is as it was: {torch_index} gave no wheels of {torch}: {error}", file=sys.stderr)
         return 1
+    other = {pin: hashes for pin, hashes in found.items() if pin not in base}  # with libraries that it alone needs
     torch_lock.write_text(text(other, f"torch of {torch_index}."))
     return 0
 

@@ -118,7 +118,7 @@ def test_an_index_that_cannot_be_reached_leaves_its_lock_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def pins(requirements: list[str], *options: str) -> generate.Pins:
-        if "--default-index" in options:
+        if "--index" in options:
             raise generate.LockError("no way there")
         names = ("torch==2.0", "nvidia-x==1", "a==1")
         return {name: {"0" * 64: set(generate.MACHINES)} for name in names}
