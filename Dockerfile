@@ -1,13 +1,14 @@
 # One image for both programs: `training` fills the model repository, `service` serves it. docs/deploy.md says how.
-FROM python:3.11-slim-bookworm AS base
+FROM python:3.11.16-slim-bookworm AS base
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1
 
 FROM base AS build
-# Where torch may come from besides the package index. The default has CPU builds. Empty: the package index alone, whose
-# torch for Linux is a CUDA build with gigabytes of libraries. Where this address cannot be reached, pip says so and
-# goes on with the package index.
+# Where torch may come from besides the package index, and the lock with the hashes of its wheels (deploy/locks). The
+# default has CPU builds. Empty, with the lock torch-cuda: the package index alone, whose torch for Linux is a CUDA build
+# with gigabytes of libraries.
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+ARG TORCH_LOCK=torch-cpu
 # Wheels only: nothing is compiled, so this stage needs no compiler either.
 ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
@@ -16,16 +17,15 @@ ENV PIP_NO_CACHE_DIR=1 \
 WORKDIR /build
 # The environment gets no pip of its own; the base image's pip installs into it.
 RUN python -m venv --without-pip /opt/venv
+# Nothing is installed whose SHA-256 is not in a lock, and nothing that no lock names.
 # torch in a layer of its own, because it is the largest and changes least. Only torch may come from the extra index.
-COPY constraints.txt ./
-RUN pip --python /opt/venv/bin/python install --no-deps \
-      ${TORCH_INDEX_URL:+--retries 2 --extra-index-url "$TORCH_INDEX_URL"} \
-      "torch==$(sed -n 's/^torch==//p' constraints.txt)"
-# The dependencies without the code, so that a change of code installs nothing again.
-COPY pyproject.toml ./
-RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-print(*project["dependencies"], *project["optional-dependencies"]["training"], sep="\n")' >requirements.txt \
- && pip --python /opt/venv/bin/python install -c constraints.txt -r requirements.txt
+COPY deploy/locks/${TORCH_LOCK}.txt ./torch.txt
+RUN pip --python /opt/venv/bin/python install --no-deps --require-hashes \
+      ${TORCH_INDEX_URL:+--retries 2 --extra-index-url "$TORCH_INDEX_URL"} -r torch.txt
+# The dependencies without the code, so that a change of code installs nothing again. The check finds what a lock lacks.
+COPY deploy/locks/base.txt ./
+RUN pip --python /opt/venv/bin/python install --no-deps --require-hashes -r base.txt \
+ && pip --python /opt/venv/bin/python check
 COPY solvers /opt/pathline/solvers
 COPY models /opt/pathline/models
 COPY training /opt/pathline/training

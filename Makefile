@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 MANIFESTS := pyproject.toml constraints.txt clients/python/pyproject.toml
 
-.PHONY: help setup models serve check test test-system bench soak clean
+.PHONY: help setup models serve check test test-system lock bench soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ test: $(VENV)/.dev ## all tests that need only Python
 test-system: $(VENV)/.dev $(VENV)/kserve/.done ## tests that need Debian's chromium and prometheus, kserve or TorchCFM (installs them; needs root)
 	@sh tests/system/install.sh
 	@$(BIN)/python -m pytest -m system
+
+lock: $(VENV)/.dev ## hashes of what the image installs, for new versions in constraints.txt
+	@$(PIP) uv
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m deploy.locks.generate
 
 bench: $(VENV)/.dev ## speed side by side with other software
 	@$(BIN)/python -m benchmarks

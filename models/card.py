@@ -90,6 +90,11 @@ class Card(_Frozen):
                 raise ValueError(f"{name} is {list(mine)}, but that of the decoder is {list(decoders)}")
         return self
 
+    @property
+    def data_dtype(self) -> Literal["float32", "float64"]:
+        """The type of decoded samples."""
+        return self.decoder.dtype or self.dtype
+
     def to_json(self) -> bytes:
         """The bytes of `card.json`; equal cards give equal bytes.
 

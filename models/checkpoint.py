@@ -98,7 +98,9 @@ def _empty(card: Card, file: Path) -> _Pair:
         )
     if card.condition != (takes := condition_of(pair.velocity)):
         raise CheckpointError(f"{file}: condition: found {card.condition!r}, the architecture has {takes!r}")
-    return pair.to(DTYPES[card.dtype])
+    pair.velocity.to(DTYPES[card.dtype])
+    pair.decoder.to(DTYPES[card.data_dtype])
+    return pair
 
 
 def _fill(module: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
@@ -120,7 +122,8 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
                 v = checkpoint.velocity(x, torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device), given)
                 _must_be(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
             shape = (_PROBE_ROWS, *card.data_shape)
-            _must_be(f"{checkpoint.path}: the decoder", checkpoint.decoder.decode(x), shape, x.dtype)
+            decoded = checkpoint.decoder.decode(x)
+            _must_be(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise CheckpointError(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None
 

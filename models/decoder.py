@@ -1,10 +1,17 @@
 """From a sample of the flow to data: the inverse of what was done to the data before training."""
 
 import math
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from torch import Tensor, nn
 
 from models.noise import noise
@@ -21,6 +28,8 @@ class DecoderConfig(BaseModel):
         event_shape: shape of one sample of the flow.
         data_shape: shape of one decoded sample.
         clip: lowest and highest value of decoded data, or None.
+        dtype: `float64`: the tensors and the data are float64 whatever the states are, for data so far from zero that
+            float32 would drop digits of them; None: the type of the states. Where it is None, cards leave it out.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,6 +38,14 @@ class DecoderConfig(BaseModel):
     event_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
     data_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
     clip: tuple[float, float] | None = None
+    dtype: Literal["float64"] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = dump(self)
+        if self.dtype is None:
+            del fields["dtype"]
+        return fields
 
     @property
     def event_size(self) -> int:
@@ -85,8 +102,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.data_shape = config.data_shape
+        dtype = torch.float64 if config.dtype else None
         for name, shape in config.tensor_shapes().items():
-            self.register_buffer(name, torch.zeros(shape))
+            self.register_buffer(name, torch.zeros(shape, dtype=dtype))
 
     @classmethod
     def identity(
@@ -106,11 +124,12 @@ class Decoder(nn.Module):
         shift: Tensor,
         data_shape: tuple[int, ...] | None = None,
         clip: tuple[float, float] | None = None,
+        dtype: Literal["float64"] | None = None,
     ) -> Self:
         """Data = sample * scale + shift; both have the shape of one sample."""
         event_shape = tuple(scale.shape)
         data_shape = event_shape if data_shape is None else data_shape
-        config = DecoderConfig(kind="affine", event_shape=event_shape, data_shape=data_shape, clip=clip)
+        config = DecoderConfig(kind="affine", event_shape=event_shape, data_shape=data_shape, clip=clip, dtype=dtype)
         return cls(config)._filled(scale=scale.reshape(-1), shift=shift.reshape(-1))
 
     @classmethod
@@ -143,8 +162,10 @@ class Decoder(nn.Module):
         return self
 
     def decode(self, x: Tensor) -> Tensor:
-        """Turn samples (rows, *event_shape) into data (rows, *data_shape), in the dtype of x."""
+        """Turn samples (rows, *event_shape) into data (rows, *data_shape), in the dtype of x or the decoder's own."""
         data = x.reshape(len(x), self.config.event_size)
+        if self.config.dtype:
+            data = data.double()
         if self.config.kind == "affine":
             data = data * self.scale + self.shift
         elif self.config.kind == "pca":

@@ -45,7 +45,10 @@ class Inverse:
             self.log_volume = _log_sum(decoder.latent_scale, "latent_scale") + float(singular.log().sum())
 
     def encode(self, data: Tensor) -> Tensor:
-        """Turn data (rows, *data_shape) into samples (rows, *event_shape), in the dtype of the data."""
+        """Turn data (rows, *data_shape) into samples (rows, *event_shape), in the dtype of the data.
+
+        Data of a decoder that works in float64 should be float64; round the samples to the states' type then.
+        """
         flat = data.reshape(len(data), -1)
         if self._kind == "affine":
             flat = (flat - self._shift) / self._scale

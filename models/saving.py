@@ -139,9 +139,10 @@ def _tensors(model: nn.Module, decoder: Decoder, dtype: torch.dtype) -> dict[str
         raise CheckpointError(f"dtype is {dtype}; a checkpoint holds torch.float32 or torch.float64")
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for prefix, module in (("velocity", model), ("decoder", decoder)):
+    of_data = torch.float64 if decoder.config.dtype else dtype
+    for prefix, module, kind in (("velocity", model, dtype), ("decoder", decoder, of_data)):
         for key, tensor in module.state_dict().items():
-            stored = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
+            stored = tensor.detach().to("cpu", kind if tensor.is_floating_point() else tensor.dtype).contiguous()
             if stored.untyped_storage().data_ptr() in seen:
                 stored = stored.clone()
             seen.add(stored.untyped_storage().data_ptr())

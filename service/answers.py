@@ -81,7 +81,7 @@ def to_data(x: torch.Tensor, decode: Decode | None) -> Array:
         decode: (rows, *event) -> (rows, *data_shape), each row from its own alone.
 
     Returns:
-        (rows, *data_shape), C-contiguous, in the dtype of x.
+        (rows, *data_shape), C-contiguous, in the dtype of x or what `decode` makes of it.
     """
     states = x.numpy()
     data = states

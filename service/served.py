@@ -46,6 +46,11 @@ class Served:
         return DTYPES[self.card.dtype]
 
     @property
+    def data_dtype(self) -> torch.dtype:
+        """The dtype of decoded samples."""
+        return DTYPES[self.card.data_dtype]
+
+    @property
     def event_shape(self) -> tuple[int, ...]:
         """The shape of one state."""
         return tuple(self.card.event_shape)
@@ -64,7 +69,7 @@ class Served:
             InverseError: decoding cannot be undone.
         """
         inverse = Inverse(self.decoder)
-        probe = noise(1, 0, _DECODED_AT_ONCE, self.card.data_shape, self.dtype)
+        probe = noise(1, 0, _DECODED_AT_ONCE, self.card.data_shape, self.data_dtype)
         return RowCaller(inverse.encode, (probe,), _DECODED_AT_ONCE), inverse.log_volume
 
     def describe(self) -> dict[str, Any]:

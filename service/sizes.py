@@ -54,7 +54,8 @@ def predict_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive,
     if encoder.most_bytes is not None:
         return encoder.most_bytes(request.num_samples, shape)
     states = request.num_samples * (1 + len(request.save_at or ()))
-    numbers = states * math.prod(shape) * encoder.bytes_a_number[model.card.dtype]
+    dtype = model.card.data_dtype if request.decode else model.card.dtype
+    numbers = states * math.prod(shape) * encoder.bytes_a_number[dtype]
     lanes = request.num_samples if request.trace == "full" else 1
     entries = 0 if request.trace == "none" else attempts(solve) * lanes
     return numbers + entries * encoder.bytes_a_step + request.num_samples * encoder.bytes_a_sample

@@ -54,10 +54,17 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--config", type=Path, metavar="FILE.toml", help="another recipe for this data set")
     data_dir = os.environ.get("PATHLINE_DATA_DIR") or None
     fit.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
-    fit.add_argument("--data", metavar="PATH", help="your own data (vectors: .npy .npz .csv; images: a folder or IDX)")
+    fit.add_argument(
+        "--data", metavar="PATH", help="your own data (vectors: .npy .npz .csv; images: a folder, .npy .npz, IDX)"
+    )
     fit.add_argument("--name", metavar="NAME", help="what the model is called, instead of the recipe's name")
     fit.add_argument("--conditional", action="store_true", help="by class (digits, mnist, images)")
     fit.add_argument("--label", metavar="COLUMN", help="vectors: the column or array of class labels")
+    fit.add_argument("--header", choices=("yes", "no"), help="vectors: whether the first line of a .csv has names")
+    fit.add_argument("--background", metavar="COLOUR", help="images: behind transparent pixels: white, black, #rrggbb")
+    fit.add_argument(
+        "--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="images: the values that are black and white"
+    )
     fit.add_argument("--coupling", choices=("independent", "ot"), help="of noise and data, instead of the recipe's")
     fit.add_argument("--epochs", type=int, metavar="N", help="instead of the recipe's")
     fit.add_argument("--seed", type=int, metavar="N", help="instead of the recipe's")
@@ -96,7 +103,13 @@ def _own_data(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.conditional and arguments.dataset in ("moons", "circles", "vectors"):
         more = "; name the labels with --label" if arguments.dataset == "vectors" else ": they have no classes here"
         raise UsageError(f"--conditional is not for {arguments.dataset}{more}")
+    if arguments.header and arguments.dataset != "vectors":
+        raise UsageError(f"--header is for fit vectors, not fit {arguments.dataset}")
+    for option in ("background", "range"):
+        if getattr(arguments, option) is not None and arguments.dataset != "images":
+            raise UsageError(f"--{option} is for fit images, not fit {arguments.dataset}")
     given: dict[str, Any] = {"data.path": arguments.data, "data.label": arguments.label}
+    given |= {f"data.{option}": getattr(arguments, option) for option in ("header", "background", "range")}
     if arguments.conditional:
         given["data.conditional"] = True
     return {key: value for key, value in given.items() if value is not None}

@@ -25,8 +25,14 @@ CONFIGS = Path(__file__).parent / "configs"
 _RULES = 1
 """Raised when the trainer changes what a recipe leads to, so that old hashes no longer match."""
 
+_OWN_RULES = 2
+"""The same for data of your own: raised when a file is read in another way."""
+
 _ADDED: dict[str, object] = {
     "data.conditional": False,
+    "data.header": "auto",
+    "data.background": "",
+    "data.range": [],
     "network.architecture": "residual_mlp",
     "network.levels": 3,
     "schedule": "constant",
@@ -109,6 +115,8 @@ class Recipe(Frozen):
             if last in within and within[last] == default:
                 del within[last]
         content = {"rules": _RULES, **fields}
+        if isinstance(self.data, VectorsData | ImagesData):
+            content["own_rules"] = _OWN_RULES
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -133,24 +141,27 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
     own = {key.removeprefix("data."): overrides.pop(key) for key in list(overrides) if key.startswith("data.")}
     if own and isinstance(content.get("data"), dict):
         content["data"] = {**content["data"], **own}
+    options = {**{key: f"--{key}" for key in overrides}, **{f"data.{key}": f"--{key}" for key in own}}
+    if "path" in own:
+        options["data.path"] = "--data"
     try:
         return Recipe.model_validate({**content, **overrides})
     except ValidationError as error:
-        raise UsageError("; ".join(_explain(problem, path, overrides) for problem in error.errors())) from None
+        raise UsageError("; ".join(_explain(problem, path, options) for problem in error.errors())) from None
 
 
-def _explain(problem: Any, path: Path, overrides: dict[str, Any]) -> str:
+def _explain(problem: Any, path: Path, options: dict[str, str]) -> str:
     """Say in one phrase where a value stands, what it is and what is allowed."""
     loc = tuple(part for part in problem["loc"] if not (part in DATASETS and problem["loc"][0] == "data"))
     field = ".".join(str(part) for part in loc)
-    where = f"--{field}" if field in overrides else f"{path}: {field}"
+    where = options.get(field) or f"{path}: {field}"
     if problem["type"] == "extra_forbidden":
         return f"{where} is unknown; allowed there: {', '.join(_keys(problem['loc'][:-1]))}"
     if problem["type"] == "missing":
         return f"{where} is missing; it is required"
     if problem["type"].startswith("union_tag"):
         return f"{path}: data.name is {problem['input'].get('name')!r}; allowed: {', '.join(DATASETS)}"
-    allowed = problem["msg"].replace("Input should", "it must", 1)
+    allowed = problem["msg"].replace("Input should", "it must", 1).removeprefix("Value error, ")
     return f"{where} is {problem['input']!r}; {allowed}"
 
 

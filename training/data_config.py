@@ -1,8 +1,10 @@
 """The part of a recipe that names its data set, with that data set's settings."""
 
+import math
+import re
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class Frozen(BaseModel):
@@ -74,21 +76,26 @@ class VectorsData(_OwnData):
         columns: columns of the .csv that are data; none: all that are no label or condition. In an .npz, the one array.
         label: column of the .csv, or array of the .npz, with class labels: numbers or words.
         condition: columns of the .csv, or the one array of the .npz, with a condition vector.
+        header: whether the first line of the .csv has names of columns: `yes`, `no`, or `auto`, which goes by what
+            stands there and refuses what may be either.
     """
 
     name: Literal["vectors"]
     columns: list[str] = []
     label: str = ""
     condition: list[str] = []
+    header: Literal["auto", "yes", "no"] = "auto"
 
 
 class ImagesData(_OwnData):
-    """Pictures of one size: a folder of PNG or JPEG files, or an IDX file (also gzipped).
+    """Pictures of one size: a folder of PNG, TIFF, JPEG ... files, an array (.npy, .npz) or an IDX file (also gzipped).
 
     Attributes:
-        conditional: class labels: the subfolder a picture lies in, or the IDX file of `labels`.
-        labels: an IDX file of labels, one a picture.
+        conditional: class labels: the subfolder a picture lies in, or the file of `labels`.
+        labels: an IDX or .npy file of labels, one a picture, for pictures of one file.
         colour: keep three colours; else grey.
+        background: the colour behind transparent pixels: white, black or #rrggbb. Without one they are refused.
+        range: the stored values that are black and white; none: 0 and what the depth of a picture says.
         components: principal components kept; 0 keeps the pixels.
     """
 
@@ -96,7 +103,25 @@ class ImagesData(_OwnData):
     conditional: bool = False
     labels: str = ""
     colour: bool = False
+    background: str = ""
+    range: list[float] = Field(default=[], max_length=2)
     components: int = Field(default=0, ge=0, le=1 << 16)
+
+    @field_validator("background")
+    @classmethod
+    def _colour(cls, value: str) -> str:
+        if not re.fullmatch("(white|black|#[0-9a-fA-F]{6})?", value):
+            raise ValueError("white, black or six hexadecimal digits as in '#ff8000' are needed")
+        return value
+
+    @field_validator("range")
+    @classmethod
+    def _ascending(cls, value: list[float]) -> list[float]:
+        if value and not (
+            len(value) == 2 and math.isfinite(value[0]) and math.isfinite(value[1]) and value[0] < value[1]
+        ):
+            raise ValueError("two finite numbers are needed, black and white, the lower first")
+        return value
 
 
 OwnData = VectorsData | ImagesData

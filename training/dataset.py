@@ -28,6 +28,7 @@ class DataSet:
         condition: what the samples are conditioned on, or None.
         conditions: one for each training sample, labels (samples,) int64 or vectors (samples, width) float32, or None.
         reference_conditions: the same for `reference`.
+        told: what was read, in lines for the person who started the run.
     """
 
     train: Array
@@ -39,6 +40,7 @@ class DataSet:
     condition: LabelCondition | VectorCondition | None = None
     conditions: NDArray[Any] | None = None
     reference_conditions: NDArray[Any] | None = None
+    told: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:

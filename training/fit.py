@@ -79,6 +79,8 @@ def fit(recipe: Recipe, options: Options) -> Path:
     make_writable(options.models_dir, "model folder")
     with run.locked():
         data = prepare(recipe, options.data_dir)
+        for line in data.told:
+            print(f"{recipe.name}: {line}", flush=True)
         trainer = new_trainer(recipe, data, device, group)
         _resume(trainer, run, data)
         with _board(options, run, trainer) as board:

@@ -12,6 +12,12 @@ from training.errors import DataError
 
 Array = NDArray[np.float32]
 
+_FAR = 8
+"""Standard deviations from zero; nearer columns lose no more than three bits by decoding in float32."""
+
+_WHOLE = 2**24
+"""Up to here float32 holds every whole number, such as a column that never changes."""
+
 
 @dataclass(frozen=True)
 class Space:
@@ -73,19 +79,35 @@ def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) 
     return Space(scaled[0], scaled[1], decoder, "pixels", card)
 
 
-def standardised(train: Array, held_out: Array, path: str) -> Space:
+def standardised(train: NDArray[np.float64], held_out: NDArray[np.float64], path: str) -> Space:
     """Rows of numbers, (n, columns), each column with mean 0 and standard deviation 1.
+
+    Where a column lies so far from zero that float32 would drop digits of it that the scaled samples have, decoding is
+    done in float64, and gives float64.
 
     Raises:
         DataError: all rows are the same.
     """
-    wide = train.astype(np.float64)
-    shift, scale = wide.mean(0), wide.std(0)
+    shift = train.mean(0)
+    shift += (train - shift).mean(0)  # what the first sum lost by rounding
+    scale = _spread(train)
     if not (scale > 0).any():
         raise DataError(f"data {path}: all samples are the same; there is nothing to learn")
+    far = bool((np.abs(shift) > np.where(scale > 0, _FAR * scale, _WHOLE)).any())
     scale = np.where(scale > 0, scale, 1.0)  # a column that never changes stays
-    decoder = Decoder.affine(torch.from_numpy(scale.astype(np.float32)), torch.from_numpy(shift.astype(np.float32)))
-    scaled = [((part - shift) / scale).astype(np.float32) for part in (train, held_out)]
-    return Space(
-        scaled[0], scaled[1], decoder, "scaling", {"scaling": "each column to mean 0 and standard deviation 1"}
+    kind = np.float64 if far else np.float32
+    decoder = Decoder.affine(
+        torch.from_numpy(scale.astype(kind)), torch.from_numpy(shift.astype(kind)), dtype="float64" if far else None
     )
+    scaled = [((part - shift) / scale).astype(np.float32) for part in (train, held_out)]
+    card = {"scaling": "each column to mean 0 and standard deviation 1"}
+    return Space(scaled[0], scaled[1], decoder, "scaling", card)
+
+
+def _spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The standard deviation of each column, also where its square would be too small or too large for a float64."""
+    off = rows - rows.mean(0)
+    most = np.abs(off).max(0)
+    unit = np.where(most > 0, most, 1.0)
+    # A column of one value may lie off its mean by that mean's rounding.
+    return np.where(rows.max(0) > rows.min(0), unit * np.sqrt(np.square(off / unit).mean(0)), 0.0)

@@ -3,17 +3,21 @@
 One file holds the tensors (weights, their moving average, Adam's moments) and, in its header, the JSON (step, loss so
 far, what it belongs to). Two files could not be replaced in one rename. Random generators need no place in it: every
 random number is a function of the seed and the step (`training.draws`).
+
+The file has a checksum of all of this, because a weight with a flipped bit is still a number: a run would go on from it
+and publish a worse model without a word.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -85,7 +89,8 @@ class RunFolder:
         Raises:
             StateError: it could not be written; the state before it is untouched.
         """
-        content = save(tensors, {"state": header.model_dump_json()})
+        state = header.model_dump_json()
+        content = save(tensors, {"state": state, "sha256": _checksum(tensors, state)})
         try:
             write_atomically(self.file, content)
         except OSError as error:
@@ -99,21 +104,37 @@ class RunFolder:
         """Return the state, or None where there is none.
 
         Raises:
-            StateError: the file is damaged or not a state.
+            StateError: the file is damaged, not a state, or of a release whose states had no checksum.
         """
         if not self.file.exists():
             return None
         try:
             with safe_open(self.file, framework="pt") as file:
-                metadata: dict[str, Any] = file.metadata() or {}
-                header = Header.model_validate(json.loads(metadata["state"]))
-                return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+                metadata: dict[str, str] = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if "sha256" not in metadata and "state" in metadata:
+                raise ValueError("it has no checksum, as those of earlier releases")
+            found = _checksum(tensors, metadata["state"])
+            if found != metadata["sha256"]:
+                raise ValueError(f"its content has the sha256 {found}, {metadata['sha256']} was written")
+            return tensors, Header.model_validate(json.loads(metadata["state"]))
         except (OSError, SafetensorError, KeyError, ValueError, ValidationError) as error:
             reason = str(error).splitlines()[0]
             raise StateError(
-                f"state {self.file} is damaged ({reason}); delete {self.folder} to train from the start"
+                f"state {self.file} is damaged ({reason}); put a copy of it back, or delete {self.folder} to train "
+                "from the start"
             ) from None
 
     def remove(self) -> None:
         """Delete the folder: the run is over and published."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _checksum(tensors: dict[str, Tensor], state: str) -> str:
+    """Sha256 of the JSON and of each tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(state.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -14,7 +14,8 @@ PLATFORM = "pathline_safetensors"
 
 def metadata(model: Served, versions: list[int]) -> dict[str, Any]:
     """Return the answer of ``GET /v2/models/{model}``; -1 stands for any number."""
-    number, card = _FLOATS[model.card.dtype], model.card
+    card = model.card
+    number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
     inputs = [_tensor("x0", number, -1, *model.event_shape)]
     if isinstance(card.condition, LabelCondition):
         inputs.append(_tensor("condition", "INT64", -1))
@@ -22,11 +23,11 @@ def metadata(model: Served, versions: list[int]) -> dict[str, Any]:
         inputs.append(_tensor("condition", number, -1, card.condition.width))
     inputs += [_tensor("grid", "FP64", -1), _tensor("save_at", "FP64", -1), _tensor("t_span", "FP64", 2)]
     outputs = [
-        _tensor("samples", number, -1, *card.data_shape),
+        _tensor("samples", data, -1, *card.data_shape),
         _tensor("nfe", "INT64", -1),
         _tensor("t", "FP64", -1),
         _tensor("status", "BYTES", -1),
-        _tensor("saved", number, -1, -1, *card.data_shape),
+        _tensor("saved", data, -1, -1, *card.data_shape),
         *(_tensor(f"trace_{name}", _TRACE[name], -1) for name in COLUMNS),
     ]
     versions_ = [str(version) for version in versions]

@@ -53,9 +53,10 @@ def states_of(request: Given, model: Served) -> States:
     """
     name, shape = ("data_shape", model.card.data_shape) if request.decode else ("event_shape", model.event_shape)
     array = to_array(request.samples, (count_of(request.samples), *shape), "samples", name)
-    given = torch.from_numpy(array).to(model.dtype)
+    dtype, called = (model.data_dtype, model.card.data_dtype) if request.decode else (model.dtype, model.card.dtype)
+    given = torch.from_numpy(array).to(dtype)
     if not given.isfinite().all():
-        raise invalid("samples", f"samples holds a number that is not finite in {model.card.dtype}")
+        raise invalid("samples", f"samples holds a number that is not finite in {called}")
     if not request.decode:
         return States(given)
     if model.plain:
@@ -68,7 +69,7 @@ def states_of(request: Given, model: Served) -> States:
             f"data cannot be turned into states of model {model.name!r}: {error}; send states, with decode false",
         ) from None
     with torch.inference_mode():
-        x = encode(given)
+        x = encode(given).to(model.dtype)
         again = model.decode(x)
         residual = (again - given).abs().flatten(1).amax(dim=1).double().numpy()
     return States(x, residual, log_volume, encode.deterministic)

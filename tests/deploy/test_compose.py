@@ -67,7 +67,7 @@ def test_the_images_for_cpu_and_gpu_have_names_of_their_own() -> None:
 def test_gpu_override_builds_cuda_torch_and_asks_for_one_gpu() -> None:
     assert set(services(GPU)) == set(OURS) < set(services(BASE))
     for service in services(GPU).values():
-        assert service["build"]["args"] == {"TORCH_INDEX_URL": ""}
+        assert service["build"]["args"] == {"TORCH_INDEX_URL": "", "TORCH_LOCK": "torch-cuda"}
         (device,) = service["deploy"]["resources"]["reservations"]["devices"]
         assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
 
@@ -107,6 +107,14 @@ def test_images_of_others_are_pinned_and_watched(name: str) -> None:
     assert arguments
     assert all(mount.endswith(":ro") for mount in service["volumes"] if mount.startswith("./"))
     assert all((ROOT / mount.split(":")[0]).is_dir() for mount in service["volumes"] if mount.startswith("./"))
+
+
+def test_no_container_may_take_all_memory() -> None:
+    for name, service in services(BASE).items():
+        limit = service["mem_limit"]
+        assert limit == ("${PATHLINE_MEMORY:-4g}" if name in OURS else "1g")
+    for service in services(GPU).values():  # Compose 2 refuses two limits
+        assert "limits" not in service["deploy"]["resources"]
 
 
 def test_each_waits_for_the_one_it_reads_from() -> None:

@@ -227,3 +227,28 @@ def test_nothing_big_is_allocated_for_a_card_that_claims_it(folder: Path) -> Non
 def test_an_unknown_device_is_a_checkpoint_error(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be put on device 'abacus'"):
         load(folder, device="abacus")
+
+
+def test_a_decoder_in_float64_stays_so_beside_a_float32_network(tmp_path: Path, network: ResidualMLP) -> None:
+    shift = torch.tensor([1e9 + 0.25, 3.0]).double()
+    decoder = Decoder.affine(torch.tensor([0.1, 2.0]).double(), shift, dtype="float64")
+    path = save(tmp_path, "far", network, decoder, dataset={}, training={}, seed=0)
+    stored = weights(path)
+    assert {tensor.dtype for key, tensor in stored.items() if key.startswith("velocity.")} == {torch.float32}
+    assert torch.equal(stored["decoder.shift"], shift)
+    checkpoint = load(path)
+    assert (checkpoint.card.dtype, checkpoint.card.data_dtype, checkpoint.dtype) == (
+        "float32",
+        "float64",
+        torch.float32,
+    )
+    x = noise(0, 0, 9, (2,))
+    assert torch.equal(checkpoint.decoder.decode(x), x.double() * decoder.scale + shift)
+
+
+def test_cards_without_a_type_of_the_data_are_written_as_before(folder: Path) -> None:
+    written = json.loads((folder / "card.json").read_text())
+    assert "dtype" not in written["decoder"]
+    card = load(folder).card
+    assert card.data_dtype == card.dtype == "float32"
+    assert card.signed().to_json() == (folder / "card.json").read_bytes()

@@ -4,6 +4,7 @@ import torch
 from pydantic import ValidationError
 
 from models.decoder import Decoder, DecoderConfig
+from models.inverse import Inverse
 
 
 def test_identity_reshapes_and_clips() -> None:
@@ -60,3 +61,27 @@ def test_a_config_that_makes_no_sense_is_refused(fields: dict, named: str) -> No
 def test_tensors_of_a_wrong_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="mean has shape"):
         Decoder.pca(torch.ones(5), torch.ones(2, 6), torch.ones(2), (6,))
+
+
+def far() -> Decoder:
+    """Of data near 1e9 that vary by 1 and by a thousandth."""
+    return Decoder.affine(torch.tensor([1.0, 1e-3]).double(), torch.tensor([1e9, -1e9]).double(), dtype="float64")
+
+
+def test_data_far_from_zero_are_decoded_and_encoded_in_float64() -> None:
+    x = torch.linspace(-4, 4, 50).reshape(25, 2)
+    data = far().decode(x)
+    assert data.dtype == torch.float64
+    np.testing.assert_allclose(data[:, 0].numpy(), 1e9 + x[:, 0].double().numpy(), rtol=0, atol=2**-23)
+    back = Inverse(far()).encode(data)
+    assert back.dtype == torch.float64
+    np.testing.assert_allclose(back.numpy(), x.double().numpy(), rtol=0, atol=2**-23 / 1e-3)
+
+
+def test_a_decoder_of_the_states_type_says_nothing_of_it() -> None:
+    config = Decoder.identity((2,)).config
+    assert "dtype" not in config.model_dump(mode="json")
+    assert DecoderConfig.model_validate(config.model_dump()) == config
+    assert far().config.model_dump(mode="json")["dtype"] == "float64"
+    with pytest.raises(ValidationError, match="dtype"):
+        DecoderConfig.model_validate({"event_shape": (2,), "data_shape": (2,), "dtype": "float16"})

@@ -36,3 +36,13 @@ async def test_no_answer_is_larger_than_predicted(running: Any, moons: Served, m
     predicted = predict_bytes(SampleRequest(**ask), moons, running.engine.jobs[0].solve, ENCODERS[media])
     assert answer.status_code == 200
     assert len(answer.content) <= predicted + 5_000
+
+
+def test_data_in_float64_of_a_float32_model_take_twice_the_bytes(moons: Served) -> None:
+    ask, solve = SampleRequest(model="moons", num_samples=1_000, trace="none"), resolve(solver="rk4", steps=1)
+    encoder = ENCODERS["application/x-npz"]
+    before = predict_bytes(ask, moons, solve, encoder)
+    decoder = moons.card.decoder.model_copy(update={"dtype": "float64"})
+    object.__setattr__(moons, "card", moons.card.model_copy(update={"decoder": decoder}))
+    assert predict_bytes(ask, moons, solve, encoder) == before + 1_000 * 2 * 4
+    assert predict_bytes(ask.model_copy(update={"decode": False}), moons, solve, encoder) == before

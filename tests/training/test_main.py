@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,11 @@ def tiny(tmp_path: Path) -> list[str]:
         (["fit", "moons", "--save-every", "-1"], "--save-every is -1.0"),
         (["fit", "moons", "--config", "/nothing.toml"], "/nothing.toml cannot be read"),
         (["fit", "moons", "--speed", "1"], "--speed"),
+        (["fit", "moons", "--header", "yes"], "--header is for fit vectors, not fit moons"),
+        (["fit", "vectors", "--range", "0", "1"], "--range is for fit images, not fit vectors"),
+        (["fit", "digits", "--background", "white"], "--background is for fit images"),
+        (["fit", "images", "--background", "pink"], "--background is 'pink'; white, black or"),
+        (["fit", "images", "--range", "1", "0"], "--range is [1.0, 0.0]; two finite numbers"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]):
@@ -139,3 +145,18 @@ def test_reproduce_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "file").touch()
     assert main(["reproduce", "--only", "numbers", "--out", str(tmp_path / "file")]) == 1
     assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_the_first_lines_of_a_run_say_what_was_read_and_skipped(
+    tmp_path: Path, places: list[str], capsys: pytest.CaptureFixture[str]
+):
+    lines = [f"{row},{math.sin(row)},{math.cos(row)}" for row in range(20)]
+    (tmp_path / "wave.csv").write_text("\n".join([",a,b", *lines]))
+    recipe = 'name = "wave"\nepochs = 1\n[data]\nname = "vectors"\n[network]\nhidden = 8\nblocks = 1\ntime_width = 4\n'
+    (tmp_path / "wave.toml").write_text(recipe)
+    config = ["--config", str(tmp_path / "wave.toml"), "--data", str(tmp_path / "wave.csv")]
+    assert main(["fit", "vectors", *config, *places]) == 0
+    first, second, third, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"wave: read 20 rows from {tmp_path}/wave.csv: column a from -0.99999")
+    assert second.startswith("wave: left out the first column (without a name)")
+    assert third.startswith("wave: training")

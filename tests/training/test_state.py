@@ -35,6 +35,27 @@ def test_a_damaged_state_is_named_with_the_way_out(tmp_path: Path, keep: int):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", [12, 60, 200, -1600, -800, -4])
+def test_four_damaged_bytes_anywhere_are_noticed(tmp_path: Path, place: int):
+    run = RunFolder(tmp_path)
+    run.write({"weights.a": torch.randn(100), "adam.m": torch.randn(20, 10), "adam.step": torch.tensor(7.0)}, HEADER)
+    content = bytearray(run.file.read_bytes())
+    start = place % len(content)
+    content[start : start + 4] = bytes(byte ^ 0x11 for byte in content[start : start + 4])
+    run.file.write_bytes(content)
+    with pytest.raises(StateError, match=r"is damaged .*put a copy of it back, or delete .* to train from the start"):
+        run.read()
+
+
+def test_a_state_without_a_checksum_is_refused(tmp_path: Path):
+    from safetensors.torch import save
+
+    run = RunFolder(tmp_path)
+    run.file.write_bytes(save({"a": torch.zeros(2)}, {"state": HEADER.model_dump_json()}))
+    with pytest.raises(StateError, match="it has no checksum, as those of earlier releases"):
+        run.read()
+
+
 def test_a_safetensors_file_of_another_kind_is_no_state(tmp_path: Path):
     from safetensors.torch import save
 

@@ -1,6 +1,7 @@
 """Data of your own as a data set: pinned by their hash, split, scaled."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +43,12 @@ def content_hash(config: OwnData) -> str:
         raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
     path = Path(config.path)
     digest = hashlib.sha256()
-    files = picture_files(path) if path.is_dir() and isinstance(config, ImagesData) else [path]
+    files = picture_files(path).files if path.is_dir() and isinstance(config, ImagesData) else [path]
     if isinstance(config, ImagesData) and config.labels:
         files = [*files, Path(config.labels)]
     try:
         for file in files:
-            digest.update(str(file.relative_to(path)).encode() if file.is_relative_to(path) else b"")
+            digest.update(os.fsencode(file.relative_to(path)) if file.is_relative_to(path) else b"")
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
     except OSError as error:
@@ -72,7 +73,7 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
     samples = found.samples[order]
     conditions = None if found.conditions is None else found.conditions[order]
     if isinstance(config, VectorsData):
-        made = standardised(samples[held:], samples[:held], config.path)
+        made = standardised(samples[held:].astype(np.float64), samples[:held].astype(np.float64), config.path)
     else:
         shape = samples.shape[2:] if samples.shape[1] == 1 else samples.shape[1:]
         flat = samples.reshape(count, -1).astype(np.float64)
@@ -99,4 +100,5 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
         condition=found.condition,
         conditions=None if conditions is None else conditions[held:],
         reference_conditions=None if conditions is None else conditions[:held],
+        told=found.told,
     )

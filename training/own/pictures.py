@@ -1,78 +1,221 @@
-"""Pictures of one size, from a folder of files or an IDX file."""
+"""Pictures of one size, from a folder of files, an array or an IDX file."""
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.data_config import ImagesData
 from training.errors import DataError
+from training.own.arrays import ARRAYS, load_arrays
+from training.own.folders import Listing, list_files
 from training.own.idx import read_idx
-from training.own.read import Read, classes
+from training.own.picture import Picture, read_picture
+from training.own.read import Read, classes, told_classes
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
+_DARK = 16  # a brightest value of less than a sixteenth of white is worth a word
+_LUMA = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in grey (ITU-R BT.601), which Pillow uses."""
+
 
 def read_images(config: ImagesData) -> Read:
-    """Read a folder of pictures or an IDX file.
+    """Read a folder of pictures, an array (.npy, .npz) or an IDX file.
+
+    A picture's values become 0 ... 1 by its own depth, so that 8 and 16 bits may be mixed; with `config.range` all must
+    be of one kind.
 
     Raises:
-        DataError: there is none, one cannot be read, or their sizes differ.
+        DataError: there is none, one cannot be read, their sizes differ, or it is not clear what is white.
     """
     path = Path(config.path)
     if not path.is_dir():
-        return _read_idx_images(path, config)
-    from PIL import Image, UnidentifiedImageError
-
-    files = picture_files(path)
-    pictures: list[NDArray[np.uint8]] = []
-    for file in files:
-        try:
-            with Image.open(file) as image:
-                pictures.append(np.asarray(image.convert("RGB" if config.colour else "L")))
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError, SyntaxError) as error:
-            raise DataError(f"data {file} is no picture that can be read: {str(error).splitlines()[0]}") from None
-        if pictures[-1].shape != pictures[0].shape:
-            size, first = pictures[-1].shape[:2], pictures[0].shape[:2]
-            raise DataError(
-                f"data {file} is {size[1]} x {size[0]} pixels, {files[0].name} is {first[1]} x {first[0]}; all must be "
-                "of one size: resize them first"
-            )
-    stack = np.stack(pictures)
-    samples = (stack[:, None] if stack.ndim == 3 else np.moveaxis(stack, -1, 1)).astype(np.float32) / np.float32(255)
+        return _read_file(path, config)
+    listing = picture_files(path)
+    files = listing.files
+    samples, told = _stack(path, len(files), ((str(file), read_picture(file, config)) for file in files), config)
+    lines = (*told, *filter(None, [listing.told()]))
     if not config.conditional:
-        return Read(samples)
-    if any(file.parent == path for file in files):
-        raise DataError(f"data {path}: data.conditional needs each picture in a subfolder named for its class")
-    return Read(samples, *classes(path, np.array([file.relative_to(path).parts[0] for file in files])))
+        return Read(samples, told=lines)
+    for file in files:
+        if file.parent == path:
+            raise DataError(
+                f"data {path}: data.conditional needs each picture in a subfolder named for its class; {file.name} "
+                "is in none"
+            )
+    return _labelled(samples, path, np.array([file.relative_to(path).parts[0] for file in files]), lines)
 
 
-def picture_files(folder: Path) -> list[Path]:
-    """The pictures in a folder and its subfolders, in the order of their names.
+def picture_files(folder: Path) -> Listing:
+    """The pictures in a folder and its subfolders, in the order of their names, and what was left out.
 
     Raises:
-        DataError: there are none.
+        DataError: there are none, or a folder cannot be read.
     """
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in PICTURES and file.is_file())
-    if not files:
-        raise DataError(f"data {folder} has no pictures; looked for {', '.join(PICTURES)} there and in its subfolders")
-    return files
-
-
-def _read_idx_images(path: Path, config: ImagesData) -> Read:
-    pixels = read_idx(path)
-    if pixels.ndim != 3 or not pixels.size:
+    found = list_files(folder, PICTURES)
+    if not found.files:
+        more = f"; {found.told()}" if found.skipped else ""
         raise DataError(
-            f"data {path} holds bytes of shape {pixels.shape}; pictures (samples, height, width) are needed"
+            f"data {folder} has no pictures; looked for {', '.join(PICTURES)} there and in its subfolders{more}"
         )
-    samples = pixels[:, None].astype(np.float32) / np.float32(255)
+    return found
+
+
+@dataclass
+class _Account:
+    """What was read so far, for the first lines of a run.
+
+    Attributes:
+        kinds: how many pictures there are of each kind.
+        low, high: the least and the largest stored value of each kind.
+        white: the value that is white in each kind.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    low: dict[str, float] = field(default_factory=dict)
+    high: dict[str, float] = field(default_factory=dict)
+    white: dict[str, float] = field(default_factory=dict)
+
+    def add(self, picture: Picture, white: float) -> None:
+        kind, low, high = picture.kind, float(picture.values.min()), float(picture.values.max())
+        self.kinds[kind] += 1
+        self.low[kind] = min(low, self.low.get(kind, low))
+        self.high[kind] = max(high, self.high.get(kind, high))
+        self.white[kind] = white
+
+    def lines(self) -> Iterator[str]:
+        for kind, count in self.kinds.most_common():
+            low, high, white = self.low[kind], self.high[kind], self.white[kind]
+            dark = (
+                f"; if {high:g} is white, say so with --range {min(low, 0):g} {high:g}" if high < white / _DARK else ""
+            )
+            yield f"{count:,} of {kind}, values {low:g} to {high:g}, white is {white:g}{dark if high > low else ''}"
+
+
+def _stack(
+    path: Path, count: int, pictures: Iterable[tuple[str, Picture]], config: ImagesData
+) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+    """Pictures of one size as samples (n, channels, height, width) in [0, 1], and what to tell of them."""
+    account = _Account()
+    samples: NDArray[np.float32] | None = None
+    first = ""
+    for place, (name, picture) in enumerate(pictures):
+        if samples is None:
+            first, samples = name, np.empty((count, *picture.values.shape), np.float32)
+        if picture.values.shape != samples.shape[1:]:
+            (height, width), (first_h, first_w) = picture.values.shape[:2], samples.shape[1:3]
+            raise DataError(
+                f"data {name} is {width} x {height} pixels, {Path(first).name} is {first_w} x {first_h}, both upright; "
+                "all must be of one size: resize them first"
+            )
+        low, white = _limits(name, picture, config)
+        account.add(picture, white)
+        if config.range and len(account.kinds) > 1:
+            raise DataError(
+                f"data {name} is {picture.kind}, {Path(first).name} is not; data.range (--range) needs all pictures of "
+                "one kind"
+            )
+        samples[place] = _scaled(name, picture, low, white)
+    assert samples is not None  # noqa: S101  (there is at least one)
+    height, width = samples.shape[1:3]
+    form = "in colour" if config.colour else "as grey"
+    told = f"read {count:,} pictures of {width} x {height} pixels from {path}, taken {form}"
+    shaped = samples[:, None] if samples.ndim == 3 else np.ascontiguousarray(np.moveaxis(samples, -1, 1))
+    return shaped, (told, *account.lines())
+
+
+def _limits(name: str, picture: Picture, config: ImagesData) -> tuple[float, float]:
+    """The values that become 0 and 1."""
+    if config.range:
+        return config.range[0], config.range[1]
+    if picture.white is not None:
+        return 0.0, picture.white
+    low, high = picture.values.min(), picture.values.max()
+    raise DataError(
+        f"data {name} is {picture.kind} with values {low} to {high}, and nothing says which is white; name black and "
+        f"white with --range {low} {high} or as they are meant, in a recipe data.range"
+    )
+
+
+def _scaled(name: str, picture: Picture, low: float, white: float) -> NDArray[np.float32]:
+    """Stored values as 0 ... 1; a DataError if one lies outside or is not finite."""
+    values = picture.values
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise DataError(f"data {name} holds values that are not finite; take it out or repair it")
+    least, most = values.min(), values.max()
+    if least < low or most > white:
+        raise DataError(
+            f"data {name} is {picture.kind} with values {least:g} to {most:g}; they must lie in {low:g} to {white:g}. "
+            f"Name black and white with --range (in a recipe data.range), as in --range {least:g} {most:g}"
+        )
+    if low == 0 and values.dtype.kind in "bu":
+        scaled = values.astype(np.float32) / np.float32(white)
+    else:
+        scaled = ((values.astype(np.float64) - low) / (white - low)).astype(np.float32)
+    return 1 - scaled if picture.inverted else scaled
+
+
+def _read_file(path: Path, config: ImagesData) -> Read:
+    """Pictures of one file, with labels of another."""
+    array = _array(path) if path.suffix.lower() in ARRAYS else _idx(path)
+    pictures = ((str(path), picture) for picture in _of_array(path, array, config))
+    samples, told = _stack(path, len(array), pictures, config)
     if not config.conditional:
-        return Read(samples)
+        return Read(samples, told=told)
     if not config.labels:
-        raise DataError("data.conditional needs data.labels, the IDX file of the labels")
-    labels = read_idx(Path(config.labels))
+        raise DataError("data.conditional needs data.labels, the IDX or .npy file of the labels")
+    file = Path(config.labels)
+    labels = _array(file) if file.suffix.lower() in ARRAYS else read_idx(file)
     if labels.shape != (len(samples),):
+        raise DataError(f"data {file} has shape {labels.shape}; {len(samples)} pictures need ({len(samples)},)")
+    return _labelled(samples, file, labels, told)
+
+
+def _labelled(samples: NDArray[np.float32], path: Path, labels: NDArray[Any], told: tuple[str, ...]) -> Read:
+    condition, numbers = classes(path, labels)
+    return Read(samples, condition, numbers, (*told, told_classes(condition, numbers)))
+
+
+def _idx(path: Path) -> NDArray[np.uint8]:
+    found = read_idx(path)
+    if found.ndim != 3 or not found.size:
+        raise DataError(f"data {path} holds bytes of shape {found.shape}; pictures (samples, height, width) are needed")
+    return found
+
+
+def _array(path: Path) -> NDArray[Any]:
+    arrays = load_arrays(path)
+    if len(arrays) > 1:
+        raise DataError(f"data {path} has the arrays {', '.join(arrays)}; save the one that is needed in an .npy file")
+    return arrays.popitem()[1]
+
+
+def _of_array(path: Path, array: NDArray[Any], config: ImagesData) -> Iterator[Picture]:
+    """The pictures of an array (n, height, width), with 1 or 3 channels last or, where that fits alone, first.
+
+    Raises:
+        DataError: it is of another shape or type.
+    """
+    if array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] not in (1, 3):
+        array = np.moveaxis(array, 1, -1)
+    channels = array.shape[3] if array.ndim == 4 else 1
+    if array.ndim not in (3, 4) or channels not in (1, 3) or not array.size or array.dtype.kind not in "biuf":
+        alpha = "; put transparent pixels before a background first" if channels in (2, 4) else ""
         raise DataError(
-            f"data {config.labels} has shape {labels.shape}; {len(samples)} pictures need ({len(samples)},)"
+            f"data {path} holds {array.dtype} of shape {array.shape}; pictures (samples, height, width), with 1 or 3 "
+            f"channels last or first, are needed{alpha}"
         )
-    return Read(samples, *classes(Path(config.labels), labels))
+    white = {"b1": 1.0, "u1": 255.0, "u2": 65535.0}.get(array.dtype.str[1:], 1.0 if array.dtype.kind == "f" else None)
+    kind = f"{array.dtype.name} {'colour' if channels == 3 else 'grey'}"
+    for values in array:
+        if channels == 3 and not config.colour:
+            weighed = values.astype(np.float64) @ np.array(_LUMA)
+            yield Picture(weighed.clip(values.min(), values.max()), kind, white)  # not beyond them by rounding
+            continue
+        grey = values[:, :, 0] if values.ndim == 3 and channels == 1 else values
+        yield Picture(np.repeat(grey[:, :, None], 3, axis=2) if config.colour and channels == 1 else grey, kind, white)

@@ -1,5 +1,8 @@
 """What reading data of your own gives: samples, and what they are conditioned on, both checked."""
 
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,61 +13,132 @@ from numpy.typing import NDArray
 from models.condition import LabelCondition, VectorCondition
 from training.errors import DataError
 
+MOST_EXACT = 2**53
+"""Up to here float64 holds every whole number."""
+
+_NOTHING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nat"}
+"""What tables have where a value is missing, in lower case."""
+
+_COARSE = 2.0**-10
+"""The largest step between neighbouring numbers, as part of a column's spread, that values are told apart by."""
+
+_LISTED = 12  # classes named in the first lines
+
 
 @dataclass(frozen=True)
 class Read:
     """What was read.
 
     Attributes:
-        samples: (samples, *shape), float32; pictures are (samples, channels, height, width) in [0, 1].
+        samples: (samples, *shape); rows of numbers are float64, pictures float32 (samples, channels, height, width) in
+            [0, 1].
         condition: what they are conditioned on, or None.
         conditions: labels (samples,) int64 or vectors (samples, width) float32, or None.
+        told: what was read, in lines for the person who started the run.
     """
 
-    samples: NDArray[np.float32]
+    samples: NDArray[np.floating[Any]]
     condition: LabelCondition | VectorCondition | None = None
     conditions: NDArray[Any] | None = None
+    told: tuple[str, ...] = ()
 
 
-def checked(path: Path, rows: NDArray[Any], labels: NDArray[Any] | None, vectors: NDArray[Any] | None) -> Read:
+@dataclass(frozen=True)
+class Columns:
+    """Columns of numbers with what they are called.
+
+    Attributes:
+        rows: (samples, columns), of any type of numbers.
+        names: of the columns.
+    """
+
+    rows: NDArray[Any]
+    names: Sequence[str]
+
+
+def checked(
+    path: Path, samples: Columns, labels: NDArray[Any] | None, vectors: Columns | None, told: tuple[str, ...] = ()
+) -> Read:
     """Check the shapes and numbers of what was read.
 
     Raises:
-        DataError: they do not fit, or a number is not finite.
+        DataError: they do not fit, or a number cannot be kept as it is.
     """
     if labels is not None and vectors is not None:
         raise DataError(f"data {path}: label and condition are both given; a model takes one of them")
-    samples = _finite(path, "the samples", rows)
+    rows = _numbers(path, "the samples", samples, np.float64)
+    read = f"read {len(rows):,} rows from {path}: {_ranges(rows, samples.names)}"
+    told = (read, *told)
     if labels is not None:
-        if labels.shape != (len(samples),):
-            raise DataError(f"data {path}: labels have shape {labels.shape}; one a sample is needed, ({len(samples)},)")
+        if labels.shape != (len(rows),):
+            raise DataError(f"data {path}: labels have shape {labels.shape}; one a sample is needed, ({len(rows)},)")
+        for place in missing(labels)[:1]:
+            found = labels[place].item()
+            raise DataError(f"data {path}: the label of sample {place} (counted from 0) is {found!r}, which is missing")
         condition, numbers = classes(path, labels)
-        return Read(samples, condition, numbers)
+        return Read(rows, condition, numbers, (*told, told_classes(condition, numbers)))
     if vectors is None:
-        return Read(samples)
-    conditions = _finite(path, "the conditions", vectors)
-    if len(conditions) != len(samples):
-        raise DataError(f"data {path}: {len(conditions)} conditions for {len(samples)} samples; one each is needed")
-    return Read(samples, VectorCondition(width=conditions.shape[1]), conditions)
+        return Read(rows, told=told)
+    conditions = _numbers(path, "the conditions", vectors, np.float32)
+    if len(conditions) != len(rows):
+        raise DataError(f"data {path}: {len(conditions)} conditions for {len(rows)} samples; one each is needed")
+    return Read(rows, VectorCondition(width=conditions.shape[1]), conditions.astype(np.float32), told)
 
 
-def _finite(path: Path, what: str, rows: NDArray[Any]) -> NDArray[np.float32]:
+def _numbers(path: Path, what: str, columns: Columns, kept: type[np.float32] | type[np.float64]) -> NDArray[np.float64]:
+    """The columns as float64, checked: finite, whole numbers unchanged, and told apart in the type they are kept in."""
+    rows = columns.rows
     if rows.ndim != 2 or not rows.size or rows.dtype.kind not in "iufb":
         raise DataError(
             f"data {path}: {what} are {rows.dtype} of shape {rows.shape}; numbers of shape (samples, columns) are "
             "needed, both at least 1"
         )
+    if rows.dtype.kind in "iu":
+        why = "is beyond 2^53, where float64 drops digits; subtract an offset from the column"
+        _refuse(path, what, rows, (rows > MOST_EXACT) | (rows < -MOST_EXACT), why)
     with np.errstate(over="ignore"):
-        numbers = rows.astype(np.float32)
-    bad = np.argwhere(~np.isfinite(numbers))
-    if len(bad):
-        row, column = bad[0]
-        bad_value = rows[row, column]
-        raise DataError(
-            f"data {path}: {what} hold {len(bad)} numbers that are not finite in float32, the first {bad_value} "
-            f"in sample {row}, column {column} (counted from 0); take such rows out"
-        )
+        bad = ~np.isfinite(rows.astype(np.float32))
+    _refuse(path, what, rows, bad, "is not finite in float32; take such rows out")
+    numbers = rows.astype(np.float64)
+    for place, name in enumerate(columns.names):
+        column = numbers[:, place]
+        spread, most = float(column.max() - column.min()), float(np.abs(column).max())
+        if spread > 0 and float(np.spacing(kept(most))) > _COARSE * spread:
+            raise DataError(
+                f"data {path}: column {name} of {what} lies near {column[0]:.17g} and varies by {spread:g} only, which "
+                f"{kept.__name__} tells apart too coarsely there; subtract an offset before you save it"
+            )
     return numbers
+
+
+def _refuse(path: Path, what: str, rows: NDArray[Any], bad: NDArray[np.bool_], why: str) -> None:
+    """Name the first of the bad numbers in a DataError, if there is one."""
+    places = np.argwhere(bad)
+    if len(places):
+        row, column = places[0]
+        raise DataError(
+            f"data {path}: {what} hold {len(places)} bad numbers, the first {rows[row, column]} in sample {row}, "
+            f"column {column} (counted from 0): it {why}"
+        )
+
+
+def _ranges(rows: NDArray[np.float64], names: Sequence[str]) -> str:
+    """The range of each column, and a word on those that are likely no data."""
+    parts, noted = [], []
+    for place, name in enumerate(names):
+        column = rows[:, place]
+        low, high = column.min(), column.max()
+        if low == high:
+            part = f"column {name} always {low:.15g}"
+        else:
+            most = max(abs(low), abs(high))
+            digits = min(17, max(6, 3 + math.ceil(math.log10(most) - math.log10(high - low))))  # that tell them apart
+            part = f"column {name} from {low:.{digits}g} to {high:.{digits}g}"
+        if len(column) > 2 and low in (0, 1) and np.array_equal(column, np.arange(len(column)) + low):
+            part += " (it counts the rows: leave it out if it is an index)"
+        (parts if place < _LISTED or not part.endswith(")") else noted).append(part)
+    more = f", and {len(parts) + len(noted) - _LISTED} more" if len(parts) + len(noted) > _LISTED else ""
+    return ", ".join(parts[:_LISTED]) + more + "".join(f"; {part}" for part in noted)
 
 
 def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[np.int64]]:
@@ -73,14 +147,55 @@ def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[n
     Raises:
         DataError: a label is no word and no whole number.
     """
-    if labels.dtype.kind == "U" and all(label.isdecimal() for label in labels):
-        labels = labels.astype(np.int64)
-    if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == np.floor(labels)).all():
+    if labels.dtype.kind == "U":
+        labels = _whole(labels)
+    if labels.dtype.kind == "f" and (labels == np.floor(labels)).all() and (np.abs(labels) <= MOST_EXACT).all():
         labels = labels.astype(np.int64)
     if labels.dtype.kind not in "iuU":
         raise DataError(
-            f"data {path}: labels are {labels.dtype}, such as {labels[0]!r}; whole numbers or words are needed"
+            f"data {path}: labels are {labels.dtype}, such as {_odd(labels)!r}; whole numbers or words are needed. "
+            "A quantity that varies smoothly is a condition, not a label"
         )
     found, numbers = np.unique(labels, return_inverse=True)
     names = None if np.array_equal(found, np.arange(len(found))) else tuple(str(name) for name in found)
     return LabelCondition(classes=len(found), names=names), numbers.astype(np.int64).reshape(-1)
+
+
+def missing(labels: NDArray[Any]) -> list[int]:
+    """The places of labels that stand for nothing: empty ones, and what tables write for a missing value."""
+    if labels.dtype.kind == "U":
+        return [place for place, label in enumerate(labels.tolist()) if label.strip().lower() in _NOTHING]
+    return np.flatnonzero(~np.isfinite(labels)).tolist() if labels.dtype.kind == "f" else []
+
+
+def _whole(labels: NDArray[np.str_]) -> NDArray[Any]:
+    """Words that are all numbers as numbers, so that 2 comes before 10 and 1.0 is 1; others as they are."""
+    words = labels.tolist()
+    if all(word.isascii() and word.isdecimal() and len(word) < 19 for word in words):
+        return labels.astype(np.int64)
+    if not all(is_number(word) for word in words) or any(word.isdecimal() for word in words if len(word) > 15):
+        return labels  # such as identifiers, whose digits all count
+    return labels.astype(np.float64)
+
+
+def _odd(labels: NDArray[Any]) -> Any:
+    """A label that is no whole number, as an example."""
+    if labels.dtype.kind == "f":
+        labels = labels[(labels != np.floor(labels)) | (np.abs(labels) > MOST_EXACT)]
+    return labels[0].item() if labels.dtype.kind in "fb" else labels[0]
+
+
+def told_classes(condition: LabelCondition, numbers: NDArray[np.int64]) -> str:
+    """A line on the classes and how many samples each has."""
+    counts = np.bincount(numbers, minlength=condition.classes)
+    names = condition.names or tuple(map(str, range(condition.classes)))
+    listed = ", ".join(f"{name} {count:,}" for name, count in zip(names[:_LISTED], counts, strict=False))
+    return f"{condition.classes} classes: {listed}{', ...' if condition.classes > _LISTED else ''}"
+
+
+_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)", re.ASCII | re.IGNORECASE)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number as other programs write it, which `float` is more generous about (1_000)."""
+    return _NUMBER.fullmatch(text.strip()) is not None

@@ -1,16 +1,14 @@
 """Rows of numbers from .npy, .npz and .csv files."""
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.own.read import Read, checked
+from training.own.arrays import load_arrays
+from training.own.read import Columns, Read, checked
 from training.own.table import read_table
 
 
@@ -26,16 +24,7 @@ def read_vectors(config: VectorsData) -> Read:
         raise DataError(f"data {path} is no .npy, .npz or .csv file; save your rows as one of these")
     if path.suffix.lower() == ".csv":
         return read_table(path, config)
-    try:
-        with path.open("rb") as file:
-            if not path.stat().st_size:
-                raise DataError(f"data {path} is empty; save your rows in it with numpy.save or numpy.savez")
-            loaded = np.load(file, allow_pickle=False)
-            arrays = {key: loaded[key] for key in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
-    except OSError as error:
-        raise DataError(f"data {path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"data {path} is damaged or holds Python objects ({str(error).splitlines()[0]})") from None
+    arrays = load_arrays(path)
     if "" in arrays and (config.label or config.condition):
         raise DataError(f"data {path}: an .npy file has no labels or conditions; use an .npz with one array for each")
     labels = _take(path, arrays, config.label) if config.label else None
@@ -52,7 +41,11 @@ def read_vectors(config: VectorsData) -> Read:
         raise DataError(
             f'data {path} has the arrays {", ".join(arrays)}; name the samples: columns = ["{next(iter(arrays))}"]'
         )
-    return checked(path, rows, labels, vectors)
+    return checked(path, _numbered(rows), labels, None if vectors is None else _numbered(vectors))
+
+
+def _numbered(rows: NDArray[Any]) -> Columns:
+    return Columns(rows, [str(place) for place in range(rows.shape[1] if rows.ndim == 2 else 0)])
 
 
 def _take(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """Rows of numbers from a .csv file; what is wrong is told with its line, as an editor counts it."""
 
 import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,10 @@ from numpy.typing import NDArray
 
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.own.read import Read, checked
+from training.own.read import MOST_EXACT, Columns, Read, checked, is_number, missing
+
+_INDEX = re.compile(r"|Unnamed: 0(?:\.\d+)?|Unnamed: 0_level_0|index|level_0")
+"""Names of a first column that hold the index of a data frame, which was written and read again or made a column."""
 
 
 @dataclass(frozen=True)
@@ -22,34 +26,47 @@ class _Table:
         header: names of the columns, by the first line or numbers from 0.
         rows: the cells below, each row as long as the header.
         lines: the line of the file in which each row ends, counted from 1.
+        told: how the first line and column were understood, where that was not plain.
     """
 
     path: Path
     header: list[str]
     rows: list[list[str]]
     lines: list[int]
+    told: tuple[str, ...] = ()
 
-    def texts(self, name: str) -> NDArray[np.str_]:
-        """The cells of one column, without blanks around them."""
+    def labels(self, name: str) -> NDArray[np.str_]:
+        """The cells of one column, without blanks around them; none may be missing."""
         place = self.header.index(name)
-        return np.array([row[place].strip() for row in self.rows])
+        found = np.array([row[place].strip() for row in self.rows])
+        if bad := missing(found):
+            raise self._wrong(
+                bad[0],
+                place,
+                f"the first of {len(bad)} labels that are missing; name a class there or take such rows out",
+            )
+        return found
 
-    def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """The numbers of some columns, (rows, columns)."""
+    def numbers(self, names: Sequence[str]) -> Columns:
+        """The numbers of some columns."""
         places = [self.header.index(name) for name in names]
         found = np.empty((len(self.rows), len(places)))
         for number, row in enumerate(self.rows):
             for column, place in enumerate(places):
-                if not _is_number(row[place]):
-                    raise self._wrong(number, place, "a number is needed")
+                if not is_number(row[place]):
+                    raise self._wrong(number, place, f"a number is needed{_hint(row[place])}")
                 found[number, column] = float(row[place])
+                if abs(found[number, column]) >= MOST_EXACT and _loses(row[place].strip()):
+                    raise self._wrong(
+                        number, place, "it has more digits than float64 holds; subtract an offset from the column"
+                    )
         with np.errstate(over="ignore"):
             bad = np.argwhere(~np.isfinite(found.astype(np.float32)))
         if len(bad):
             raise self._wrong(
                 bad[0, 0], places[bad[0, 1]], f"the first of {len(bad)} not finite in float32; take such rows out"
             )
-        return found
+        return Columns(found, names)
 
     def _wrong(self, row: int, place: int, what: str) -> DataError:
         where = f"line {self.lines[row]}, column {self.header[place]}"
@@ -63,7 +80,7 @@ def read_table(path: Path, config: VectorsData) -> Read:
         DataError: the file cannot be read, is empty, has rows of different lengths, lacks a column, or has a cell that
             is no finite number.
     """
-    table = _table(path)
+    table = _table(path, config)
     special = {*config.condition, config.label} - {""}
     data = config.columns or [name for name in table.header if name not in special]
     for name in (*data, *special):
@@ -71,43 +88,128 @@ def read_table(path: Path, config: VectorsData) -> Read:
             raise DataError(f"data {path} has no column {name!r}; it has {', '.join(table.header)}")
     if not data:
         raise DataError(f"data {path} has no column left for the samples; it has {', '.join(table.header)}")
-    labels = table.texts(config.label) if config.label else None
-    return checked(path, table.numbers(data), labels, table.numbers(config.condition) if config.condition else None)
+    labels = table.labels(config.label) if config.label else None
+    conditions = table.numbers(config.condition) if config.condition else None
+    return checked(path, table.numbers(data), labels, conditions, table.told)
 
 
-def _table(path: Path) -> _Table:
+def _table(path: Path, config: VectorsData) -> _Table:
     rows: list[list[str]] = []
     lines: list[int] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             for row in reader:
-                if row:
+                if len(row) > 1 or any(cell.strip() for cell in row):
                     rows.append(row)
                     lines.append(reader.line_num)
     except OSError as error:
         raise DataError(f"data {path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"data {path} is no CSV text: {error}") from None
+        raise DataError(f"data {path} is no CSV text in UTF-8: {error}; save it as CSV UTF-8") from None
     if not rows:
         raise DataError(f"data {path} is empty; one row a sample is needed")
+    _check_separator(path, rows, lines)
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(rows[0]):
-            raise DataError(f"data {path}: line {line} has {len(row)} columns; the first one has {len(rows[0])}")
-    if all(_is_number(cell) for cell in rows[0]):
+            raise DataError(
+                f"data {path}: line {line} has {len(row)} columns; the first one has {len(rows[0])}. Where decimals or "
+                "thousands are written with commas, write points and no thousands separators"
+            )
+    if not _has_header(path, rows, lines[0], config):
         return _Table(path, [str(number) for number in range(len(rows[0]))], rows, lines)
     header = [cell.strip() for cell in rows[0]]
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise DataError(f"data {path}: two columns are named {twice!r}; give each a name of its own")
     if len(rows) == 1:
         raise DataError(f"data {path} has names of columns and no rows; one row a sample is needed")
-    return _Table(path, header, rows[1:], lines[1:])
+    table = _without_index(
+        _Table(path, header, rows[1:], lines[1:]), {*config.columns, *config.condition, config.label}
+    )
+    for place, name in enumerate(header, 1):
+        if name in header[: place - 1]:
+            first = header.index(name) + 1
+            raise DataError(
+                f"data {path}: line {lines[0]}, columns {first} and {place}: two columns are named {name!r}; give each "
+                "a name of its own"
+            )
+    for place, name in enumerate(table.header, 1 + len(header) - len(table.header)):
+        if not name:
+            raise DataError(f"data {path}: line {lines[0]}, column {place} has no name; give it one, or take it out")
+    if all(map(is_number, header)):
+        names = f"line {lines[0]} ({','.join(header)}) was taken for names of columns"
+        return _Table(path, table.header, table.rows, table.lines, (*table.told, names))
+    return table
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
+def _check_separator(path: Path, rows: list[list[str]], lines: list[int]) -> None:
+    """Refuse tables whose columns are separated by something else, which commas would cut anywhere."""
+    for row, line in zip(rows[:2], lines, strict=False):
+        for sign, name in ((";", "semicolons"), ("\t", "tabs")):
+            cut = [cell.split(sign) for cell in row if sign in cell]
+            if cut and (len(row) == 1 or any(all(map(is_number, parts)) for parts in cut)):
+                raise DataError(
+                    f"data {path}: line {line} has {name} between its columns ({','.join(row)[:40]!r}); save them with "
+                    "commas, and decimals with points"
+                )
+
+
+def _has_header(path: Path, rows: list[list[str]], line: int, config: VectorsData) -> bool:
+    """Whether the first line has names of columns.
+
+    Raises:
+        DataError: it might be either, and the recipe does not say.
+    """
+    if config.header != "auto":
+        return config.header == "yes"
+    first = [cell.strip() for cell in rows[0]]
+    numbers = [cell for cell in first if is_number(cell)]
+    shown = ",".join(first)[:60]
+    ask = "say which with --header yes or --header no (in a recipe data.header)"
+    if len(numbers) < len(first):
+        odd = next((cell for cell in numbers if not cell.isdecimal()), None)
+        if odd is None:
+            return True
+        place, bad = next((place, cell) for place, cell in enumerate(first, 1) if not is_number(cell))
+        raise DataError(
+            f"data {path}: line {line} ({shown}) has the number {odd}, so it is no line of names, and {bad!r} in "
+            f"column {place}, which is no number; {ask}"
+        )
+    # A data frame without names of columns numbers them. Where it holds floats, all of them have a point.
+    if first != [str(number) for number in range(len(first))]:
         return False
+    if len(first) == 1 or any(cell.strip().lstrip("+-").isdecimal() for row in rows[1:] for cell in row):
+        raise DataError(f"data {path}: line {line} ({shown}) may be a sample, or names of columns; {ask}")
     return True
+
+
+def _without_index(table: _Table, wanted: set[str]) -> _Table:
+    """The table without first columns that are the index of a data frame.
+
+    Such a column has no name of its own and different whole numbers. Where its name might be meant, it counts the rows.
+    """
+    cells = [row[0].strip() for row in table.rows]
+    name = table.header[0]
+    if not _INDEX.fullmatch(name) or name in wanted - {""} or len(table.header) == 1:
+        return table
+    counts = cells in ([str(number + start) for number in range(len(cells))] for start in (0, 1))
+    if not counts and (
+        name in ("index", "level_0") or len(set(cells)) < len(cells) or not all(map(str.isdecimal, cells))
+    ):
+        return table
+    told = f"left out the first column ({name or 'without a name'}): it numbers the rows, as a data frame's index does"
+    rows = [row[1:] for row in table.rows]
+    return _without_index(_Table(table.path, table.header[1:], rows, table.lines, (*table.told, told)), wanted)
+
+
+def _hint(cell: str) -> str:
+    """What may have been meant by a cell that is no number."""
+    if ("," in cell or cell.count(".") > 1) and is_number(re.sub(r"[,. \u00a0\u202f']", "", cell)):
+        return ", with a point for decimals and no thousands separators"
+    if re.fullmatch(r"[+-]?\d+(?:[ \u00a0\u202f'_]\d{3})+(?:\.\d+)?", cell.strip()):
+        return ", without thousands separators"
+    return " (there is nothing)" if not cell.strip() else ""
+
+
+def _loses(text: str) -> bool:
+    """Whether float64 cannot hold a whole number to its last digit."""
+    digits = text.lstrip("+-")
+    return digits.isdecimal() and int(float(text)) != int(text)

@@ -46,6 +46,15 @@ async def test_a_conditional_model(running: Any, condition: Any, expected: dict[
     assert metadata(served, [1])["inputs"][1] == expected
 
 
+async def test_data_in_float64_of_a_float32_model(running: Any) -> None:
+    served = await running.service.model("moons", None)
+    decoder = served.card.decoder.model_copy(update={"dtype": "float64"})
+    object.__setattr__(served, "card", served.card.model_copy(update={"decoder": decoder}))
+    found = metadata(served, [1])
+    types = {tensor["name"]: tensor["datatype"] for tensor in found["inputs"] + found["outputs"]}
+    assert (types["x0"], types["samples"], types["saved"]) == ("FP32", "FP64", "FP64")
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [

@@ -25,7 +25,7 @@ from service.state import Service
 
 @pytest.fixture(scope="session")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """net (float32, 2-D), gaussian and mixture (float64), scaled, components, flat, pictures, labels."""
+    """net and far (float32, 2-D), gaussian and mixture (float64), scaled, components, flat, pictures, labels."""
     root = tmp_path_factory.mktemp("kinds")
     about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
     torch.manual_seed(0)
@@ -33,6 +33,8 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     three = Gaussian(GaussianConfig(dim=3, m=0.5, s=0.5))
     basis = torch.linalg.qr(torch.randn(6, 3, dtype=torch.float64))[0].T
     save(root, "net", net, Decoder.identity((2,)), **about)
+    near_1e9 = Decoder.affine(torch.tensor([1.0, 0.1]).double(), torch.full((2,), 1e9).double(), dtype="float64")
+    save(root, "far", net, near_1e9, **about)
     save(root, "gaussian", Gaussian(), Decoder.identity((2,)), **about)
     save(root, "mixture", Mixture(MixtureConfig()), Decoder.identity((2,)), **about)
     affine = Decoder.affine(torch.tensor([2.0, 0.5, 1.0]).double(), torch.tensor([1.0, 0.0, -1.0]).double())

@@ -56,6 +56,22 @@ async def test_data_go_through_the_decoder_backwards(real: Real, model: str) -> 
     np.testing.assert_allclose(found["x0"], same["x0"], atol=1e-8)
 
 
+async def test_data_far_from_zero_keep_the_digits_that_float32_would_drop(real: Real) -> None:
+    ask: dict[str, Any] = {"num_samples": 8, "seed": 0, "rtol": 1e-6, "atol": 1e-6}
+    states = np.array((await real.sample("far", **ask, decode=False))["samples"])
+    data = np.array((await real.sample("far", **ask))["samples"])
+    np.testing.assert_allclose(data, 1e9 + states * [1.0, 0.1], rtol=0, atol=2**-22)
+    headers = {"Accept": "application/x-npz"}
+    answer = await real.http.post("/v1/sample", json={"model": "far", **ask}, headers=headers)
+    with np.load(io.BytesIO(answer.content)) as archive:
+        assert archive["samples"].dtype == np.float64
+        np.testing.assert_array_equal(archive["samples"], data)
+    there = await real.ask("far", "encode", samples=data.tolist(), rtol=1e-6, atol=1e-6)
+    assert np.max(there["residual"]) < 2**-20
+    same = await real.ask("net", "encode", samples=states.tolist(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(there["x0"], same["x0"], atol=1e-4)
+
+
 async def test_what_the_components_do_not_hold_is_told(real: Real) -> None:
     data = np.array((await real.sample("components", num_samples=1, seed=0))["samples"])
     data[0, 0, 0] += 1.0

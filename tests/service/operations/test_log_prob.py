@@ -153,3 +153,11 @@ async def test_npz(real: Real, arrays_of: Callable[..., Any]) -> None:
     found = await arrays_of("gaussian", "log_prob", samples=[[2.0, 2.0]], divergence="hutchinson", probes=2, seed=0)
     assert set(found) == {"log_prob", "standard_error", "meta"}
     assert found["log_prob"].dtype == np.float64
+
+
+async def test_data_far_from_zero_have_the_density_of_their_states_over_the_volume(real: Real) -> None:
+    data = (await real.sample("far", num_samples=4, seed=0))["samples"]
+    states = (await real.sample("far", num_samples=4, seed=0, decode=False))["samples"]
+    found = await real.ask("far", "log_prob", samples=data)
+    same = await real.ask("net", "log_prob", samples=states)
+    np.testing.assert_allclose(found["log_prob"], np.array(same["log_prob"]) - np.log(0.1), atol=1e-3)

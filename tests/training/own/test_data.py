@@ -62,3 +62,70 @@ def test_pictures_become_what_the_network_takes(pictures: Path):
 def test_too_few_pictures_for_the_components(pictures: Path):
     with pytest.raises(DataError, match=r"11 pictures are too few for data\.components = 20; give more of them"):
         prepare(recipe(name="images", path=str(pictures), components=20))
+
+
+FAR = 1e9 + np.random.default_rng(0).normal(size=(60, 2)) * [1, 1e-3]
+
+
+@pytest.mark.parametrize("kind", ["csv", "npy", "npz"])
+def test_data_far_from_zero_are_scaled_in_float64_and_decoded_back(tmp_path: Path, kind: str):
+    path = tmp_path / f"far.{kind}"
+    if kind == "csv":
+        path.write_text("\n".join(",".join(map(repr, row)) for row in FAR.tolist()))
+    elif kind == "npy":
+        np.save(path, FAR)
+    else:
+        np.savez(path, x=FAR)
+    data = prepare(recipe(name="vectors", path=str(path)))
+    assert np.allclose(data.train.std(0), 1, atol=1e-5)
+    assert np.allclose(data.train.mean(0), 0, atol=1e-3)
+    whole = data.decoder.decode(torch.from_numpy(np.concatenate([data.train, data.reference]))).numpy()
+    assert whole.dtype == np.float64
+    off = np.abs(np.sort(whole, 0) - np.sort(FAR, 0)).max(0)
+    # a state of up to 4 has steps of 2^-22, and 1e9 has steps of 2^-23
+    assert (off <= FAR.std(0) * 2**-22 + 2**-23).all()
+
+
+def test_data_near_zero_are_decoded_as_they_were(tmp_path: Path, rows: np.ndarray):
+    np.save(tmp_path / "rows.npy", rows[:, :2])
+    assert prepare(recipe(name="vectors", path=str(tmp_path / "rows.npy"))).decoder.config.dtype is None
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e-30, 1e30])
+def test_tiny_and_huge_units_keep_their_spread(tmp_path: Path, unit: float):
+    rows = np.random.default_rng(0).normal(size=(40, 1)) * unit
+    np.save(tmp_path / "rows.npy", rows)
+    data = prepare(recipe(name="vectors", path=str(tmp_path / "rows.npy")))
+    assert np.allclose(data.train.std(0), 1, atol=1e-5)
+
+
+def test_a_column_that_never_changes_is_decoded_to_itself(tmp_path: Path):
+    rows = np.stack([np.arange(30.0), np.full(30, 123456789.0), np.full(30, 0.1)], axis=1)
+    np.save(tmp_path / "rows.npy", rows)
+    data = prepare(recipe(name="vectors", path=str(tmp_path / "rows.npy")))
+    decoded = data.decoder.decode(torch.from_numpy(data.train)).numpy()
+    assert np.allclose(decoded[:, 1:], [123456789.0, 0.1], rtol=1e-15)
+
+
+def test_own_data_have_another_hash_than_when_they_were_read_in_float32(tmp_path: Path, rows: np.ndarray):
+    from training import config
+
+    np.save(tmp_path / "rows.npy", rows)
+    own, points = recipe(name="vectors", path=str(tmp_path / "rows.npy")), recipe(name="moons")
+    before = own.hash, points.hash
+    config_rules, config._OWN_RULES = config._OWN_RULES, 1
+    try:
+        assert own.hash != before[0]
+        assert points.hash == before[1]
+    finally:
+        config._OWN_RULES = config_rules
+
+
+def test_the_first_lines_of_a_run_say_what_was_read(pictures: Path, table: Path):
+    told = prepare(recipe(name="images", path=str(pictures), conditional=True)).told
+    assert told[0] == f"read 12 pictures of 4 x 8 pixels from {pictures}, taken as grey"
+    assert told[1].startswith("12 of 8-bit grey (L), values ")
+    assert told[-1] == "2 classes: left 6, right 6"
+    told = prepare(recipe(name="vectors", path=str(table), label="kind")).told
+    assert told[0].startswith(f"read 50 rows from {table}: column a from ")
+    assert told[-1].startswith("2 classes: cat ")

@@ -20,7 +20,7 @@ def test_rows_are_read_alike_from_each_kind_of_file(tmp_path: Path, rows: np.nda
     bare = tmp_path / "bare.csv"
     np.savetxt(bare, rows, delimiter=",")
     for config in (vectors(tmp_path / "rows.npy"), vectors(tmp_path / "rows.npz"), vectors(bare)):
-        assert np.array_equal(read_vectors(config).samples, rows.astype(np.float32))
+        assert np.array_equal(read_vectors(config).samples, rows)
     read = read_vectors(vectors(table, label="kind"))
     assert np.allclose(read.samples, rows)
     assert read.condition == LabelCondition(classes=2, names=("cat", "dog"))
@@ -56,3 +56,43 @@ def test_bad_files_are_explained(tmp_path: Path, rows: np.ndarray, table: Path):
     for config, said in cases:
         with pytest.raises(DataError, match=said):
             read_vectors(config)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (np.array([[2**53 + 1, 1], [5, 2]]), r"the first 9007199254740993 in sample 0, column 0 .*beyond 2\^53"),
+        (np.array([[1, 1], [2, 2**64 - 1]], np.uint64), "the first 18446744073709551615 in sample 1, column 1"),
+        (np.array([[1e17], [1e17 + 16]]), "column 0 of the samples lies near 1e.17 and varies by 16 only"),
+        (np.array([[1.0], [np.inf]]), "the first inf in sample 1, column 0 .*not finite in float32"),
+        (np.array([[1e39], [1.0]]), "not finite in float32"),
+    ],
+)
+def test_numbers_that_cannot_be_kept_are_refused(tmp_path: Path, rows: np.ndarray, said: str):
+    np.save(tmp_path / "a.npy", rows)
+    with pytest.raises(DataError, match=said):
+        read_vectors(vectors(tmp_path / "a.npy"))
+
+
+@pytest.mark.parametrize("dtype", [">f8", "f4", "f2", "i8", "u1", "?"])
+def test_numbers_of_every_type_become_float64(tmp_path: Path, dtype: str):
+    rows = np.array([[0, 1], [1, 1], [1, 0]]).astype(dtype)
+    np.save(tmp_path / "a.npy", rows)
+    samples = read_vectors(vectors(tmp_path / "a.npy")).samples
+    assert samples.dtype == np.float64
+    np.testing.assert_array_equal(samples, rows)
+
+
+@pytest.mark.parametrize("labels", [["a", "", "b"], ["a", "nan", "b"], [1.0, float("nan"), 2.0]])
+def test_missing_labels_of_an_array_are_refused(tmp_path: Path, labels: list[Any]):
+    np.savez(tmp_path / "a.npz", x=np.eye(3), y=np.array(labels))
+    with pytest.raises(DataError, match=r"the label of sample 1 \(counted from 0\) is .*, which is missing"):
+        read_vectors(vectors(tmp_path / "a.npz", columns=["x"], label="y"))
+
+
+def test_conditions_that_float32_cannot_tell_apart_are_refused(tmp_path: Path):
+    np.savez(tmp_path / "a.npz", x=np.eye(3), c=np.array([[1e9], [1e9 + 1], [1e9 + 2]]))
+    with pytest.raises(
+        DataError, match=r"column 0 of the conditions lies near 1000000000 .* which float32 tells apart"
+    ):
+        read_vectors(vectors(tmp_path / "a.npz", columns=["x"], condition=["c"]))

@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from training.data_config import ImagesData
+from training.errors import DataError
+from training.own.data import content_hash
+from training.own.folders import list_files
+from training.own.pictures import PICTURES, picture_files, read_images
+
+
+def images(path: Path, conditional: bool = True) -> ImagesData:
+    return ImagesData(name="images", path=str(path), conditional=conditional)
+
+
+def clutter(folder: Path) -> None:
+    """What macOS, Windows, Jupyter, storage servers and people leave in a folder of pictures."""
+    (folder / ".ipynb_checkpoints").mkdir()
+    Image.new("L", (4, 8)).save(folder / ".ipynb_checkpoints" / "0-checkpoint.png")
+    (folder / "__MACOSX" / "left").mkdir(parents=True)
+    (folder / "__MACOSX" / "left" / "._0.png").write_bytes(b"\0\5\x16\7")
+    (folder / "@eaDir").mkdir()
+    Image.new("L", (2, 2)).save(folder / "@eaDir" / "thumb.png")
+    (folder / "left" / "._0.png").write_bytes(b"\0\5\x16\7")
+    (folder / "left" / ".DS_Store").touch()
+    for name in ("Thumbs.db", "desktop.ini", "README.txt", "labels.csv", "~$0.png"):
+        (folder / "right" / name).write_text("x")
+    (folder / "right" / "gone.png").symlink_to(folder / "nowhere.png")
+
+
+def test_hidden_and_foreign_files_are_left_out_and_counted(pictures: Path):
+    before, digest = read_images(images(pictures)), content_hash(images(pictures))
+    clutter(pictures)
+    read = read_images(images(pictures))
+    np.testing.assert_array_equal(read.samples, before.samples)
+    assert read.condition == before.condition
+    assert content_hash(images(pictures)) == digest
+    assert [line for line in read.told if line.startswith("skipped")] == [
+        "skipped 3 hidden (.DS_Store, ._0.png, .ipynb_checkpoints), 2 of other kinds (.csv, .txt), "
+        "5 of the system (@eaDir, Thumbs.db, __MACOSX, ...), 1 that are broken links or no files (gone.png)"
+    ]
+
+
+def test_a_folder_of_nothing_else_is_an_error_that_says_what_is_there(tmp_path: Path):
+    for name in ("left", "right"):
+        (tmp_path / name).mkdir()
+    clutter(tmp_path)
+    with pytest.raises(DataError, match=r"has no pictures; looked for .*; skipped 3 hidden"):
+        picture_files(tmp_path)
+
+
+def test_the_name_of_the_folder_itself_does_not_matter(pictures: Path):
+    hidden = pictures.rename(pictures.parent / ".cache")
+    assert len(list_files(hidden, PICTURES).files) == 12
+
+
+def test_linked_folders_are_entered_once_and_loops_end(pictures: Path, tmp_path: Path):
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "a").symlink_to(pictures / "left")
+    (tmp_path / "linked" / "back").symlink_to(tmp_path / "linked")
+    found = list_files(tmp_path / "linked", PICTURES)
+    assert [file.name for file in found.files] == [f"{number}.png" for number in range(6)]
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path):
+    with pytest.raises(DataError, match=r"data folder .*none cannot be read: No such file"):
+        list_files(tmp_path / "none", PICTURES)
