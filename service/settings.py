@@ -32,6 +32,13 @@ def _origin(value: str) -> str:
     return value
 
 
+def _path(value: str) -> str:
+    value = value.rstrip("/")
+    if not _PATH.fullmatch(value) or {".", ".."} & set(value.split("/")):
+        raise ValueError
+    return value
+
+
 Names = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode]
 Secret = Annotated[SecretStr, AfterValidator(_key)] | None
 Secrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], NoDecode]
@@ -43,6 +50,7 @@ ONE_PROCESS = (
 """Why there is one worker."""
 
 _ORIGIN = re.compile(r"https?://[^\s/?#,]+|\*")
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII but a comma
 
 
@@ -59,6 +67,10 @@ class Settings(BaseSettings):
         default="127.0.0.1", min_length=1, description="address to listen on: a host name or an IP address"
     )
     port: int = Field(default=8000, ge=0, le=65535, description="TCP port: an integer from 0 (any free port) to 65535")
+    root_path: Annotated[str, AfterValidator(_path)] = Field(
+        default="",
+        description="path that a proxy leaves in front of every address: none, or one like /pathline",
+    )
     models_dir: Path = Field(default=Path("checkpoints"), description="model repository: a readable folder")
     data_dir: Path = Field(default=Path("data"), description="training data: a folder")
     device: str = Field(
