@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     common.add_argument(
         "--models-dir",
         type=Path,
-        default=Path(os.environ.get("PATHLINE_MODELS_DIR", "checkpoints")),
+        default=Path(os.environ.get("PATHLINE_MODELS_DIR", "").strip() or "checkpoints"),
         help="the repository (default: $PATHLINE_MODELS_DIR, else checkpoints/)",
     )
     commands = parser.add_subparsers(dest="command", required=True)

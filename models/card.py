@@ -49,10 +49,8 @@ class Card(_Frozen):
         dtype: type of its weights and of the states it takes.
         event_shape: shape of one sample of the flow.
         data_shape: shape of one decoded sample.
-        condition: None; the network takes no condition.
-        time: the network's convention (see `models.conventions`).
         condition: what the network is conditioned on (see `models.condition`); None where it takes no condition.
-        time: time convention.
+        time: the network's convention of time and noise (see `models.conventions`).
         decoder: how samples become data.
         dataset: what it was trained on.
         training: the training recipe and its metrics.

@@ -43,7 +43,7 @@ def _serve(settings: Settings) -> None:
         app = create_app(settings)
         app.state.service.start()
         names = [name for name, _ in app.state.service.models.current()]
-        run(app, settings, bound, lambda: print(_try_it(url(bound), names), flush=True))
+        run(app, settings, bound, lambda: print(_try_it(url(bound), names, bool(settings.api_keys)), flush=True))
     finally:
         bound.close()
 
@@ -54,22 +54,30 @@ def _refuse_workers(asked: int) -> None:
     Raises:
         SettingsError: ``--workers`` or ``WEB_CONCURRENCY`` is not 1.
     """
-    for name, value in (("--workers", str(asked)), ("WEB_CONCURRENCY", os.environ.get("WEB_CONCURRENCY") or "1")):
+    for name, value in (
+        ("--workers", str(asked)),
+        ("WEB_CONCURRENCY", os.environ.get("WEB_CONCURRENCY", "").strip() or "1"),
+    ):
         if value != "1":
             raise SettingsError(f"{name}={value} is not allowed; it must be 1, because {ONE_PROCESS}")
 
 
-def _try_it(base: str, names: list[str]) -> str:
+def _try_it(base: str, names: list[str], locked: bool) -> str:
+    """Return what is served, and commands to try: of a key, they hold the variable that the SDK reads, too."""
     model = "moons" if "moons" in names else names[0]
+    key = ' -H "Authorization: Bearer $PATHLINE_API_KEY"' if locked else ""
+    export = (
+        "  export PATHLINE_API_KEY=...    # one of the keys, or the commands are answered 401\n\n" if locked else ""
+    )
     return f"""
 Pathline serves {", ".join(names)} on {base} (stop it with Ctrl-C). Three commands to try in another terminal:
 
-  curl -s {base}/v1/sample -H 'Content-Type: application/json' \\
+{export}  curl -s {base}/v1/sample{key} -H 'Content-Type: application/json' \\
     -d '{{"model": "{model}", "num_samples": 4, "seed": 0, "solver": "rk4", "steps": 20}}'
 
   .venv/bin/python -c 'from pathline import Client; print(Client("{base}").sample("{model}", num_samples=4, seed=0))'
 
-  curl -s {base}/v1/solvers
+  curl -s {base}/v1/solvers{key}
 """
 
 

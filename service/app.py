@@ -21,6 +21,7 @@ from service.ports import Engine
 from service.routes import admin, catalogue, docs, health, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
+from service.subpath import SubPath
 from service.turnstile import InTurn
 
 
@@ -46,6 +47,8 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         lifespan=_lifespan,
         generate_unique_id_function=lambda route: route.name,  # what generated clients call a function
         redirect_slashes=False,
+        # Relative to /openapi.json, so that it holds under whatever path a proxy has put both.
+        servers=[{"url": settings.root_path or ".", "description": "this service"}],
         docs_url=None,
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
@@ -61,6 +64,8 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(InTurn, turnstile=service.turnstile)
+    if settings.root_path:
+        app.add_middleware(SubPath, root_path=settings.root_path)
     app.state.traces = traces = _traces(settings)
     app.add_middleware(Observe, metrics=service.metrics, access_log=settings.access_log, traces=traces)
     return app

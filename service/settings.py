@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from service import sources
@@ -32,6 +32,13 @@ def _origin(value: str) -> str:
     return value
 
 
+def _path(value: str) -> str:
+    value = value.rstrip("/")
+    if not _PATH.fullmatch(value) or {".", ".."} & set(value.split("/")):
+        raise ValueError
+    return value
+
+
 Names = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode]
 Secret = Annotated[SecretStr, AfterValidator(_key)] | None
 Secrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], NoDecode]
@@ -43,6 +50,7 @@ ONE_PROCESS = (
 """Why there is one worker."""
 
 _ORIGIN = re.compile(r"https?://[^\s/?#,]+|\*")
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII but a comma
 
 
@@ -53,12 +61,16 @@ class StartError(RuntimeError):
 class Settings(BaseSettings):
     """The resolved settings; frozen, so what is printed at start is what holds until the end."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: str = Field(
         default="127.0.0.1", min_length=1, description="address to listen on: a host name or an IP address"
     )
     port: int = Field(default=8000, ge=0, le=65535, description="TCP port: an integer from 0 (any free port) to 65535")
+    root_path: Annotated[str, AfterValidator(_path)] = Field(
+        default="",
+        description="path that a proxy leaves in front of every address: none, or one like /pathline",
+    )
     models_dir: Path = Field(default=Path("checkpoints"), description="model repository: a readable folder")
     data_dir: Path = Field(default=Path("data"), description="training data: a folder")
     device: str = Field(
@@ -70,7 +82,7 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="CPU threads of the networks: an integer from 0 (decided by torch) to 1024",
+        description="CPU threads of the networks: an integer from 0 (one for each core but one) to 1024",
     )
     cuda_graphs: bool = Field(
         default=False, description="capture calls of few rows as CUDA graphs, by number of rows: true or false"
@@ -145,14 +157,6 @@ class Settings(BaseSettings):
     )
     access_log: bool = Field(default=False, description="one log line for each request: true or false")
 
-    @field_validator("cors_origins", "api_keys", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        """Take a list apart that an environment variable holds as one text."""
-        if isinstance(value, str):
-            return tuple(part for part in map(str.strip, value.split(",")) if part)
-        return value
-
     @model_validator(mode="after")
     def _one_process(self) -> Self:
         if self.workers != 1:
@@ -178,8 +182,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return where values come from, the first that has one wins."""
-        file = sources.file_source(settings_cls)
-        return (init_settings, env_settings) if file is None else (init_settings, env_settings, file)
+        return sources.settings_sources(settings_cls, init_settings, env_settings)
 
     def lines(self) -> list[str]:
         """Return one line for each setting: variable, value (secrets hidden), and whether the default holds."""

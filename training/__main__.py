@@ -19,8 +19,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
-    models_dir = os.environ.get("PATHLINE_MODELS_DIR") or "checkpoints"
-    runs_dir = os.environ.get("PATHLINE_RUNS_DIR") or "runs"
+    models_dir = os.environ.get("PATHLINE_MODELS_DIR", "").strip() or "checkpoints"
+    runs_dir = os.environ.get("PATHLINE_RUNS_DIR", "").strip() or "runs"
     parser.add_argument(
         "--models-dir", type=Path, default=models_dir, metavar="DIR", help="model repository (now: %(default)s)"
     )
@@ -38,9 +38,9 @@ def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="measure again what was measured; models are kept")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
     parser.add_argument("--note", default="", metavar="TEXT", help="a sentence for the report (load of the machine)")
-    data_dir = os.environ.get("PATHLINE_DATA_DIR") or None
+    data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
     parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (MNIST: IDX files)")
-    models_dir = os.environ.get("PATHLINE_MODELS_DIR") or "checkpoints"
+    models_dir = os.environ.get("PATHLINE_MODELS_DIR", "").strip() or "checkpoints"
     parser.add_argument(
         "--models-dir", type=Path, default=models_dir, metavar="DIR", help="its models count, too (now: %(default)s)"
     )
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     fit = commands.add_parser("fit", help="train one model and publish it; run it again to go on after a stop")
     fit.add_argument("dataset", choices=DATASETS, help="data set, and the recipe that ships for it")
     fit.add_argument("--config", type=Path, metavar="FILE.toml", help="another recipe for this data set")
-    data_dir = os.environ.get("PATHLINE_DATA_DIR") or None
+    data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
     fit.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
     fit.add_argument(
         "--data", metavar="PATH", help="your own data (vectors: .npy .npz .csv; images: a folder, .npy .npz, IDX)"
@@ -89,7 +89,7 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
         "--guidance", action="append", type=float, metavar="G", help="by class; can be repeated (default: 1, 2 and 4)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="table and plot (default: reports/NAME-VERSION)")
-    data_dir = os.environ.get("PATHLINE_DATA_DIR") or None
+    data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
     parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
 
 

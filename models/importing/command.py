@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:
-    if os.environ.get(ALLOW, "").lower() not in ("1", "true", "yes", "on"):
+    if os.environ.get(ALLOW, "").strip().lower() not in ("1", "true", "yes", "on"):
         raise ForeignError(f"programs are off; set {ALLOW}=true to import them, and to serve them")
     return import_program(
         options.file,

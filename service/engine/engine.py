@@ -33,8 +33,12 @@ __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer",
 
 
 def default_threads() -> int:
-    """CPU threads of the network where the settings name none: one core is left to HTTP and encoding."""
-    return max(1, (os.cpu_count() or 1) - 1)
+    """CPU threads of the network where the settings name none: one for each core that may be used, but one.
+
+    torch would take all of them, and HTTP and encoding, which go on while the network computes, would have none.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - 1)
 
 
 class Engine:

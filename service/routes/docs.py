@@ -16,7 +16,8 @@ _FILES = {
     "favicon-32x32.png": "image/png",
     "start.js": "text/javascript; charset=utf-8",
 }
-_START = b"""SwaggerUIBundle({url: "../openapi.json", dom_id: "#docs", deepLinking: true, validatorUrl: null});"""
+# Relative to the page, not to the script: it holds under a sub-path, too.
+_START = b"""SwaggerUIBundle({url: "openapi.json", dom_id: "#docs", deepLinking: true, validatorUrl: null});"""
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">

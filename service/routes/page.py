@@ -39,17 +39,18 @@ _PAGE_HEADERS = {
     "Vary": "Accept",
 }
 _LINKS = {
-    "page": "/",
-    "sample": "/v1/sample",
-    "models": "/v1/models",
-    "solvers": "/v1/solvers",
-    "live": "/livez",
-    "ready": "/readyz",
-    "metrics": "/metrics",
-    "docs": "/docs",
-    "openapi": "/openapi.json",
-    "inference_protocol": "/v2",
+    "page": ".",
+    "sample": "v1/sample",
+    "models": "v1/models",
+    "solvers": "v1/solvers",
+    "live": "livez",
+    "ready": "readyz",
+    "metrics": "metrics",
+    "docs": "docs",
+    "openapi": "openapi.json",
+    "inference_protocol": "v2",
 }
+"""Addresses relative to that of the page, as a proxy may have put the service under a path of its own."""
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,6 @@ def live(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
             pass
 
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

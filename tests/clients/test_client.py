@@ -196,13 +196,20 @@ def test_a_prefix_and_own_headers_are_kept(service: FakeService) -> None:
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_the_key_is_sent(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_sent(kind: Any, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATHLINE_API_KEY", "from-environment ")
-    assert kind("http://there")._http.headers["authorization"] == "Bearer from-environment"
-    assert kind("http://there", api_key="given")._http.headers["authorization"] == "Bearer given"
-    assert "authorization" not in kind("http://there", api_key="")._http.headers
-    own = kind("http://there", headers={"Authorization": "Basic x"})
-    assert own._http.headers["authorization"] == "Basic x"
+
+    def sent(**options: Any) -> str | None:
+        if kind is Client:
+            Client("http://there", transport=httpx.MockTransport(service.handle), **options).models()
+        else:
+            asyncio.run(AsyncClient("http://there", transport=httpx.ASGITransport(service.app), **options).models())
+        return service.seen[-1]["headers"].get("authorization")
+
+    assert sent() == "Bearer from-environment"
+    assert sent(api_key="given") == "Bearer given"
+    assert sent(api_key="") is None
+    assert sent(headers={"Authorization": "Basic x"}) == "Basic x"
 
 
 @pytest.mark.parametrize("key", ["zwei Wörter", "a b", "line\nbreak", "tab\there"])

@@ -13,6 +13,7 @@ import pathline
 import pytest
 from pathline import AsyncClient, Client, RetryPolicy
 from pathline._problems import sending
+from pathline._route import Route
 
 TWICE = RetryPolicy(max_attempts=2, base_s=0.001)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-npz\r\ncontent-length: 1000\r\n\r\n"
@@ -56,11 +57,6 @@ def answering(reply: bytes | None) -> Iterator[str]:
             thread.join(timeout=5)
 
 
-@pytest.fixture(autouse=True)
-def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 def test_nothing_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -79,7 +75,7 @@ def test_https_where_http_is_spoken_is_told_at_once() -> None:
 
 def test_a_certificate_that_nobody_trusts_is_told_at_once() -> None:
     reason = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"
-    with pytest.raises(pathline.InsecureConnection, match="SSL_CERT_FILE"), sending("https://127.0.0.1"):
+    with pytest.raises(pathline.InsecureConnection, match="SSL_CERT_FILE"), sending("https://127.0.0.1", Route()):
         raise httpx.ConnectError(reason)
 
 

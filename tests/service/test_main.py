@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -75,6 +76,33 @@ def test_serves_over_sockets(process: tuple[Any, list[str]]) -> None:
     running.send_signal(signal.SIGINT)
     assert running.wait(20) == 0
     assert "Traceback" not in running.stdout.read()
+
+
+def test_the_commands_that_are_printed_work_with_a_key(
+    environment: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    environment.setenv("PATHLINE_API_KEYS", "first-secret,second-secret\n")
+    _, lines = request.getfixturevalue("process")
+    text = "".join(lines)
+    assert "secret" not in text
+    assert "PATHLINE_API_KEYS         = (hidden, 2)" in text
+    commands = re.findall(r"^  (curl .*(?:\n    -d .*)?|\.venv.*)", text, re.MULTILINE)
+    assert len(commands) == 3
+    for key, right in (("second-secret", True), ("wrong", False)):
+        for command in commands:
+            assert _works(command, key) is right, command
+
+
+def _works(command: str, key: str) -> bool:
+    """Do what a shell would with a printed command."""
+    if command.startswith(".venv"):
+        environment = {**os.environ, "PATHLINE_API_KEY": key}
+        words = [sys.executable, *shlex.split(command)[1:]]
+        return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True).returncode == 0
+    words = shlex.split(command.replace("\\\n", "").replace("$PATHLINE_API_KEY", key))
+    headers = dict(words[at + 1].split(": ") for at, word in enumerate(words) if word == "-H")
+    body = words[words.index("-d") + 1] if "-d" in words else None
+    return httpx.request("POST" if body else "GET", words[2], headers=headers, content=body).status_code == 200
 
 
 SLOW = {"model": "moons", "num_samples": 400, "solver": "euler", "steps": 4000, "seed": 1, "timeout_s": 300}
@@ -187,6 +215,16 @@ def test_bad_setting(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     code, said = _run(environment, capsys)
     assert code == 2
     assert said.startswith("service: PATHLINE_PORT='abc' is not allowed; TCP port: an integer from 0")
+
+
+@pytest.mark.parametrize("name", ["PATHLINE_API_KEYS", "PATHLINE_ADMIN_KEY"])
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+def test_a_blank_key(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, blank: str
+) -> None:
+    environment.setenv(name, blank)
+    code, said = _run(environment, capsys)
+    assert (code, said) == (2, f"service: {name} is set but blank; give it a key, or unset it to have none")
 
 
 @pytest.mark.parametrize("value", ["4", "0", "x"])

@@ -1,8 +1,10 @@
 """Settings from the environment, and one clear line for each that is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from service.settings import Settings, SettingsError, load_settings, unknown_variables
 
@@ -163,3 +165,109 @@ def test_unknown_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATHLINE_PROT", "1")
     monkeypatch.setenv("PATHLINE_URL", "http://x")
     assert unknown_variables() == ["PATHLINE_PROT"]
+
+
+@pytest.mark.parametrize("space", ["\n", "\r\n", " ", "\t\n ", "\u00a0"])
+def test_space_around_a_value_does_not_count(space: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    values = {
+        "host": "localhost",
+        "port": "9001",
+        "device": "cpu",
+        "access_log": "true",
+        "models_dir": "models",
+        "otel_endpoint": "http://c:1",
+        "cors_origins": "https://a",
+        "api_keys": "one,two",
+        "admin_key": "adm",
+    }
+    plain = load_settings(**values)
+    assert (plain.port, plain.models_dir, len(plain.api_keys)) == (9001, Path("models"), 2)
+    spaced = {name: space + value.replace(",", f"{space},{space}") + space for name, value in values.items()}
+    for name, value in spaced.items():
+        monkeypatch.setenv(f"PATHLINE_{name.upper()}", value)
+    assert load_settings() == plain
+    for name in spaced:
+        monkeypatch.delenv(f"PATHLINE_{name.upper()}")
+    lines = [f"{name} = {json.dumps(value)}" for name, value in spaced.items()]
+    path = _file(monkeypatch, tmp_path, "\ufeff" + "\n".join(lines))  # as some editors begin a file
+    monkeypatch.setenv("PATHLINE_SETTINGS", f"{path}{space}")
+    assert load_settings() == plain
+    path.write_text(f"api_keys = {json.dumps(['one' + space, space + 'two'])}\n")
+    assert load_settings().api_keys == plain.api_keys
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("HOST", "local\nhost", "PATHLINE_HOST has a control character ('\\n') inside; write it on one line"),
+        ("MODELS_DIR", "a\x7fb", "PATHLINE_MODELS_DIR has a control character ('\\x7f') inside"),
+        ("ADMIN_KEY", "top\nsecret", "PATHLINE_ADMIN_KEY has a control character ('\\n') inside; write it on one line"),
+        (
+            "API_KEYS",
+            "top\nsecret",
+            "PATHLINE_API_KEYS has a control character ('\\n') inside; write it on one line, wi",
+        ),
+        ("API_KEYS", "one, top\tsecret", "PATHLINE_API_KEYS has a control character ('\\t') inside"),
+        ("CORS_ORIGINS", "https://a\x85b", "PATHLINE_CORS_ORIGINS has a control character ('\\x85') inside"),
+    ],
+)
+def test_control_characters(name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with monkeypatch.context() as changed:
+        changed.setenv(f"PATHLINE_{name}", value)
+        in_environment = _refusal()
+    path = _file(monkeypatch, tmp_path, f"{name.lower()} = {json.dumps(value)}")
+    in_file = _refusal()
+    assert in_environment.startswith(said)
+    assert in_file == in_environment.replace(f"PATHLINE_{name}", f"{path}: {name.lower()}")
+    assert "secret" not in in_environment
+
+
+def _refusal() -> str:
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n", ",", " , ,\n"])
+@pytest.mark.parametrize("name", ["api_keys", "admin_key"])
+def test_blank_keys_do_not_open_the_service(
+    name: str, blank: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variable = f"PATHLINE_{name.upper()}"
+    with monkeypatch.context() as changed:
+        path = _file(changed, tmp_path, f"{name} = {json.dumps(blank)}")
+        with pytest.raises(SettingsError, match=rf"^{path}: {name}(=\(hidden\))? is "):
+            load_settings()
+        path.write_text(f'{name} = "a-key"\n')  # the variable wins, and what it holds is no key
+        changed.setenv(variable, blank)
+        with pytest.raises(SettingsError, match="is set but blank; give it a key" if name == "api_keys" else "key"):
+            load_settings()
+
+
+def test_a_blank_key_among_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATHLINE_API_KEYS", "one,,two,")
+    assert len(load_settings().api_keys) == 2
+    monkeypatch.delenv("PATHLINE_API_KEYS")
+    for listed in ('[""]', '["one", " "]'):
+        _file(monkeypatch, tmp_path, f"api_keys = {listed}")
+        with pytest.raises(SettingsError, match=r"api_keys=\(hidden\) is not allowed"):
+            load_settings()
+    _file(monkeypatch, tmp_path, "api_keys = []")
+    assert load_settings().api_keys == ()
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+def test_other_blank_settings_are_not_set(blank: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HOST", "PORT", "MODELS_DIR", "CORS_ORIGINS", "OTEL_ENDPOINT", "ACCESS_LOG"):
+        monkeypatch.setenv(f"PATHLINE_{name}", blank)
+    assert load_settings() == Settings.model_construct()
+    assert "PATHLINE_HOST             = 127.0.0.1 (default)" in load_settings().lines()
+    _file(monkeypatch, tmp_path, f"port = 9001\nhost = {json.dumps(blank)}")
+    assert (load_settings().port, load_settings().host) == (9001, "127.0.0.1")
+
+
+def test_a_refusal_of_pydantic_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATHLINE_ADMIN_KEY", "my secret")
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert "secret" not in str(caught.value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import httpx
+
+from pathline._route import Route
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Answer:
         reason: Reason phrase of the status.
         headers: Its headers; names in any case.
         content: Its body; empty where it is still to be read.
+        route: The way it came.
         open: The response, where its body is a stream that is still to be read; whoever reads it closes it.
     """
 
@@ -28,18 +31,19 @@ class Answer:
     reason: str
     headers: httpx.Headers
     content: bytes
+    route: Route = field(default_factory=Route)
     open: httpx.Response | None = None
 
     @classmethod
-    def of(cls, response: httpx.Response, content: bytes) -> Answer:
+    def of(cls, response: httpx.Response, content: bytes, route: Route) -> Answer:
         """Return the answer made of a response's head and the bytes of its body."""
         url = str(response.request.url)
-        return cls(url, response.status_code, response.reason_phrase, response.headers, content)
+        return cls(url, response.status_code, response.reason_phrase, response.headers, content, route)
 
     @classmethod
-    def opened(cls, response: httpx.Response) -> Answer:
+    def opened(cls, response: httpx.Response, route: Route) -> Answer:
         """Return the answer made of a response's head, with its body still to come."""
-        return replace(cls.of(response, b""), open=response)
+        return replace(cls.of(response, b"", route), open=response)
 
     @property
     def is_success(self) -> bool:

@@ -17,11 +17,13 @@ from pathline._core import headers as all_headers
 from pathline._events import Event, Reader
 from pathline._info import ModelInfo, SolverInfo
 from pathline._operations import AsyncOperations
+from pathline._pools import GivenPool, OwnPools, Pools
 from pathline._problems import reading, sending
 from pathline._request import Pages, SampleOptions, common, sample_request
 from pathline._result import SampleResult
 from pathline._retry import RetryPolicy
-from pathline.errors import PathlineError
+from pathline._route import Route, route_to
+from pathline.errors import PathlineError, TransportError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -32,7 +34,9 @@ T = TypeVar("T")
 class AsyncClient(AsyncOperations):
     """`Client` for asyncio. Use it in an ``async with`` block, or await `aclose`.
 
-    A cancelled call closes its connection, and the service stops computing within one network call.
+    A cancelled call closes its connection, and the service stops computing within one network call. A client may be
+    used in several event loops, as in two calls of `asyncio.run`: each has connections of its own, and they are closed
+    when it ends, at the latest.
 
     Args:
         base_url: As for `Client`.
@@ -43,6 +47,7 @@ class AsyncClient(AsyncOperations):
         transport: As for `Client`; ``httpx.ASGITransport(app)`` runs a service in the same process.
 
     Raises:
+        InvalidEnvironment: As for `Client`.
         InvalidURL: The URL is no http or https URL.
         InvalidKey: The key has characters that no header can carry.
         TypeError: The URL or the key is not a string.
@@ -59,8 +64,15 @@ class AsyncClient(AsyncOperations):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._core = configured(base_url, timeout, retry)
-        self._http = httpx.AsyncClient(
-            base_url=self._core.url, headers=all_headers(api_key, headers), transport=transport
+        self._route = route_to(self._core.url) if transport is None else Route()
+        base, every = self._core.url, all_headers(api_key, headers)
+
+        def through(transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
+            return httpx.AsyncClient(base_url=base, headers=every, transport=transport, trust_env=False)
+
+        route = self._route
+        self._pools: Pools = (
+            OwnPools(lambda: through(route.async_transport())) if transport is None else GivenPool(through(transport))
         )
 
     @property
@@ -168,7 +180,7 @@ class AsyncClient(AsyncOperations):
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._pools.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -191,15 +203,25 @@ class AsyncClient(AsyncOperations):
             return stop.value
 
     async def _send(self, call: Call) -> Answer:
-        request = self._http.build_request(
+        http = await self._pools.here()
+        request = http.build_request(
             call.method, call.path, headers=call.headers, content=call.content, timeout=call.timeout
         )
-        with sending(self.base_url):
-            response = await self._http.send(request, stream=True)
+        try:
+            with sending(self.base_url, self._route):
+                response = await http.send(request, stream=True)
+        except RuntimeError as error:
+            if self._pools.is_foreign():
+                raise TransportError(
+                    f"the transport of this client was used in another event loop and cannot be in this one ({error}); "
+                    "make one for each loop, or leave it out"
+                ) from error
+            raise
         if call.stream and response.is_success:
-            return Answer.opened(response)
+            return Answer.opened(response, self._route)
         try:
             with reading(self.base_url):
-                return Answer.of(response, b"".join([part async for part in response.aiter_bytes()]))
+                content = b"".join([part async for part in response.aiter_bytes()])
+                return Answer.of(response, content, self._route)
         finally:
             await response.aclose()

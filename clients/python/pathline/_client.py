@@ -21,6 +21,7 @@ from pathline._problems import reading, sending
 from pathline._request import Pages, SampleOptions, common, sample_request
 from pathline._result import SampleResult
 from pathline._retry import RetryPolicy
+from pathline._route import Route, route_to
 from pathline.errors import PathlineError
 
 if TYPE_CHECKING:
@@ -38,9 +39,11 @@ class Client(Operations):
         timeout: Longest silence of the network in seconds; sampling adds the request's own `timeout_s`.
         retry: When to send a request again; ``RetryPolicy(max_attempts=1)`` turns it off.
         headers: Sent with every request.
-        transport: Another way to move bytes than sockets, as httpx knows them.
+        transport: Another way to move bytes than sockets, as httpx knows them; proxies and certificates are its own
+            business then.
 
     Raises:
+        InvalidEnvironment: A proxy or the certificates that the environment names cannot be used.
         InvalidURL: The URL is no http or https URL.
         InvalidKey: The key has characters that no header can carry.
         TypeError: The URL or the key is not a string.
@@ -57,7 +60,13 @@ class Client(Operations):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._core = configured(base_url, timeout, retry)
-        self._http = httpx.Client(base_url=self._core.url, headers=all_headers(api_key, headers), transport=transport)
+        self._route = route_to(self._core.url) if transport is None else Route()
+        self._http = httpx.Client(
+            base_url=self._core.url,
+            headers=all_headers(api_key, headers),
+            transport=self._route.transport() if transport is None else transport,
+            trust_env=False,  # the route has looked at it
+        )
 
     @property
     def base_url(self) -> str:
@@ -260,12 +269,12 @@ class Client(Operations):
         request = self._http.build_request(
             call.method, call.path, headers=call.headers, content=call.content, timeout=call.timeout
         )
-        with sending(self.base_url):
+        with sending(self.base_url, self._route):
             response = self._http.send(request, stream=True)
         if call.stream and response.is_success:
-            return Answer.opened(response)
+            return Answer.opened(response, self._route)
         try:
             with reading(self.base_url):
-                return Answer.of(response, b"".join(response.iter_bytes()))
+                return Answer.of(response, b"".join(response.iter_bytes()), self._route)
         finally:
             response.close()

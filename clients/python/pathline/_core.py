@@ -20,11 +20,11 @@ import numpy as np
 
 from pathline import _events, _info, _npz
 from pathline._answer import Answer
-from pathline._problems import problem
+from pathline._problems import came, problem
 from pathline._request import OperationRequest, SampleRequest
 from pathline._result import SampleResult
 from pathline._retry import Attempts, RetryPolicy
-from pathline.errors import InvalidKey, InvalidURL, PathlineError, ProtocolError
+from pathline.errors import InvalidKey, InvalidURL, PathlineError, ProtocolError, ProxyRefused
 
 T = TypeVar("T")
 
@@ -157,6 +157,10 @@ class Core:
 
 
 def _expect(answer: Answer, media: str) -> None:
+    if answer.status == 407 and answer.route.via:  # that is always a proxy's
+        raise ProxyRefused(
+            f"cannot ask {answer.url}{answer.route.via}, which asks for a password; {answer.route.detour}"
+        )
     if answer.status >= 400:
         raise problem(answer)
     if answer.is_success and answer.media_type == media:
@@ -164,7 +168,7 @@ def _expect(answer: Answer, media: str) -> None:
     found = f"status {answer.status}" if not answer.is_success else answer.media_type or "no stated type"
     moved = answer.headers.get("location")
     hint = f"it points to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
-    raise ProtocolError(f"{answer.url} answered with {found} instead of {media}; {hint}")
+    raise ProtocolError(f"{answer.url} answered with {found} instead of {media}; {hint}{came(answer.route)}")
 
 
 def resume(flow: Flow[T], outcome: Answer | PathlineError | None) -> Call | Wait:
@@ -213,7 +217,7 @@ def base_url(given: str | None) -> str:
     """
     if given is not None and not isinstance(given, str):
         raise TypeError(f"base_url={given!r} is not allowed; use a string like {DEFAULT_URL!r}")
-    text = given if given is not None else os.environ.get("PATHLINE_URL") or DEFAULT_URL
+    text = given if given is not None else os.environ.get("PATHLINE_URL", "").strip() or DEFAULT_URL
     try:
         url = httpx.URL(text.strip())
     except (httpx.InvalidURL, ValueError) as error:

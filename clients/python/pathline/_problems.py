@@ -15,6 +15,7 @@ import httpx
 
 from pathline import errors
 from pathline._answer import Answer
+from pathline._route import Route
 from pathline.errors.api import BY_SLUG, BY_STATUS
 
 _SHOWN = 200  # characters of an unexpected body that a message repeats
@@ -65,9 +66,14 @@ def _undocumented(answer: Answer) -> str:
     body = " ".join(answer.content[: 4 * _SHOWN].decode("utf-8", "replace").split())[:_SHOWN]
     said = f": {body}" if body and answer.media_type != "text/html" else ""
     return (
-        f"{answer.url} answered {answer.status} {answer.reason}{said}"
-        " (not in Pathline's words; check that the URL is that of a Pathline service)"
+        f"{answer.url} answered {answer.status} {answer.reason}{said} (not in Pathline's words; check that the URL is "
+        f"that of a Pathline service{came(answer.route)})"
     )
+
+
+def came(route: Route) -> str:
+    """Return the half-sentence that an unexpected answer may be that of a proxy; empty where it came straight."""
+    return f"; it came{route.via}: {route.detour}" if route.via else ""
 
 
 def _retry_after(member: Any, header: str | None) -> float | None:
@@ -88,18 +94,23 @@ def _retry_after(member: Any, header: str | None) -> float | None:
 
 
 @contextmanager
-def sending(url: str) -> Iterator[None]:
+def sending(url: str, route: Route) -> Iterator[None]:
     """Translate what httpx raises until the head of the answer is there."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise _unconnected(url, _reason(error)) from error
+        raise _unconnected(url, route, _reason(error)) from error
+    except httpx.ProxyError as error:
+        raise _unproxied(url, route, _reason(error)) from error
     except httpx.TimeoutException as error:
         raise errors.RequestTimeout(
-            f"{url} did not answer in time ({_reason(error)}); raise timeout_s, or the client's timeout"
+            f"{url} did not answer{route.via} in time ({_reason(error)}); raise timeout_s, or the client's timeout"
         ) from error
     except httpx.RequestError as error:
-        raise errors.ConnectionLost(f"the connection to {url} broke before an answer ({_reason(error)})") from error
+        raise errors.ConnectionLost(
+            f"the connection to {url}{route.via} broke before an answer ({_reason(error)})"
+            + (f"; {route.detour}" if route.via else "")
+        ) from error
 
 
 @contextmanager
@@ -115,7 +126,14 @@ def reading(url: str) -> Iterator[None]:
         raise errors.IncompleteAnswer(f"the answer of {url} was cut off half-way ({_reason(error)})") from error
 
 
-def _unconnected(url: str, reason: str) -> errors.ConnectError:
+def _unproxied(url: str, route: Route, reason: str) -> errors.ConnectError:
+    """Return the error for a proxy that answered, but made no connection."""
+    # 5xx of a proxy, and what SOCKS calls so, say that it could not reach the service: that may pass.
+    kind = errors.ConnectError if re.match(r"5\d\d\b|.*could not connect", reason) else errors.ProxyRefused
+    return kind(f"cannot connect to {url}{route.via}, which answered {reason}; {route.detour}")
+
+
+def _unconnected(url: str, route: Route, reason: str) -> errors.ConnectError:
     if "CERTIFICATE_VERIFY_FAILED" in reason:
         kind, hint = errors.InsecureConnection, "point SSL_CERT_FILE at the certificate of its authority"
     elif "SSL" in reason or "TLS" in reason:
@@ -123,12 +141,14 @@ def _unconnected(url: str, reason: str) -> errors.ConnectError:
             errors.InsecureConnection,
             "something listens there, but not by TLS: try http:// instead of https://",
         )
+    elif route.via:
+        kind, hint = errors.ConnectError, route.detour
     else:
         kind, hint = (
             errors.ConnectError,
             ("is the service running there? Set another address with PATHLINE_URL, Client(base_url) or --url"),
         )
-    return kind(f"cannot connect to {url} ({reason}); {hint}")
+    return kind(f"cannot connect to {url}{route.via} ({reason}); {hint}")
 
 
 def _reason(error: Exception) -> str:

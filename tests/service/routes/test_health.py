@@ -111,5 +111,5 @@ async def test_head_of_a_service_that_is_not_ready(running: Any) -> None:
 
 async def test_index_links_lead_somewhere(running: Any) -> None:
     index = (await running.http.get("/", headers={"Accept": "application/json"})).json()
-    for path in set(index["links"].values()) - {"/v1/sample"}:
-        assert (await running.http.get(path)).status_code == 200, path
+    for path in set(index["links"].values()) - {"v1/sample"}:
+        assert (await running.http.get(f"/{path}")).status_code == 200, path

@@ -32,7 +32,7 @@ async def test_the_page_names_its_modules_so_that_none_is_waited_for(running: An
 
 async def test_who_takes_only_json_gets_the_addresses(running: Any) -> None:
     answer = await running.http.get("/", headers={"Accept": "application/json"})
-    assert answer.json()["links"]["sample"] == "/v1/sample"
+    assert answer.json()["links"]["sample"] == "v1/sample"
     assert answer.headers["vary"] == "Accept"
 
 

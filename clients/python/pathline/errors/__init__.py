@@ -4,6 +4,7 @@
 
     PathlineError
      +- InvalidURL                     the base URL is not one (also a ValueError)
+     +- InvalidEnvironment             the proxy or certificates that a variable names are of no use (also a ValueError)
      +- InvalidKey                     the API key cannot be sent (also a ValueError)
      +- InvalidValue                   the value cannot be sent, and nothing was (also a ValueError)
      +- APIError                       the service answered with a problem
@@ -35,6 +36,7 @@
      +- TransportError                 no answer arrived
      |   +- ConnectError        (r)    nothing listens there, or the name is unknown (also a ConnectionError)
      |   |   +- InsecureConnection     the other side speaks no TLS, or its certificate is not trusted
+     |   |   +- ProxyRefused           the proxy on the way does not let it through
      |   +- ConnectionLost      (r)    the connection broke before an answer (also a ConnectionError)
      |   +- RequestTimeout             no answer in time (also a TimeoutError)
      +- ProtocolError                  the answer is not what was promised: an old server, another server, damage
@@ -77,11 +79,13 @@ from pathline.errors.base import (
     ConnectionLost,
     IncompleteAnswer,
     InsecureConnection,
+    InvalidEnvironment,
     InvalidKey,
     InvalidURL,
     InvalidValue,
     PathlineError,
     ProtocolError,
+    ProxyRefused,
     RequestTimeout,
     TransportError,
 )
@@ -98,6 +102,7 @@ __all__ = [
     "HeadTooLarge",
     "IncompleteAnswer",
     "InsecureConnection",
+    "InvalidEnvironment",
     "InvalidKey",
     "InvalidRequest",
     "InvalidURL",
@@ -112,6 +117,7 @@ __all__ = [
     "Overloaded",
     "PathlineError",
     "ProtocolError",
+    "ProxyRefused",
     "RequestTimeout",
     "ServerError",
     "SlowRequest",

@@ -26,6 +26,10 @@ class InvalidKey(PathlineError, ValueError):
     """The API key cannot be sent in a header."""
 
 
+class InvalidEnvironment(PathlineError, ValueError):
+    """A proxy or the certificates that a variable of the environment names cannot be used; the message says which."""
+
+
 class InvalidValue(PathlineError, ValueError):
     """A field of a request has a value that cannot be sent; nothing was.
 
@@ -50,6 +54,12 @@ class ConnectError(TransportError, ConnectionError):
 
 class InsecureConnection(ConnectError):
     """TLS could not be agreed on: the other side does not speak it, or its certificate is not trusted."""
+
+    retryable = False
+
+
+class ProxyRefused(ConnectError):
+    """The proxy that the environment names does not let this through, or asks for a password."""
 
     retryable = False
 

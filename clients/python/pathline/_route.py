@@ -1,0 +1,176 @@
+"""How a service is reached: straight or through a proxy, and whose certificates are trusted.
+
+This is the one place that looks at the environment's proxies and certificates. httpx would look by itself, but it
+builds every proxy that is named, used or not, and lets whatever is wrong with one come out as it is.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+import ssl
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from urllib.request import getproxies
+
+import httpx
+
+from pathline.errors import InvalidEnvironment
+
+_SCHEMES = ("http", "https", "socks5", "socks5h")
+
+
+def _no_trust() -> ssl.SSLContext:
+    """Return what a plain http address needs: TLS that nothing passes, made without reading a certificate."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+@dataclass(frozen=True)
+class Route:
+    """The way to a service.
+
+    Attributes:
+        host: Host of the service.
+        proxy: The proxy to go through; None to go straight.
+        variable: What named the proxy, such as ``HTTPS_PROXY``.
+        tls: What is trusted.
+    """
+
+    host: str = ""
+    proxy: httpx.Proxy | None = None
+    variable: str = ""
+    tls: ssl.SSLContext = field(default_factory=_no_trust)
+
+    @property
+    def via(self) -> str:
+        """The proxy in words, without its password, with a space before them; empty where there is none."""
+        return "" if self.proxy is None else f" through the proxy {_shown(self.proxy.url)} that {self.variable} names"
+
+    @property
+    def detour(self) -> str:
+        """What to do where the proxy is at fault."""
+        return f"check the proxy, unset {self.variable}, or add {self.host} to NO_PROXY to go there straight"
+
+    def transport(self) -> httpx.HTTPTransport:
+        """Return a new pool of connections."""
+        return httpx.HTTPTransport(verify=self.tls, proxy=self.proxy, trust_env=False)
+
+    def async_transport(self) -> httpx.AsyncHTTPTransport:
+        """Return a new pool of connections of the event loop that first uses it."""
+        return httpx.AsyncHTTPTransport(verify=self.tls, proxy=self.proxy, trust_env=False)
+
+
+def route_to(address: str) -> Route:
+    """Return the way to a service as the environment has it; to this machine it is always straight.
+
+    The variables are ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY``, ``NO_PROXY`` (in small letters too, which win),
+    ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. Only those that matter for this address are looked at.
+
+    Raises:
+        InvalidEnvironment: One of them cannot be used; the message names it.
+    """
+    url = httpx.URL(address)
+    named = {} if _is_this_machine(url.host) else getproxies()
+    scheme = next((scheme for scheme in (url.scheme, "all") if named.get(scheme)), None)
+    if scheme is None or _is_excepted(url, named.get("no", "")):
+        return Route(url.host, tls=_trusted() if url.scheme == "https" else _no_trust())
+    variable = _variable(scheme)
+    server = _proxy_url(named[scheme], variable, url.host)
+    tls = _trusted() if "https" in (url.scheme, server.scheme) else _no_trust()
+    return Route(url.host, httpx.Proxy(server, ssl_context=tls if server.scheme == "https" else None), variable, tls)
+
+
+def _is_this_machine(host: str) -> bool:
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        try:
+            address = ipaddress.IPv4Address(socket.inet_aton(name))  # short forms such as 127.1
+        except (OSError, ValueError):
+            return False
+    inner = getattr(address, "ipv4_mapped", None) or address
+    return inner.is_loopback or inner.is_unspecified
+
+
+def _is_excepted(url: httpx.URL, rules: str) -> bool:
+    """Return whether NO_PROXY names a host: by name, domain, address or network, with or without a port."""
+    return any(_covers(rule, url) for rule in re.split(r"[,\s]+", rules.lower()) if rule)
+
+
+def _covers(rule: str, url: httpx.URL) -> bool:
+    scheme, _, place = rule.rpartition("://")
+    if scheme not in ("", "all", url.scheme):
+        return False
+    if place == "*":
+        return True
+    found = re.fullmatch(r"\[(?P<v6>[^]]*)\](:(?P<port6>\d+))?|(?P<name>[^:]*)(:(?P<port>\d+))?", place)
+    name, port = (place, None) if found is None else (found["v6"] or found["name"], found["port6"] or found["port"])
+    if port is not None and int(port) != (url.port or {"http": 80, "https": 443}[url.scheme]):
+        return False
+    host = url.host.lower().rstrip(".")
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(name or "", strict=False)
+    except ValueError:  # one of them is a name
+        domain = (name or "").lstrip("*").strip(".")
+        return bool(domain) and (host == domain or host.endswith(f".{domain}"))
+
+
+def _variable(scheme: str) -> str:
+    """Return the name of the variable that `getproxies` took a proxy from."""
+    small = f"{scheme}_proxy"
+    names = [name for name, value in os.environ.items() if name.lower() == small and value]
+    return small if small in names else names[-1] if names else "the system"
+
+
+def _proxy_url(text: str, variable: str, host: str) -> httpx.URL:
+    advice = f"write it like http://proxy.example:3128, unset it, or add {host} to NO_PROXY to go there straight"
+    try:
+        url = httpx.URL(text if "://" in text else f"http://{text}")
+    except (httpx.InvalidURL, ValueError):  # it may hold a password, and is not repeated
+        raise InvalidEnvironment(f"{variable} is not the URL of a proxy; {advice}") from None
+    if url.scheme not in _SCHEMES:
+        raise InvalidEnvironment(
+            f"{variable} names the proxy {_shown(url)}, whose kind is not known; it may begin with "
+            f"{', '.join(f'{scheme}://' for scheme in _SCHEMES)}; {advice}"
+        )
+    if not url.host or not 0 < (url.port or 1) < 65536:
+        raise InvalidEnvironment(f"{variable} names the proxy {_shown(url)}, which is no address; {advice}")
+    if url.scheme.startswith("socks") and find_spec("socksio") is None:
+        raise InvalidEnvironment(
+            f"{variable} names the SOCKS proxy {_shown(url)}, for which a package is missing; install it with "
+            f"pip install 'httpx[socks]', unset {variable}, or add {host} to NO_PROXY to go there straight"
+        )
+    return url
+
+
+def _shown(url: httpx.URL) -> str:
+    """Return a URL without name and password."""
+    return f"{url.scheme}://{url.netloc.decode('ascii', 'replace')}"
+
+
+def _trusted() -> ssl.SSLContext:
+    """Return TLS that trusts what the environment says, else the authorities that come with httpx."""
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    if not file and folder and not any(map(os.path.isdir, folder.split(os.pathsep))):
+        raise InvalidEnvironment(
+            f"SSL_CERT_DIR={folder!r} is no folder; name one of certificates with hashed names, or unset it"
+        )
+    try:
+        if file or folder:
+            return ssl.create_default_context(cafile=file or None, capath=None if file else folder)
+        return httpx.create_ssl_context(trust_env=False)
+    except OSError as error:  # also what is wrong with the content of a file
+        reason = error.strerror or str(error)
+        if error.filename is not None and error.filename == os.environ.get("SSLKEYLOGFILE"):
+            what = f"SSLKEYLOGFILE={error.filename!r} cannot be written"
+            raise InvalidEnvironment(f"{what} ({reason}); name another file, or unset it") from None
+        what = f"SSL_CERT_FILE={file!r}" if file else f"SSL_CERT_DIR={folder!r}" if folder else "the package certifi"
+        raise InvalidEnvironment(
+            f"{what} gives no certificates ({reason}); name a readable file of certificates (PEM) in SSL_CERT_FILE"
+            + (", or unset it" if file or folder else "")
+        ) from None
