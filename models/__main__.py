@@ -85,7 +85,7 @@ def _check(repository: Repository) -> int:
             status = 1
             print(f"bad  {name} {version}: {error}")
         else:
-            print(f"ok   {name} {version}: {checkpoint.digest}")
+            print(f"ok   {name} {version}: {checkpoint.digest}{', row by row' if checkpoint.card.row_by_row else ''}")
     faults = [*closed, *_passed_over(repository)]
     for path in repository.pickles():
         faults.append(f"{_printable(path)}: pickles can run code and are never read; save as safetensors instead")

@@ -51,6 +51,8 @@ class Card(_Frozen):
         data_shape: shape of one decoded sample.
         condition: what the network is conditioned on (see `models.condition`); None where it takes no condition.
         time: the network's convention of time and noise (see `models.conventions`).
+        row_by_row: whether each row is a network call of its own (see `models.mixing`). Not written where it is False,
+            so that releases without it read the card.
         decoder: how samples become data.
         dataset: what it was trained on.
         training: the training recipe and its metrics.
@@ -71,6 +73,7 @@ class Card(_Frozen):
     data_shape: tuple[int, ...]
     condition: ConditionConfig | None = None
     time: TimeCard = TimeCard()
+    row_by_row: bool = False
     decoder: DecoderConfig
     dataset: dict[str, JsonValue]
     training: dict[str, JsonValue]
@@ -99,11 +102,17 @@ class Card(_Frozen):
         Raises:
             ValueError: a number is not finite, which JSON cannot hold.
         """
-        return _json(self.model_dump(mode="json"))
+        return _json(self._fields())
 
     def signed(self) -> Self:
         """The same card with its `card_sha256`; a ValueError as in `to_json`."""
-        return self.model_copy(update={"card_sha256": _sha256(self.model_dump(mode="json"))})
+        return self.model_copy(update={"card_sha256": _sha256(self._fields())})
+
+    def _fields(self) -> dict[str, JsonValue]:
+        fields = self.model_dump(mode="json")
+        if not self.row_by_row:
+            del fields["row_by_row"]
+        return fields
 
 
 def _sha256(fields: dict[str, JsonValue]) -> str:

@@ -17,6 +17,7 @@ from models.architectures import ArchitectureError, build, condition_of, event_s
 from models.card import CARD_FILE, DTYPES, WEIGHTS_FILE, Card, CheckpointError, read_card
 from models.conventions import adapt
 from models.decoder import Decoder
+from models.mixing import RowByRow, find_mixing
 from models.noise import noise
 from models.saving import save
 from models.weights import first_line, read_weights
@@ -32,7 +33,8 @@ class Checkpoint:
 
     Attributes:
         velocity: the network, in eval mode, without gradients for its weights; called as a `VelocityField`, so
-            wrapped where its own convention is another (see `models.conventions`).
+            wrapped where its own convention is another (see `models.conventions`), or its card says that each row is a
+            call of its own (see `models.mixing`).
         decoder: what turns samples into data.
         card: what the checkpoint says of itself.
         path: its folder.
@@ -70,7 +72,10 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
     except (RuntimeError, AssertionError) as error:
         raise CheckpointError(f"{path}: cannot be put on device {str(device)!r}: {first_line(error)}") from None
     pair.eval().requires_grad_(False)
-    checkpoint = Checkpoint(adapt(pair.velocity, card.time), pair.decoder, card, path, f"sha256:{card.card_sha256}")
+    velocity = adapt(pair.velocity, card.time)
+    if card.row_by_row:
+        velocity = RowByRow(velocity)
+    checkpoint = Checkpoint(velocity, pair.decoder, card, path, f"sha256:{card.card_sha256}")
     _probe(checkpoint, torch.device(device))
     return checkpoint
 
@@ -112,7 +117,10 @@ def _fill(module: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
 
 
 def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
-    """Try the velocity at t = 0, 0.5 and 1 and the decoder on starting noise; both must give finite numbers."""
+    """Try the velocity at t = 0, 0.5 and 1 and the decoder on starting noise.
+
+    Both must give finite numbers, and the velocity of a row must not depend on the rows beside it.
+    """
     card = checkpoint.card
     x = noise(0, 0, _PROBE_ROWS, card.event_shape, checkpoint.dtype).to(device)
     given = None if card.condition is None else card.condition.examples(_PROBE_ROWS, x.dtype, device)
@@ -124,8 +132,13 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
             shape = (_PROBE_ROWS, *card.data_shape)
             decoded = checkpoint.decoder.decode(x)
             _must_be(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
+        mixing = None
+        if not card.row_by_row:
+            mixing = find_mixing(checkpoint.velocity, card.event_shape, checkpoint.dtype, device, card.condition)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise CheckpointError(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None
+    if mixing is not None:
+        raise CheckpointError(f"{checkpoint.path}: {mixing}")
 
 
 def _must_be(what: str, found: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -4,13 +4,14 @@ Pathline has noise at t = 0 and data at t = 1 and asks for dx/dt. A network that
 it is loaded; its card says how (see `TimeCard`).
 """
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Literal, Self
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from models.velocity import VelocityField
+from models.velocity import VelocityField, forms
 
 
 class TimeCard(BaseModel):
@@ -56,9 +57,18 @@ class Adapted(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,) in [0, 1] from noise to data."""
-        own = t if self.time.noise_at == 0 else 1.0 - t
-        v = self.network(x, own if self.time.scale == 1.0 else own * self.time.scale, condition)
-        return v if self.time.sign == (1 if self.time.noise_at == 0 else -1) else torch.neg(v)
+        return _adapted(self.network, self.time, x, t, condition)
+
+    def forms(self) -> Iterator[VelocityField]:
+        """The network's ways of being computed, each adapted."""
+        for form in forms(self.network):
+            yield partial(_adapted, form, self.time)
+
+
+def _adapted(network: VelocityField, time: TimeCard, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+    own = t if time.noise_at == 0 else 1.0 - t
+    v = network(x, own if time.scale == 1.0 else own * time.scale, condition)
+    return v if time.sign == (1 if time.noise_at == 0 else -1) else -v
 
 
 def adapt(network: nn.Module, time: TimeCard) -> nn.Module:

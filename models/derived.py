@@ -8,13 +8,14 @@ guidance over them (`models.guidance`) is guidance of the velocity.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from models.noise import noise
-from models.velocity import VelocityField
+from models.velocity import VelocityField, forms
 from solvers import divergence
 
 
@@ -65,6 +66,11 @@ class LogDensityField:
                 v, div = divergence.hutchinson(velocity, place, t, signs.reshape(1, *place.shape))
             return torch.cat((v.flatten(1), -div[:, None], torch.zeros_like(signs)), dim=1)
 
+    def forms(self) -> Iterator[LogDensityField]:
+        """One for each way of computing the velocity."""
+        for form in forms(self._velocity):
+            yield LogDensityField(form, self._event_shape, self._exact)
+
     def examples(self, rows: int, dtype: torch.dtype) -> Tensor:
         """Noise, with noise for signs."""
         return noise(0, 0, rows, (self.width + self.constants,), dtype)
@@ -91,6 +97,11 @@ class JacobianField:
             _, pull = divergence.pullback(_bound(self._velocity, condition), place, at[:, 0])
             found = pull(direction.reshape(place.shape)).flatten(1)
             return torch.cat((found, query.new_zeros(len(query), self.constants)), dim=1)
+
+    def forms(self) -> Iterator[JacobianField]:
+        """One for each way of computing the velocity."""
+        for form in forms(self._velocity):
+            yield JacobianField(form, self._event_shape)
 
     def examples(self, rows: int, dtype: torch.dtype) -> Tensor:
         """Places along the path, in turn for each row of the Jacobian."""

@@ -10,16 +10,19 @@ data, width 512 and 6 blocks it has 3,258,432 (the paper says about 2.1M; four s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, linear, silu
+from torch.nn.functional import layer_norm, linear, pad, silu
 
 from models.condition import ConditionConfig, ConditionEmbedding
-from models.velocity import refuse_condition
+from models.velocity import VelocityField, refuse_condition
+
+_WHOLE = 16
+"""Numbers that kernels work on at once; with widths that are multiples of it none is left for their other code."""
 
 
 class ResidualMLPConfig(BaseModel):
@@ -123,8 +126,31 @@ class ResidualMLP(nn.Module):
         """
         return self.bare()(x, t, condition)
 
+    def forms(self) -> Iterator[VelocityField]:
+        """The function without modules around it; then, where the hidden width is odd, filled up."""
+        yield self.bare()
+        if self.config.hidden % _WHOLE:
+            yield self.filled()
+
+    @torch.no_grad()
+    def filled(self) -> Bare:
+        """The same function with its hidden width filled up by zeros to a multiple of 16; parameters are copied.
+
+        What is added stays zero, or is multiplied by zero, and is left out of the norms. So only rounding differs.
+        """
+        config = self.config.model_copy(update={"hidden": -(-self.config.hidden // _WHOLE) * _WHOLE})
+        with torch.device("meta"):
+            wide = ResidualMLP(config)
+        shapes = {key: tensor.shape for key, tensor in wide.state_dict().items()}
+        filled = {key: _corner(tensor, shapes[key]) for key, tensor in self.state_dict().items()}
+        wide.load_state_dict(filled, assign=True)
+        bare, narrow = wide.requires_grad_(False).bare(), self.bare()
+        pairs = zip(bare.blocks, narrow.blocks, strict=True)
+        blocks = [(_detached(norm), first, second) for (_, first, second), (norm, _, _) in pairs]
+        return replace(bare, blocks=blocks, norm=_detached(narrow.norm))
+
     def bare(self) -> Bare:
-        """The same function without modules around it, for many calls with the same parameters."""
+        """The same function without modules around it, for many calls; later changes of parameters in place show."""
         steps = [
             (_scales(block.norm), _weights(block.linear1), _weights(block.linear2))
             for block in self.blocks
@@ -153,6 +179,26 @@ def _scales(norm: nn.LayerNorm) -> _Scales:
     return list(norm.normalized_shape), norm.weight, norm.bias, norm.eps
 
 
+def _detached(scales: _Scales) -> _Scales:
+    shape, weight, bias, eps = scales
+    return shape, weight.detach(), bias.detach(), eps
+
+
+def _corner(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor in the first corner of a larger one of zeros."""
+    larger = tensor.new_zeros(*shape)
+    larger[tuple(slice(size) for size in tensor.shape)] = tensor
+    return larger
+
+
+def _normalised(hidden: Tensor, shape: list[int], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """The norm of the first numbers of each row, with zeros for the rest."""
+    rest = hidden.shape[1] - shape[0]
+    if not rest:
+        return layer_norm(hidden, shape, weight, bias, eps)
+    return pad(layer_norm(hidden[:, : shape[0]], shape, weight, bias, eps), (0, rest))
+
+
 @dataclass(frozen=True)
 class Bare:
     """A `ResidualMLP` as the tensors it computes with.
@@ -177,5 +223,5 @@ class Bare:
         else:
             hidden = hidden + self.embed_condition(condition, x)
         for norm, first, second in self.blocks:
-            hidden = hidden + linear(silu(linear(layer_norm(hidden, *norm), *first)), *second)
-        return linear(layer_norm(hidden, *self.norm), *self.output)
+            hidden = hidden + linear(silu(linear(_normalised(hidden, *norm), *first)), *second)
+        return linear(_normalised(hidden, *self.norm), *self.output)

@@ -59,6 +59,15 @@ def measure(
     return Measured((), limit)
 
 
+def measure_apart(function: RowFunction, probe: Sequence[Tensor], limit: int) -> Measured:
+    """The same for a function that works on each row by itself: its bucket is 1, if it answers a row twice alike."""
+    chosen = torch.randperm(_ROWS_TO_COMPARE, generator=torch.Generator().manual_seed(0)).to(probe[0].device)
+    with torch.no_grad():
+        reference = function(*(tensor[:_ROWS_TO_COMPARE] for tensor in probe))
+        again = function(*(tensor[chosen] for tensor in probe))
+    return Measured((1,) if _same_bits(again, reference[chosen]) else (), limit)
+
+
 def _agreeing(function: RowFunction, probe: Sequence[Tensor], limit: int, candidates: Sequence[int]) -> tuple[int, ...]:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -98,7 +107,7 @@ def _sizes(limit: int) -> Iterator[int]:
     yield limit
 
 
-def _aligned(tensor: Tensor) -> Tensor:
+def aligned(tensor: Tensor) -> Tensor:
     """A tensor that starts where fresh ones do: some kernels' last bits depend on the address."""
     if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
         return tensor
@@ -119,9 +128,20 @@ class RowCaller:
     """
 
     def __init__(
-        self, function: RowFunction, probe: Sequence[Tensor], limit: int, candidates: Sequence[int] = BUCKETS
+        self,
+        function: RowFunction,
+        probe: Sequence[Tensor],
+        limit: int,
+        apart: bool = False,
+        candidates: Sequence[int] = BUCKETS,
     ) -> None:
-        found = measure(function, probe, limit, candidates)
+        """Measure the function.
+
+        Args:
+            function, probe, limit, candidates: see `measure`.
+            apart: whether the function works on each row by itself, so that padding would only cost.
+        """
+        found = measure_apart(function, probe, limit) if apart else measure(function, probe, limit, candidates)
         self.function = function
         self.deterministic = bool(found.buckets)
         self.buckets = found.buckets
@@ -139,7 +159,7 @@ class RowCaller:
         self.live_rows += rows
         missing = -rows % self.bucket
         if not missing:
-            return self.function(*map(_aligned, arguments))
+            return self.function(*map(aligned, arguments))
         self.padded_rows += missing
         padded = [torch.cat((a, a[:1].expand(missing, *a.shape[1:]))) for a in arguments]
         return self.function(*padded)[:rows]

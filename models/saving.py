@@ -42,6 +42,7 @@ def save(
     version: int | None = None,
     dtype: torch.dtype | None = None,
     time: TimeCard | None = None,
+    row_by_row: bool = False,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
@@ -56,6 +57,7 @@ def save(
         version: an unused version; None takes the next one, also when others are saving the same model.
         dtype: float32 or float64; None takes that of the model's weights, float64 if it has none.
         time: the convention that the model follows; None is Pathline's own.
+        row_by_row: whether each row is to be a call of its own (see `models.mixing`).
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -75,7 +77,9 @@ def save(
         remove_stale(root)
         for _ in range(_TRIES):
             number = _next_version(root / name) if version is None else version
-            card = _card(name, number, model, decoder, dtype, dataset, training, seed, weights, time or TimeCard())
+            card = _card(
+                name, number, model, decoder, dtype, dataset, training, seed, weights, time or TimeCard(), row_by_row
+            )
             target = root / name / str(number)
             if publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
                 return target
@@ -98,6 +102,7 @@ def _card(
     seed: int,
     weights: bytes,
     time: TimeCard,
+    row_by_row: bool,
 ) -> Card:
     """Describe a model; everything but the version is a function of what is saved."""
     try:
@@ -111,6 +116,7 @@ def _card(
             event_shape=event_shape_of(model),
             data_shape=decoder.data_shape,
             time=time,
+            row_by_row=row_by_row,
             condition=condition_of(model),
             decoder=decoder.config,
             dataset=dict(dataset),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from models.mixing import RowByRow
 from models.noise import noise
 from models.rows import BUCKETS, UNPADDED, RowCaller
 
@@ -31,12 +33,21 @@ class VelocityField(Protocol):
 
 
 @runtime_checkable
-class HasBare(Protocol):
-    """A field that can give itself in a form that costs less a call, with the same bits."""
+class HasForms(Protocol):
+    """A field that can be computed in other ways."""
 
-    def bare(self) -> VelocityField:
-        """The field as it is now; later changes of its parameters in place still show."""
+    def forms(self) -> Iterator[VelocityField]:
+        """The field as it is now, in ways of computing it, the cheapest first, which has the field's own bits.
+
+        The later ones round otherwise; they are for kernels that give rows of the earlier ones other bits in other
+        company.
+        """
         ...
+
+
+def forms(velocity: VelocityField) -> Iterator[VelocityField]:
+    """The ways of computing a field (see `HasForms`): itself where it knows no others."""
+    return velocity.forms() if isinstance(velocity, HasForms) else iter((velocity,))
 
 
 def refuse_condition(condition: Tensor | None) -> None:
@@ -53,7 +64,7 @@ class RowStable:
     with: make this with as many as will be used, in the thread that will call it.
 
     Attributes:
-        velocity: the field that is called, bare where it has such a form.
+        velocity: what is called: the first form of the field that makes rows independent, or the first.
         event_shape: shape of one state.
         dtype: type of states and velocities.
         condition: what the field is conditioned on, or None.
@@ -86,7 +97,6 @@ class RowStable:
         Raises:
             VelocityError: the field answers with a wrong shape or type.
         """
-        self.velocity = velocity = velocity.bare() if isinstance(velocity, HasBare) else velocity
         self.event_shape = tuple(event_shape)
         self.dtype = dtype
         self.condition = condition
@@ -95,9 +105,15 @@ class RowStable:
         t = torch.linspace(0.0, 1.0, limit, dtype=dtype, device=device)
         given = () if condition is None else (condition.examples(limit, dtype, device),)
         candidates = UNPADDED if unpadded else BUCKETS
-        self._call = RowCaller(
-            partial(_checked, velocity), (x, t, *given), limit, candidates
-        )  # no cycle: freed at once
+        apart, asked = isinstance(velocity, RowByRow), (x, t, *given)
+        for count, form in enumerate(forms(velocity)):
+            call = RowCaller(
+                partial(_checked, form), asked, limit, apart, candidates
+            )  # no cycle: it is freed when let go
+            if call.deterministic or not count:
+                self.velocity, self._call = form, call
+            if call.deterministic:
+                break
 
     @property
     def deterministic(self) -> bool:

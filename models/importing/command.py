@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
     parser.add_argument("--clip", type=float, nargs=2, metavar=("LOW", "HIGH"), help="range of decoded samples")
+    parser.add_argument(
+        "--row-by-row", action="store_true", help="make each row a network call of its own, for one that mixes rows"
+    )
     parser.add_argument("--check", action="store_true", help="draw samples; print their mean, spread and a picture")
 
 
@@ -67,6 +70,7 @@ def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         declared=declared,
         decoder=decoder,
         version=options.version,
+        row_by_row=options.row_by_row,
     )
 
 
@@ -94,6 +98,7 @@ def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         declared=declared,
         decoder=decoder,
         version=options.version,
+        row_by_row=options.row_by_row,
     )
 
 

@@ -1,6 +1,7 @@
 """From a foreign state dict to a checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select
 from models.importing.probe import Probe, probe
 from models.importing.programs import read_program
+from models.mixing import Mixing, RowByRow, find_mixing
 from models.saving import save
 from models.weights import first_line
 
@@ -65,6 +67,7 @@ def import_weights(
     declared: Declared | None = None,
     decoder: Mapping[str, Any] | None = None,
     version: int | None = None,
+    row_by_row: bool = False,
 ) -> Imported:
     """Turn a state dict of one of our architectures into a checkpoint.
 
@@ -78,6 +81,7 @@ def import_weights(
         declared: the network's convention; what is left out is probed.
         decoder: `data_shape` and `clip` of an identity decoder; None leaves samples as they are.
         version: an unused one; None takes the next.
+        row_by_row: whether each row is to be a call of its own.
 
     Raises:
         ForeignError: the file does not hold this architecture's weights.
@@ -94,7 +98,7 @@ def import_weights(
     tensors, notes = _usable(str(file), tensors, network.state_dict())
     network.load_state_dict(tensors, assign=True)
     source: dict[str, JsonValue] = {"imported_from": file.name, "which": chosen.which, "prefix": chosen.prefix}
-    path, told = _store(network, repository, name, source, declared or Declared(), decoder or {}, version)
+    path, told = _store(network, repository, name, source, declared or Declared(), decoder or {}, version, row_by_row)
     return Imported(path, [*said, *notes, *told])
 
 
@@ -108,17 +112,18 @@ def import_program(
     declared: Declared | None = None,
     decoder: Mapping[str, Any] | None = None,
     version: int | None = None,
+    row_by_row: bool = False,
 ) -> Imported:
     """Turn a program of `torch.export` into a checkpoint; of its archive data are read, and nothing is run but ATen.
 
     Args:
         file: the .pt2 archive of a velocity f(x, t) or f(x, t, condition), in any order, with a free number of rows.
-        repository, name, declared, decoder, version: see `import_weights`.
+        repository, name, declared, decoder, version, row_by_row: see `import_weights`.
         event_shape: the shape that one state must have; None takes the program's.
         labels: the class labels that it takes as a condition; the width of a vector it says itself.
 
     Raises:
-        ForeignError: the archive is none, or holds what a program may not.
+        ForeignError: the archive is none, or holds what a program may not, or the program mixes rows.
         CheckpointError: the checkpoint cannot be written.
     """
     config, tensors, order = read_program(file, event_shape, labels)
@@ -129,9 +134,8 @@ def import_program(
         raise ForeignError(f"{file}: {error}") from None
     network.load_state_dict({f"data_{key}": tensor for key, tensor in tensors.items()}, assign=True)
     said = [f"program: {len(config['steps'])} steps, {len(tensors)} tensors, arguments ({order})"]
-    path, told = _store(
-        network, repository, name, {"imported_from": file.name}, declared or Declared(), decoder or {}, version
-    )
+    source: dict[str, JsonValue] = {"imported_from": file.name}
+    path, told = _store(network, repository, name, source, declared or Declared(), decoder or {}, version, row_by_row)
     return Imported(path, [*said, *told])
 
 
@@ -143,9 +147,15 @@ def _store(
     declared: Declared,
     decoder: Mapping[str, Any],
     version: int | None,
+    row_by_row: bool,
 ) -> tuple[Path, list[str]]:
     network.eval().requires_grad_(False)
-    time, told = declared.resolve(probe_network(network))
+    asked = RowByRow(network) if row_by_row else network
+    time, told = declared.resolve(probe_network(network, asked))
+    if row_by_row:
+        told.append("rows: each is a network call of its own")
+    elif (mixing := _mixing(network)) is not None:
+        raise ForeignError(f"{source['imported_from']}: {mixing}")
     path = save(
         repository,
         name,
@@ -156,24 +166,45 @@ def _store(
         seed=0,
         version=version,
         time=time,
+        row_by_row=row_by_row,
     )
     return path, told
 
 
-def probe_network(network: nn.Module) -> Probe:
+def probe_network(network: nn.Module, asked: nn.Module | None = None) -> Probe:
     """Probe a module of an architecture in its own convention.
+
+    Args:
+        network: the module.
+        asked: what is asked in its place, such as the same row by row; None is the module.
 
     Raises:
         ForeignError: it cannot be evaluated.
     """
-    dtype = next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
-    given = condition_of(network)
+    dtype, given = _dtype_of(network), condition_of(network)
+    asked = network if asked is None else asked
 
     def ask(x: Tensor, t: Tensor) -> Tensor:
-        return network(x, t) if given is None else network(x, t, given.examples(len(x), dtype))
+        return asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
 
-    try:
+    with _evaluated():
         return probe(ask, event_shape_of(network), dtype)
+
+
+def _mixing(network: nn.Module) -> Mixing | None:
+    with _evaluated():
+        shape = event_shape_of(network)
+        return find_mixing(network, shape, _dtype_of(network), condition=condition_of(network))
+
+
+def _dtype_of(network: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
+
+
+@contextmanager
+def _evaluated() -> Iterator[None]:
+    try:
+        yield
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ForeignError(f"the network cannot be evaluated: {first_line(error)}") from None
 

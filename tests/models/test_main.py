@@ -4,6 +4,9 @@ from pathlib import Path
 import pytest
 
 from models.__main__ import main
+from models.checkpoint import save
+from models.decoder import Decoder
+from models.program import Program, ProgramConfig, Step
 
 
 def test_list_shows_each_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,3 +88,19 @@ def test_what_is_passed_over_has_a_line(
 def test_check_says_that_a_repository_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--models-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path}: the repository is empty: no models\n"
+
+
+def test_check_names_a_network_that_mixes_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = (
+        Step(op="torch.ops.aten.mean.dim", args=({"value": "x"}, [0], True), out=("m",)),
+        Step(op="torch.ops.aten.sub.Tensor", args=({"value": "x"}, {"value": "m"}), out=("v",)),
+    )
+    program = Program(ProgramConfig(event_shape=(2,), dtype="float64", tensors={}, steps=steps, output="v"))
+    for asked in (False, True):
+        save(tmp_path, "mean", program, Decoder.identity((2,)), dataset={}, training={}, seed=0, row_by_row=asked)
+    assert main(["check", "--models-dir", str(tmp_path)]) == 1
+    bad, good = capsys.readouterr().out.splitlines()
+    assert bad.startswith("bad  mean 1: ")
+    assert "the network mixes rows" in bad
+    assert good.startswith("ok   mean 2: sha256:")
+    assert good.endswith(", row by row")

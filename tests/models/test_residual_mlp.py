@@ -2,7 +2,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.condition import LabelCondition
+from models.condition import LabelCondition, VectorCondition
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig, TimeEmbedding
 from models.velocity import VelocityError
 
@@ -84,3 +84,31 @@ def test_a_condition_is_refused() -> None:
 def test_a_config_out_of_bounds_is_refused(field: str, value: float) -> None:
     with pytest.raises(ValidationError, match=field):
         ResidualMLPConfig.model_validate({"dim": 2, field: value})
+
+
+@pytest.mark.parametrize("condition", [None, LabelCondition(classes=3), VectorCondition(width=3)])
+@pytest.mark.parametrize("hidden", [1, 15, 17, 130])
+def test_the_filled_form_is_the_same_function_up_to_rounding(
+    hidden: int, condition: LabelCondition | VectorCondition | None
+) -> None:
+    torch.manual_seed(0)
+    net = ResidualMLP(ResidualMLPConfig(dim=3, hidden=hidden, condition=condition)).double()
+    state = torch.random.get_rng_state()
+    filled = net.filled()
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert {size % 16 for _, first, second in filled.blocks for pair in (first, second) for size in pair[0].shape} == {
+        0
+    }
+    x, t = torch.randn(50, 3, dtype=torch.float64), torch.rand(50, dtype=torch.float64)
+    given = None if condition is None else condition.examples(50, torch.float64)
+    torch.testing.assert_close(filled(x, t, given), net(x, t, given), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(("hidden", "forms"), [(16, 1), (256, 1), (130, 2), (8, 2)])
+def test_only_odd_widths_have_a_filled_form_and_the_first_has_the_bits_of_the_module(hidden: int, forms: int) -> None:
+    torch.manual_seed(0)
+    net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=hidden)).requires_grad_(False)
+    found = list(net.forms())
+    assert len(found) == forms
+    x, t = torch.randn(8, 2), torch.rand(8)
+    assert torch.equal(found[0](x, t), net(x, t))

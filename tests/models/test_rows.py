@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.conventions import TimeCard, adapt
 from models.decoder import Decoder
+from models.derived import JacobianField, LogDensityField
 from models.noise import noise
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.rows import BUCKETS, RowCaller, measure
@@ -57,6 +59,53 @@ def test_every_number_of_rows_agrees_with_one_thread(one_thread: None) -> None:
     for rows in [*range(1, 130), *range(131, 1025, 97)]:
         begin = 1024 - rows if rows % 2 else 0  # also views that start where no fresh tensor would
         assert torch.equal(field(x[begin : begin + rows], t[begin : begin + rows]), whole[begin : begin + rows])
+
+
+@pytest.mark.parametrize("hidden", [3, 10, 31, 50, 130])
+def test_odd_widths_have_a_form_whose_rows_do_not_depend_on_their_neighbours(hidden: int, threads: int) -> None:
+    velocity = network(dim=2, hidden=hidden)
+    field = RowStable(velocity, (2,), torch.float32, max_rows=256)
+    assert field.deterministic
+    x, t = noise(5, 0, 300, (2,)), torch.rand(300, generator=torch.Generator().manual_seed(1))
+    whole = field(x, t)
+    torch.testing.assert_close(whole, velocity(x, t), rtol=1e-4, atol=1e-5)
+    for rows in ROWS:
+        chosen = torch.randperm(300, generator=torch.Generator().manual_seed(rows))[:rows]
+        assert torch.equal(field(x[chosen], t[chosen]), whole[chosen]), f"{rows} rows"
+
+
+@pytest.mark.parametrize("kind", ["adapted", "log density", "jacobian"])
+def test_what_is_made_of_a_network_of_odd_width_has_its_forms(kind: str) -> None:
+    velocity = network(dim=2, hidden=130)
+    if kind == "adapted":
+        field: Any = adapt(velocity, TimeCard(noise_at=1, data_at=0, scale=1000.0))
+        assert RowStable(field, (2,), torch.float32, max_rows=128).deterministic
+        return
+    field = JacobianField(velocity, (2,)) if kind == "jacobian" else LogDensityField(velocity, (2,), exact=True)
+    whole, examples = (field.width + field.constants,), field.examples(128, torch.float32)
+    assert RowStable(field, whole, torch.float32, max_rows=128, probe=examples).deterministic
+
+
+def test_the_first_form_that_agrees_is_taken_and_where_none_does_the_first() -> None:
+    def placed(x: Tensor, t: Tensor) -> Tensor:
+        return x + torch.arange(len(x))[:, None]
+
+    class Forms:
+        def __init__(self, *fields: Any) -> None:
+            self.fields = fields
+
+        def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+            return x
+
+        def forms(self) -> Iterator[Any]:
+            return iter(self.fields)
+
+    def good(x: Tensor, t: Tensor) -> Tensor:
+        return x
+
+    assert RowStable(Forms(placed, good, placed), (2,), torch.float32, max_rows=128).velocity is good
+    field = RowStable(Forms(placed, placed), (2,), torch.float32, max_rows=128)
+    assert (field.velocity, field.deterministic) == (placed, False)
 
 
 def test_decoded_rows_do_not_depend_on_their_neighbours(threads: int) -> None:

@@ -105,6 +105,31 @@ def test_decomposed_programs_and_the_other_order(tmp_path: Path) -> None:
         torch.testing.assert_close(load(imported.path).velocity(x, t), plain(x, t))
 
 
+class Centred(nn.Module):
+    """A network that looks at its whole batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.linear(x - x.mean(0)) + t[:, None]
+
+
+def test_a_program_that_mixes_rows_is_refused_unless_it_is_asked_for_row_by_row(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain, x, t = Centred().eval(), torch.randn(6, 3), torch.rand(6)
+    path = export(plain, (x, t), tmp_path / "net.pt2")
+    with pytest.raises(ForeignError, match=r"net.pt2: the network mixes rows: .*--row-by-row"):
+        take(path, tmp_path)
+    assert not (tmp_path / "repository").exists()
+    imported = take(path, tmp_path, row_by_row=True)
+    assert "rows: each is a network call of its own" in imported.said
+    alone = torch.cat([plain(x[i : i + 1], t[i : i + 1]) for i in range(6)])
+    with torch.no_grad():
+        torch.testing.assert_close(load(imported.path).velocity(x, t), alone)
+
+
 def test_our_numbers_of_types_are_those_of_torch() -> None:
     from torch._export.serde import schema, serialize
 

@@ -1,0 +1,132 @@
+"""Networks that mix rows are told from rounding, refused where they are loaded, and can be asked row by row."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm
+
+from models.analytic import Gaussian, Mixture
+from models.checkpoint import CheckpointError, load, save
+from models.condition import LabelCondition
+from models.decoder import Decoder
+from models.mixing import RowByRow, find_mixing
+from models.noise import noise
+from models.program import Program, ProgramConfig, Step, Stored
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.unet import UNet, UNetConfig
+from models.velocity import RowStable
+
+Field = Callable[..., Tensor]
+
+MIXING: dict[str, Field] = {
+    "mean": lambda x, t: x - x.mean(0),
+    "a thousandth of the mean": lambda x, t: x - 1e-3 * x.mean(0),
+    "batch normalization": lambda x, t: batch_norm(x, None, None, training=True),
+    "mean time": lambda x, t: x * t.mean(),
+    "number of rows": lambda x, t: x * len(x),
+    "place": lambda x, t: x + torch.arange(len(x))[:, None],
+    "rows before": lambda x, t: x.cumsum(0),
+    "neighbour": lambda x, t: x + x.roll(1, 0),
+    "not a number alone": lambda x, t: x / x.std(0),
+    "largest of all": lambda x, t: x / x.abs().max(),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mixing_is_found(name: str, dtype: torch.dtype) -> None:
+    found = find_mixing(MIXING[name], (3,), dtype)
+    assert found is not None
+    assert found.difference > 100 * found.rounding
+
+
+def test_rows_that_see_the_conditions_of_others_are_found() -> None:
+    def field(x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        assert condition is not None
+        return x * condition.double().mean()
+
+    assert find_mixing(field, (3,), torch.float64, condition=LabelCondition(classes=4)) is not None
+
+
+@pytest.mark.parametrize("hidden", [5, 10, 31, 130, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_is_no_mixing(hidden: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(hidden)
+    condition = LabelCondition(classes=3)
+    network = ResidualMLP(ResidualMLPConfig(dim=3, hidden=hidden, blocks=8, condition=condition)).to(dtype)
+    assert find_mixing(network, (3,), dtype, condition=condition) is None
+
+
+def test_pictures_and_exact_fields_do_not_mix() -> None:
+    torch.manual_seed(0)
+    network = UNet(UNetConfig(shape=(1, 6, 6), hidden=12, levels=2))
+    assert find_mixing(network, (1, 6, 6), torch.float32) is None
+    for field in (Gaussian(), Mixture()):
+        assert find_mixing(field, (2,), torch.float64) is None
+
+
+def test_a_field_that_answers_zero_does_not_mix() -> None:
+    assert find_mixing(lambda x, t, condition=None: torch.zeros_like(x), (2,), torch.float32) is None
+
+
+def centred() -> Program:
+    """The field w x - mean(x), the mean over all rows."""
+    steps = (
+        Step(op="torch.ops.aten.mul.Tensor", args=({"value": "x"}, {"value": "w"}), out=("scaled",)),
+        Step(op="torch.ops.aten.mean.dim", args=({"value": "x"}, [0], True), out=("mean",)),
+        Step(op="torch.ops.aten.sub.Tensor", args=({"value": "scaled"}, {"value": "mean"}), out=("v",)),
+    )
+    tensors = {"w": Stored(shape=(2,), dtype="float32")}
+    program = Program(ProgramConfig(event_shape=(2,), dtype="float32", tensors=tensors, steps=steps, output="v"))
+    program.load_state_dict({"data_w": torch.tensor([2.0, 3.0])})
+    return program
+
+
+def saved(root: Path, row_by_row: bool) -> Path:
+    decoder = Decoder.identity((2,))
+    return save(root, "centred", centred(), decoder, dataset={}, training={}, seed=0, row_by_row=row_by_row)
+
+
+def test_a_checkpoint_that_mixes_rows_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = saved(tmp_path, row_by_row=False)
+    with pytest.raises(CheckpointError, match=r"the network mixes rows: .* rounding explains .*--row-by-row") as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_where_it_is_asked_for_each_row_is_a_call_of_its_own(tmp_path: Path) -> None:
+    checkpoint = load(saved(tmp_path, row_by_row=True))
+    assert checkpoint.card.row_by_row
+    x, t = noise(0, 0, 9, (2,)), torch.linspace(0, 1, 9)
+    assert torch.equal(checkpoint.velocity(x, t), torch.stack([row * torch.tensor([2.0, 3.0]) - row for row in x]))
+
+
+def test_served_row_by_row_its_rows_do_not_depend_on_each_other_and_none_is_padded(tmp_path: Path) -> None:
+    field = RowStable(load(saved(tmp_path, row_by_row=True)).velocity, (2,), torch.float32, max_rows=128)
+    assert field.deterministic
+    x, t = noise(0, 0, 300, (2,)), torch.linspace(0, 1, 300)
+    whole = field(x, t)
+    for chosen in ([7], [299, 7, 4], list(range(1, 130))):
+        assert torch.equal(field(x[chosen], t[chosen]), whole[chosen])
+    assert field.padded_rows == 0
+
+
+def test_rows_are_asked_for_one_at_a_time_with_their_conditions() -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    class Spy(nn.Module):
+        def forward(self, x: Tensor, t: Tensor, condition: Tensor) -> Tensor:
+            seen.append((len(x), len(t), len(condition)))
+            return x * condition[:, None]
+
+    x = torch.ones(5, 2)
+    assert torch.equal(RowByRow(Spy())(x, x[:, 0], torch.arange(5))[:, 0], torch.arange(5.0))
+    assert seen == [(1, 1, 1)] * 5
+
+
+def test_only_cards_that_say_it_have_the_member(tmp_path: Path) -> None:
+    written = [(saved(tmp_path, asked) / "card.json").read_text() for asked in (False, True)]
+    assert ["row_by_row" in text for text in written] == [False, True]
