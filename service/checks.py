@@ -2,7 +2,6 @@
 
 import math
 import secrets
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +61,7 @@ def seed_of(seed: int | None) -> int:
 
 def deadline_of(request: Solving, settings: Settings) -> float:
     """Return when the time limit passes, in `time.monotonic`."""
-    return time.monotonic() + (request.timeout_s or settings.timeout_s)
+    return request.came + (request.timeout_s or settings.timeout_s)
 
 
 def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Tensor | None:
