@@ -297,18 +297,21 @@ class Models(Shelf):
             return served
         changes = Changes()
         self._refresh(name, changes, load=version is None)
+        if version is not None and self._can_load(name, version):
+            self._try(name, version, changes, by_number=(name, version) not in self.current())
         stock, now = self._known(name), self._clock()
-        if version is not None and version in stock.versions and stock.can_load(version, now):
-            self._try(name, version, changes)
-            stock = self._known(name)
         wanted = stock.current if version is None else version
         served = None if wanted is None else stock.served.get(wanted)
         if served is None:
             raise stock.absent(version, now)
         return served
 
-    def _try(self, name: str, version: int, changes: Changes) -> bool:
-        """Load a version; whether that went well.
+    def _can_load(self, name: str, version: int) -> bool:
+        stock = self._known(name)
+        return version in stock.versions and stock.can_load(version, self._clock())
+
+    def _try(self, name: str, version: int, changes: Changes, by_number: bool = False) -> bool:
+        """Load a version, for a request that names it or for all; whether that went well.
 
         Only what is wrong with the files themselves is kept until they change. All else (disk, rights, memory, the
         engine) may pass, and is tried again.
@@ -317,7 +320,7 @@ class Models(Shelf):
         transient = True
         try:
             signature = self._repository.signature(name, version)
-            served = self._in_use(name, version, signature) or self._load(name, version, changes)
+            served = self._in_use(name, version, signature) or self._load(name, version, changes, by_number)
         except ProblemError:  # no room for it now, which says nothing of it
             raise
         except (UnreadableCheckpoint, RepositoryError, LookupError) as error:
@@ -335,9 +338,11 @@ class Models(Shelf):
             self._refuse(name, version, said, signature, changes, transient)
         return False
 
-    def _load(self, name: str, version: int, changes: Changes) -> Served:
+    def _load(self, name: str, version: int, changes: Changes, by_number: bool) -> Served:
         begun = self._clock()
         folder = self._repository.resolve(name, version)
+        if by_number:
+            self._make_room_among_old(changes)
         self._make_room(name, version, self._repository.weight_bytes(name, version), changes)
         served = load_version(self._engine, name, version, folder, self._allow_programs)
         self._alive[name, version] = served
@@ -354,9 +359,6 @@ class Models(Shelf):
             raise CheckpointError(
                 f"{name}/{version}: its weights take {needed} bytes, over PATHLINE_MAX_MODEL_BYTES={self._max_bytes}"
             )
-        current = self._stock[name].current
-        if current is not None and version < current:
-            self._make_room_among_old(changes)
         sizes = {(served.name, served.version): served.bytes for served in self.served()}
         for other in give_way(sizes, self._used, needed, self._max_bytes):
             self._unload(*other, changes)
@@ -384,7 +386,10 @@ class Models(Shelf):
             )
 
     def _unload_idle(self, name: str, version: int, changes: Changes) -> bool:
-        """Unload a version unless requests hold it: it is taken from the tables, and put back if it is still there."""
+        """Unload a version unless requests hold it: it is taken from the tables, and put back if it is still there.
+
+        No caller may hold its `Stock`, which holds what is in memory.
+        """
         if name not in self._stock or version not in self._stock[name].served:
             return False  # it was unloaded, and goes when the last request lets it go
         without = self._stock[name].unloaded(version)

@@ -315,7 +315,9 @@ async def test_other_doors_say_it_too(running: Any) -> None:
     body = {"outputs": [{"name": "samples"}], "parameters": {"solver": "rk4", "steps": 2, "num_samples": 1}}
     inferred = await running.http.post("/v2/models/moons/infer", json=body)
     assert (inferred.json()["model_version"], inferred.json()["parameters"]["fallback_from"]) == ("2", 3)
-    encoded = await running.http.post("/v1/models/moons/encode", json={"samples": [[0, 0]], "solver": "rk4", "steps": 2})
+    encoded = await running.http.post(
+        "/v1/models/moons/encode", json={"samples": [[0, 0]], "solver": "rk4", "steps": 2}
+    )
     assert encoded.json()["fallback_from"] == 3
     assert streamed.headers[HEADER] == inferred.headers[HEADER] == encoded.headers[HEADER] == "3"
 
