@@ -164,7 +164,7 @@ def test_what_is_damaged_is_read_again_only_when_it_changes_or_for_a_reload(
     for _ in range(10):
         models.refresh()
         clock.now += 100
-        with pytest.raises(ProblemError, match="version 3 cannot be served.*is damaged") as caught:
+        with pytest.raises(ProblemError, match=r"version 3 cannot be served.*is damaged") as caught:
             models.find("moons", 3)
         assert caught.value.kind is Kind.BROKEN_MODEL
     assert loads == [("moons", 3)]
