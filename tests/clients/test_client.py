@@ -89,7 +89,7 @@ def test_fallbacks_and_what_is_passed_over(client: Client, service: FakeService)
     listed = {"name": "moons", "version": 3, "fallback_from": 4, "status": "served"}
     passed_over = [{"path": "my model", "reason": "passed over: not a name of a model"}]
     body = json.dumps({"models": [listed], "passed_over": passed_over, "more_passed_over": 0}).encode()
-    service.replies = [(200, "application/json", body)]
+    service.replies = [(200, {"content-type": "application/json"}, body)]
     found = client.models()
     assert [(info.version, info.fallback_from) for info in found] == [(3, 4)]
     assert found.passed_over == {"my model": "passed over: not a name of a model"}
