@@ -3,13 +3,13 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from models.card import read_card
 from models.checkpoint import CheckpointError, load
 from models.importing.command import add_arguments, run
-from models.repository import Repository, RepositoryError, UnknownModel
+from models.repository import FILE, Repository, RepositoryError, UnknownModel
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,8 +56,9 @@ def _list(repository: Repository) -> int:
     found, closed = _versions(repository)
     for name, version, path in found:
         try:
+            repository.signature(name, version)
             card = read_card(path)
-        except CheckpointError as error:
+        except (CheckpointError, RepositoryError, LookupError) as error:
             status = 1
             rows.append((name, str(version), f"cannot be read: {error}", "", "", "", ""))
             continue
@@ -69,7 +70,8 @@ def _list(repository: Repository) -> int:
         print(" ".join([*cells, row[6]]).rstrip())
     if len(rows) == 1:
         print(f"{repository.root}: no models")
-    for line in (*closed, *_passed_over(repository)):
+    faults, notes = _passed_over(repository, ())
+    for line in (*closed, *faults, *notes):
         print(line)
     return 1 if closed else status
 
@@ -80,18 +82,23 @@ def _check(repository: Repository) -> int:
     status = 0
     for name, version, path in found:
         try:
+            repository.signature(name, version)  # the service reads no file that leads out of the repository
             checkpoint = load(path)
-        except CheckpointError as error:
+        except (CheckpointError, RepositoryError, LookupError) as error:
             status = 1
             print(f"bad  {name} {version}: {error}")
         else:
             print(f"ok   {name} {version}: {checkpoint.digest}{', row by row' if checkpoint.card.row_by_row else ''}")
-    faults = [*closed, *_passed_over(repository)]
-    for path in repository.pickles():
+    pickles = repository.pickles()
+    odd, notes = _passed_over(repository, pickles)
+    faults = [*closed, *odd]
+    for path in pickles:
         faults.append(f"{_printable(path)}: pickles can run code and are never read; save as safetensors instead")
     for line in faults:
         print(f"bad  {line}")
-    if not found and not faults:
+    for line in notes:
+        print(f"note {line}")
+    if not found and not faults and not notes:
         print(f"{repository.root}: the repository is empty: no models")
     return 1 if faults else status
 
@@ -109,8 +116,13 @@ def _versions(repository: Repository) -> tuple[list[tuple[str, int, Path]], list
     return found, closed
 
 
-def _passed_over(repository: Repository) -> list[str]:
-    return [f"{_printable(path)}: {reason}" for path, reason in repository.passed_over()]
+def _passed_over(repository: Repository, others: Collection[Path]) -> tuple[list[str], list[str]]:
+    """A line for each thing that may be meant as a model, and for each file; `others` have lines of their own."""
+    faults, notes = list[str](), list[str]()
+    for path, reason in repository.passed_over():
+        if path not in others:
+            (notes if reason == FILE else faults).append(f"{_printable(path)}: {reason}")
+    return faults, notes
 
 
 def _printable(path: Path) -> str:

@@ -27,6 +27,10 @@ class CheckpointError(Exception):
     """A checkpoint cannot be written, read or trusted; the message names the file, the key and what is wrong."""
 
 
+class UnreadableCheckpoint(CheckpointError):  # noqa: N818  (a kind of it, named for what it says)
+    """A checkpoint cannot be read just now, which says nothing of what it holds: the disk, rights, files, memory."""
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -131,16 +135,17 @@ def read_card(folder: Path) -> Card:
     """Read and check the card of a checkpoint folder; its `card_sha256` is filled in if the file has none.
 
     Raises:
-        CheckpointError: there is no card, it is not JSON, or a field is missing, unknown or not allowed.
+        CheckpointError: there is no card, it is not JSON, or a field is missing, unknown or not allowed; an
+            UnreadableCheckpoint where the disk refuses.
     """
     path = folder / CARD_FILE
-    if not path.is_file():
-        raise CheckpointError(f"{path}: is missing{_instead(folder)}")
     try:
+        if not path.is_file():
+            raise CheckpointError(f"{path}: is missing{_instead(folder)}")
         with path.open("rb") as file:
             content = file.read(_MAX_CARD_BYTES + 1)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise UnreadableCheckpoint(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(content) > _MAX_CARD_BYTES:
         raise CheckpointError(f"{path}: is larger than {_MAX_CARD_BYTES} bytes, the most a card may have")
     try:

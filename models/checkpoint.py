@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from models.architectures import ArchitectureError, build, condition_of, event_shape_of
-from models.card import CARD_FILE, DTYPES, WEIGHTS_FILE, Card, CheckpointError, read_card
+from models.card import CARD_FILE, DTYPES, WEIGHTS_FILE, Card, CheckpointError, UnreadableCheckpoint, read_card
 from models.conventions import adapt
 from models.decoder import Decoder
 from models.mixing import RowByRow, find_mixing
 from models.noise import noise
 from models.saving import save
-from models.weights import first_line, read_weights
+from models.weights import first_line, lacks_memory, read_weights
 
-__all__ = ["Card", "Checkpoint", "CheckpointError", "load", "read_card", "save"]
+__all__ = ["Card", "Checkpoint", "CheckpointError", "UnreadableCheckpoint", "load", "read_card", "save"]
 
 _PROBE_ROWS = 4
 
@@ -61,7 +61,8 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
         device: where the tensors go.
 
     Raises:
-        CheckpointError: anything is missing, damaged, or not what the card says.
+        CheckpointError: anything is missing, damaged, or not what the card says; an UnreadableCheckpoint where that
+            cannot be told now, as the disk refuses or memory does not suffice.
     """
     path = Path(path)
     card = read_card(path)
@@ -70,7 +71,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
     try:
         pair.to(device)
     except (RuntimeError, AssertionError) as error:
-        raise CheckpointError(f"{path}: cannot be put on device {str(device)!r}: {first_line(error)}") from None
+        raise UnreadableCheckpoint(f"{path}: cannot be put on device {str(device)!r}: {first_line(error)}") from None
     pair.eval().requires_grad_(False)
     velocity = adapt(pair.velocity, card.time)
     if card.row_by_row:
@@ -136,7 +137,8 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
         if not card.row_by_row:
             mixing = find_mixing(checkpoint.velocity, card.event_shape, checkpoint.dtype, device, card.condition)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise CheckpointError(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None
+        kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
+        raise kind(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None
     if mixing is not None:
         raise CheckpointError(f"{checkpoint.path}: {mixing}")
 

@@ -4,6 +4,7 @@ A repository is only read here. Names come from requests, so a name is first hel
 leads to must lie inside the root once symbolic links are followed.
 """
 
+import errno
 import re
 import stat
 from pathlib import Path
@@ -19,10 +20,14 @@ _BAD_NAME = "passed over: not a name of a model; use up to 64 of A-Z, a-z, 0-9, 
 _NO_VERSION = "passed over: has no version; put the model into a folder 1 below it"
 _BAD_VERSION = "passed over: not a version; use a whole number from 1, up to 18 digits, no leading zero"
 _OUTSIDE = "passed over: leads out of the repository; copy the folder here instead"
+_NOWHERE = "passed over: a link that leads nowhere; copy the folder here instead"
+FILE = "passed over: a file; a model is a folder <name>/<version>/ with its card and weights"
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What says that there is no such file; any other error says only that it cannot be seen now."""
 
 
 class RepositoryError(Exception):
-    """The repository folder is missing or cannot be read."""
+    """The repository folder, or something in it, is missing, cannot be read, or leads out of it."""
 
 
 class UnknownModel(LookupError):  # noqa: N818  the name the service and its clients know it by
@@ -106,7 +111,8 @@ class Repository:
         """What changes when the files of a version do; cheap, as no file is read.
 
         Raises:
-            UnknownModel, UnknownVersion, RepositoryError: see `resolve`; also for a file that leads out of the root.
+            UnknownModel, UnknownVersion, RepositoryError: see `resolve`; also for a file that leads out of the root, or
+                of which nothing can be told now.
         """
         return tuple(_state(path) for path in self._files(name, version))
 
@@ -132,7 +138,7 @@ class Repository:
         return folder / CARD_FILE, folder / WEIGHTS_FILE
 
     def passed_over(self) -> list[tuple[Path, str]]:
-        """Folders that are no model or no version of one, each with the reason.
+        """What is no model or no version of one (folders, links, files), each with the reason and what to do.
 
         Not named: what begins with a dot, such as a model being written, and what cannot be read.
 
@@ -141,17 +147,21 @@ class Repository:
         """
         found = []
         for path in self._entries():
-            if path.name.startswith(".") or path.name == "lost+found" or not _is_folder(path):
+            if path.name.startswith(".") or path.name == "lost+found":
                 continue
-            if not re.fullmatch(MODEL_NAME, path.name):
-                found.append((path, _BAD_NAME))
-            elif not self._inside(path):
-                found.append((path, _OUTSIDE))
+            odd = self._odd(path, MODEL_NAME, _BAD_NAME)
+            if odd is not None:
+                found.append((path, odd))
             elif self._counts(path):
                 found += self._odd_versions(path)
             else:
                 found += [(path, _NO_VERSION), *self._odd_versions(path)]
         return found
+
+    def within(self, path: Path) -> str:
+        """A path as it stands in the repository, on one line: a name may hold line ends and bytes that are no text."""
+        text = str(path.relative_to(self.root))
+        return text if text.isprintable() else repr(text)
 
     def pickles(self) -> list[Path]:
         """Files that look like pickles, which are never read: beside models, versions, or in them."""
@@ -192,11 +202,19 @@ class Repository:
 
     def _odd_versions(self, folder: Path) -> list[tuple[Path, str]]:
         try:
-            paths = sorted(path for path in folder.iterdir() if path.name[:1] != "." and _is_folder(path))
+            paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         except OSError:  # said by `versions`
             return []
-        odd = [(path, _BAD_VERSION) for path in paths if not _VERSION.fullmatch(path.name)]
-        return odd + [(path, _OUTSIDE) for path in paths if _VERSION.fullmatch(path.name) and not self._inside(path)]
+        found = [(path, self._odd(path, _VERSION.pattern, _BAD_VERSION)) for path in paths]
+        return [(path, odd) for path, odd in found if odd is not None]
+
+    def _odd(self, path: Path, named: str, badly: str) -> str | None:
+        """Why something is not taken for a folder of such a name, or None."""
+        if not _is_folder(path):
+            return _NOWHERE if path.is_symlink() and not _is_file(path) else FILE
+        if not re.fullmatch(named, path.name):
+            return badly
+        return None if self._inside(path) else _OUTSIDE
 
     def _inside(self, path: Path) -> bool:
         """Whether a path is a folder that lies inside the root, symbolic links followed."""
@@ -209,16 +227,25 @@ class Repository:
 def _state(path: Path) -> tuple[int, int, int] | None:
     try:
         found = path.stat()
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise RepositoryError(f"{path}: cannot be read: {error.strerror or error}") from None
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def _is_folder(path: Path) -> bool:
-    """Whether a path is a folder; also if it may not be looked at, so that it is not taken for absent."""
+    """Whether a path is a folder; also if that cannot be told now, so that it is not taken for absent."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
-    except PermissionError:
-        return True
-    except (OSError, ValueError):
+    except OSError as error:
+        return error.errno not in _GONE
+    except ValueError:
         return False

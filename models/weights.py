@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from models.card import CARD_FILE, CheckpointError
+from models.card import CARD_FILE, CheckpointError, UnreadableCheckpoint
 
 _STORED = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
 _STORED |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
@@ -26,11 +27,12 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
         expected: every key with a tensor of the type and shape it must have; tensors on the meta device do.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or holds other tensors than expected.
+        CheckpointError: the file is missing, damaged, or holds other tensors than expected; an UnreadableCheckpoint
+            where the disk refuses or memory does not suffice.
     """
-    if not file.is_file():
-        raise CheckpointError(f"{file}: is missing")
     try:
+        if not file.is_file():
+            raise CheckpointError(f"{file}: is missing")
         with file.open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
             if found != sha256:
@@ -45,7 +47,9 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
             stream.seek(0)
             return safetensors.torch.load(stream.read())
     except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
+        raise UnreadableCheckpoint(f"{file}: cannot be read: {error.strerror or error}") from None
+    except MemoryError:
+        raise UnreadableCheckpoint(f"{file}: memory does not suffice to read it") from None
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{file}: is no safetensors file: {first_line(error)}") from None
 
@@ -79,6 +83,12 @@ def _differences(found: dict[str, tuple[str, list[int]]], expected: Mapping[str,
 def _nearest(key: str, others: set[str]) -> str:
     match = get_close_matches(key, sorted(others), n=1, cutoff=0.8)
     return f" (did you mean {match[0]}?)" if match else ""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice; torch has no type of its own for that of the CPU."""
+    said = str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in said or "t allocate" in said
 
 
 def first_line(error: BaseException) -> str:

@@ -4,6 +4,8 @@ import argparse
 import logging
 import os
 import sys
+import threading
+from collections.abc import Callable
 
 from service.settings import ONE_PROCESS, Settings, SettingsError, StartError, load_settings, unknown_variables
 
@@ -36,16 +38,44 @@ def main(arguments: list[str] | None = None) -> int:
 def _serve(settings: Settings) -> None:
     # torch is imported here: a wrong setting is answered at once, not after seconds
     from service.app import create_app
-    from service.server import listen, run, url
+    from service.server import freeze, listen, run, url
 
     bound = listen(settings)
     try:
         app = create_app(settings)
-        app.state.service.start()
-        names = [name for name, _ in app.state.service.models.current()]
-        run(app, settings, bound, lambda: print(_try_it(url(bound), names, bool(settings.api_keys)), flush=True))
+        service = app.state.service
+        models, base = service.models, url(bound)
+        greet = _Last(
+            2, lambda: print(_try_it(base, [name for name, _ in models.current()], bool(settings.api_keys)), flush=True)
+        )
+
+        def on_loaded() -> None:
+            freeze()
+            greet()
+
+        def on_ready() -> None:
+            if not models.complete:
+                print(f"{base} answers; models are loaded one after another: {len(models.names())}", flush=True)
+            greet()
+
+        service.start(beside=True, on_loaded=on_loaded)
+        run(app, settings, bound, on_ready)
     finally:
         bound.close()
+
+
+class _Last:
+    """Calls something when it was called so many times itself, from any thread."""
+
+    def __init__(self, times: int, then: Callable[[], None]) -> None:
+        self._left, self._then, self._lock = times, then, threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        self._then()
 
 
 def _refuse_workers(asked: int) -> None:

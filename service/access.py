@@ -16,7 +16,14 @@ from service.settings import Settings
 CORS: dict[str, Any] = {
     "allow_methods": ["GET", "HEAD", "POST"],
     "allow_headers": ["Accept", "Authorization", "Content-Type", "X-API-Key", "X-Request-ID", "traceparent"],
-    "expose_headers": ["Retry-After", "Server-Timing", "X-Pathline-Seed", "X-Pathline-Status", "X-Request-ID"],
+    "expose_headers": [
+        "Retry-After",
+        "Server-Timing",
+        "X-Pathline-Fallback-From",
+        "X-Pathline-Seed",
+        "X-Pathline-Status",
+        "X-Request-ID",
+    ],
     "max_age": 600,
 }
 """What pages of other origins may send and see, once their origins are allowed."""

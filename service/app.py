@@ -28,7 +28,8 @@ from service.turnstile import InTurn
 def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
     """Make the ASGI application; its parts are in ``app.state.service``.
 
-    The models are loaded when the application starts (its lifespan), or before, by ``app.state.service.start()``.
+    The models are loaded when the application starts (its lifespan); ``app.state.service.start(beside=True)`` before it
+    has them loaded beside, while the service answers already.
 
     Args:
         settings: Read from the environment where left out.
@@ -92,7 +93,13 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
             raise StartError(f"PATHLINE_DEVICE={settings.device}, but torch finds no CUDA device; use cpu or auto")
         engine = RealEngine(settings, observer=metrics)
     models = Models(
-        settings.models_dir, engine, settings.max_model_bytes, metrics.model_is_loaded, settings.allow_programs
+        settings.models_dir,
+        engine,
+        settings.max_model_bytes,
+        metrics.model_is_loaded,
+        settings.allow_programs,
+        settings.max_old_versions,
+        metrics.falls_back,
     )
     return Service(settings, engine, models, metrics)
 

@@ -1,7 +1,6 @@
 """What all requests to solve share (limits, solver, condition, states), each refused by the name of its member."""
 
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -69,7 +68,7 @@ def seed_of(seed: int | None) -> int:
 
 def deadline_of(request: Solving, settings: Settings) -> float:
     """Return when the time limit passes, in `time.monotonic`."""
-    return time.monotonic() + (request.timeout_s or settings.timeout_s)
+    return request.came + (request.timeout_s or settings.timeout_s)
 
 
 def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Tensor | None:

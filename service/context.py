@@ -15,6 +15,7 @@ class Context:
 
     `timings` are seconds by name, shown in ``Server-Timing``. `model` and `solver` stay empty until they are known
     to exist, so that they can be metric labels. `outcome` is set where the status code does not tell how it ended.
+    `fallback_from` is the version that should have answered where it cannot be loaded and an older one does.
     """
 
     request_id: str = field(default_factory=lambda: uuid4().hex)
@@ -22,7 +23,12 @@ class Context:
     model: str = ""
     solver: str = ""
     outcome: str = ""
+    fallback_from: int | None = None
     timings: dict[str, float] = field(default_factory=dict)
+
+    def fallback(self) -> dict[str, int]:
+        """Return the member of an answer that says of a fallback; there is none as a rule."""
+        return {} if self.fallback_from is None else {"fallback_from": self.fallback_from}
 
     def elapsed(self) -> float:
         """Return the seconds since the request came."""

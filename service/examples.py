@@ -84,6 +84,7 @@ MODEL_LIST = {
         {
             "name": "moons",
             "status": "served",
+            "fallback_from": None,
             "loaded": True,
             "version": 1,
             "dtype": "float32",
@@ -91,12 +92,17 @@ MODEL_LIST = {
             "data_shape": [2],
             "deterministic": True,
         }
-    ]
+    ],
+    "passed_over": [
+        {"path": "my model", "reason": "passed over: not a name of a model; use up to 64 of A-Z, a-z, 0-9, ..."}
+    ],
+    "more_passed_over": 0,
 }
 MODEL = {
     "name": "moons",
     "status": "served",
     "serving": 1,
+    "fallback_from": None,
     "versions": [1],
     "served": [
         {

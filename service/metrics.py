@@ -57,6 +57,12 @@ class Metrics:
         self.model_loaded = Gauge(
             "pathline_model_loaded", "1 for each served version.", ("model", "version"), registry=registry
         )
+        self.model_fallback = Gauge(
+            "pathline_model_fallback",
+            "1 while an older version answers, as the highest cannot be loaded.",
+            ("model",),
+            registry=registry,
+        )
         self.device_info = Gauge(
             "pathline_device_info", "1, with the device that networks run on.", ("device", "name"), registry=registry
         )
@@ -96,6 +102,13 @@ class Metrics:
             self.model_loaded.labels(name, str(version)).set(1)
         else:
             self.model_loaded.remove(name, str(version))
+
+    def falls_back(self, name: str, falls_back: bool) -> None:
+        """Show whether a model is answered by an older version than its highest."""
+        if falls_back:
+            self.model_fallback.labels(name).set(1)
+        else:
+            self.model_fallback.remove(name)
 
     def cancelled(self, nfe: int) -> None:
         """Count evaluations spent on samples that nobody gets."""

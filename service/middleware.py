@@ -119,5 +119,7 @@ class _Answer:
             headers = MutableHeaders(scope=message)
             headers["X-Request-ID"] = self._context.request_id
             timings = self._context.timings | {"total": self._context.elapsed()}
+            if self._context.fallback_from is not None:
+                headers["X-Pathline-Fallback-From"] = str(self._context.fallback_from)
             headers["Server-Timing"] = ", ".join(f"{name};dur={s * 1e3:.3f}" for name, s in timings.items())
         await self._send(message)

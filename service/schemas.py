@@ -4,9 +4,10 @@ The request is parsed with its model. Answers are built and encoded by hand: the
 description, and tests hold the answers to them.
 """
 
+import time
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, WithJsonSchema
 
 from solvers import catalogue
 
@@ -81,6 +82,12 @@ class Solving(Body):
     priority: Literal["interactive", "bulk"] = Field(
         default="interactive", description="bulk yields to interactive requests, which take most of the time"
     )
+    _came: float = PrivateAttr(default_factory=time.monotonic)
+
+    @property
+    def came(self) -> float:
+        """When the request was read, in `time.monotonic`: its time limit counts from then, loading included."""
+        return self._came
 
 
 class SampleRequest(Solving, Drawn, Named):
@@ -158,6 +165,9 @@ class Solved(BaseModel):
     version: int
     checkpoint: str
     deterministic: bool
+    fallback_from: int | None = Field(
+        default=None, description="the version that should have answered but cannot be loaded; only where that is so"
+    )
     solver: Solver
     shape: list[int]
     nfe: int = Field(description="sequential velocity evaluations of the slowest sample")
@@ -204,7 +214,10 @@ class ModelSummary(BaseModel):
     """One line of ``GET /v1/models``."""
 
     name: str
-    status: Literal["served", "unavailable"]
+    status: Literal["served", "loading", "unavailable"]
+    fallback_from: int | None = Field(
+        default=None, description="the version that should answer but cannot be loaded, so that an older one does"
+    )
     loaded: bool = Field(description="whether it is in memory; else it is loaded when it is asked for")
     version: int | None
     dtype: str | None
@@ -213,18 +226,32 @@ class ModelSummary(BaseModel):
     deterministic: bool | None
 
 
+class PassedOver(BaseModel):
+    """Something in the repository that is no model: where it lies there, and why and what to do."""
+
+    path: str
+    reason: str
+
+
 class ModelList(BaseModel):
     """Answer of ``GET /v1/models``."""
 
     models: list[ModelSummary]
+    passed_over: list[PassedOver] = Field(
+        default=[], description="what lies in the repository and is no model, the first 50"
+    )
+    more_passed_over: int = Field(default=0, description="how many things are not listed")
 
 
 class ModelBody(BaseModel):
     """Answer of ``GET /v1/models/{name}``: served versions with their cards, and why others are unavailable."""
 
     name: str
-    status: Literal["served", "unavailable"]
+    status: Literal["served", "loading", "unavailable"]
     serving: int | None
+    fallback_from: int | None = Field(
+        default=None, description="the version that should answer but cannot be loaded, so that an older one does"
+    )
     versions: list[int]
     served: list[dict[str, Any]]
     unavailable: list[dict[str, Any]]

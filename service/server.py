@@ -58,6 +58,16 @@ def url(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def freeze() -> None:
+    """Let the garbage collector leave alone what there is now.
+
+    Modules and models stay for good. Looking through their 300,000 objects would stop all threads for 0.2 s, again and
+    again; once frozen, the collector looks at what requests leave alone.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT; requests that run then have `drain_s` seconds to finish.
 
@@ -69,6 +79,9 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
         settings: Limits of the server.
         bound: From `listen`.
         on_ready: Called once connections are taken.
+
+    Raises:
+        StartError: The models were loaded beside, and none can be.
     """
     config = uvicorn.Config(
         app,
@@ -83,6 +96,8 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
         backlog=_BACKLOG,
     )
     _Server(config, app.state.service, settings.drain_s, on_ready).run(sockets=[bound])
+    if app.state.service.failed is not None:
+        raise app.state.service.failed
 
 
 class _Server(uvicorn.Server):
@@ -94,10 +109,7 @@ class _Server(uvicorn.Server):
         self._drained_by: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Modules and models stay for good. Looking through their 300,000 objects would stop all threads for 0.2 s,
-        # again and again; once frozen, the collector looks at what requests leave alone.
-        gc.collect()
-        gc.freeze()
+        freeze()
         await super().startup(sockets)
         if self.started:
             self._on_ready()
@@ -120,6 +132,8 @@ class _Server(uvicorn.Server):
         self._service.drain()
 
     async def on_tick(self, counter: int) -> bool:
+        if self._service.failed is not None:
+            self.should_exit = True
         if self._drained_by is not None and not self.should_exit:
             if time.monotonic() > self._drained_by:
                 self._drained_by = math.inf

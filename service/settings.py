@@ -121,6 +121,11 @@ class Settings(BaseSettings):
     max_model_bytes: int = Field(
         default=0, ge=0, description="bytes of weights in memory, beyond it the least recently used give way: 0 for any"
     )
+    max_old_versions: Count = Field(
+        default=8,
+        description="versions in memory that were asked for by number, beside the one of each model that answers where "
+        "none is: an integer of at least 1",
+    )
     allow_programs: bool = Field(
         default=False, description="serve models that were imported as torch.export programs: true or false"
     )

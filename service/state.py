@@ -2,32 +2,60 @@
 
 import asyncio
 import logging
+import math
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, ParamSpec, TypeVar
 
 import torch
 from starlette.requests import Request
 
+from models.repository import RepositoryError
+from service.checks import deadline_of
+from service.context import context_of
 from service.engine.job import Draining, EngineFailed
 from service.engine.operation import Operation
 from service.errors import Kind, ProblemError, invalid
 from service.metrics import Metrics
 from service.models import Models
 from service.ports import Engine, Loaded
+from service.schemas import Solving
 from service.served import Served
-from service.settings import Settings
+from service.settings import Settings, StartError
 from service.solving import problem_of
 from service.turnstile import Turnstile
 from service.watch import Watch
 
 VERSION = "0.1.0"
 
+MOST_LOADS = 64
+"""Versions, or operations of them, that requests wait for at once; beyond it they are refused."""
+
+_LOOK_AGAIN_S = 2.0  # at start, where the repository cannot be read
+
 _log = logging.getLogger("pathline")
+
+K = TypeVar("K")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass
+class _Awaited(Generic[T]):
+    """Something that is being loaded, and how many requests wait for it."""
+
+    future: "asyncio.Future[T]"
+    waiting: int = 0
 
 
 @dataclass
 class Service:
-    """Settings, engine, models and metrics of one application; `started` and `draining` say where in its life it is."""
+    """Settings, engine, models and metrics of one application; `started` and `draining` say where in its life it is.
+
+    `failed` is set where nothing can be served after all models were tried.
+    """
 
     settings: Settings
     engine: Engine
@@ -36,12 +64,20 @@ class Service:
     turnstile: Turnstile = field(default_factory=Turnstile)
     started: bool = False
     draining: bool = False
+    failed: StartError | None = None
     _watch: Watch | None = None
-    _loading: dict[tuple[str, int | None], "asyncio.Task[Served]"] = field(default_factory=dict)
-    _preparing: dict[tuple[str, int, Operation], "asyncio.Task[Loaded]"] = field(default_factory=dict)
+    _starter: threading.Thread | None = None
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _loading: dict[tuple[str, int | None], _Awaited[Served]] = field(default_factory=dict)
+    _preparing: dict[tuple[str, int, Operation], _Awaited[Loaded]] = field(default_factory=dict)
 
-    def start(self) -> None:
-        """Start the engine and load the models; a second call does nothing. This takes seconds.
+    def start(self, beside: bool = False, on_loaded: Callable[[], None] = lambda: None) -> None:
+        """Start the engine and load the models; a second call does nothing.
+
+        Args:
+            beside: load in a thread of its own and return at once. What is loaded answers already; `failed` tells if
+                nothing can be.
+            on_loaded: called once every model was tried and something is served.
 
         Raises:
             StartError: There is nothing to serve.
@@ -50,16 +86,38 @@ class Service:
             return
         self.engine.start()
         try:
-            self.models.load_all()
+            self.models.open() if beside else self.models.load_all()
         except BaseException:
             self.engine.stop()
             raise
         engine = self.engine
         self.metrics.watch(lambda: engine.queue_depth, lambda: engine.active_jobs, lambda: engine.active_lanes)
         self.metrics.runs_on(str(engine.device), engine.device_name)
+        self.started = True
+        if not beside:
+            self._loaded(on_loaded)
+            return
+        self._starter = threading.Thread(target=self._load_all, args=(on_loaded,), name="pathline-start", daemon=True)
+        self._starter.start()
+
+    def _load_all(self, on_loaded: Callable[[], None]) -> None:
+        while not self.models.complete and not self._stopping.is_set():
+            try:
+                self.models.refresh()
+            except RepositoryError as error:
+                _log.error("%s; it is looked at again in %g s", error, _LOOK_AGAIN_S)
+                self._stopping.wait(_LOOK_AGAIN_S)
+        try:
+            if not self._stopping.is_set():
+                self.models.check_any()
+                self._loaded(on_loaded)
+        except StartError as error:
+            self.failed = error
+
+    def _loaded(self, on_loaded: Callable[[], None]) -> None:
         if self.settings.watch_s:
             self._watch = Watch(self.models.refresh, self.settings.watch_s)
-        self.started = True
+        on_loaded()
 
     def drain(self) -> None:
         """Take no more requests; those that are here run on."""
@@ -67,8 +125,12 @@ class Service:
         self.engine.drain()
 
     def stop(self) -> None:
-        """Stop the engine."""
+        """Stop the engine, and what is being loaded."""
         self.started = False
+        self._stopping.set()
+        self.models.close()
+        if self._starter is not None:
+            self._starter.join()
         if self._watch is not None:
             self._watch.stop()
         self.engine.stop()
@@ -83,28 +145,93 @@ class Service:
             return Kind.NOT_READY, "the engine has stopped; the service must be started again"
         return None
 
-    async def model(self, name: str, version: int | None) -> Served:
+    def unready(self) -> ProblemError | None:
+        """Return why requests should go elsewhere: `fault`, or models that were not tried yet.
+
+        A balancer sends any request to whoever is ready, so one model alone does not make it so. What is loaded does
+        answer those who ask.
+        """
+        fault = self.fault()
+        if fault is not None:
+            return ProblemError(*fault)
+        if self.models.complete:
+            return None
+        ready, pending = dict(self.models.current()), self.models.pending()
+        detail = (
+            f"{len(pending)} models are still to be loaded, {len(ready)} answer already; try again in a few seconds"
+        )
+        return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": "2"}, models=ready, pending=pending)
+
+    async def model(self, name: str, version: int | None, deadline: float | None = None) -> Served:
         """Return a model that can be asked now; one that is not in memory is loaded first, beside the event loop.
 
         Whoever holds what is returned can submit jobs for it, also when a newer version takes its place meanwhile.
 
+        Args:
+            name: of the model.
+            version: of it, or None for the one that answers.
+            deadline: when the time limit of the request passes, in `time.monotonic`; the usual limit where left out.
+
         Raises:
-            ProblemError: 404 or 503, see `Models.find`; 503 while nothing can be served.
+            ProblemError: 404 or 503, see `Models.find`; 503 while nothing can be served; 429 where too much is to be
+                loaded already; 504 where loading takes longer than the request may.
         """
         fault = self.fault()
         if fault is not None:
             raise ProblemError(*fault, headers={"Retry-After": "5"}, retry_after_s=5)
         served = self.models.get(name, version)
-        return await self._load(name, version) if served is None else served
+        if served is not None:
+            if version is None:
+                self.models.look_soon(name)
+            return served
+        deadline = time.monotonic() + self.settings.timeout_s if deadline is None else deadline
+        late = f"model {name!r} was still being loaded at the end of timeout_s; ask again, or with a longer one"
+        return await self._once(self._loading, (name, version), deadline, late, self.models.find_now, name, version)
 
-    async def _load(self, name: str, version: int | None) -> Served:
-        """Load a version once for all who wait for it: each would take a thread of the pool."""
-        key = (name, version)
-        if key not in self._loading:
-            task = asyncio.create_task(asyncio.to_thread(self.models.find, name, version))
-            task.add_done_callback(lambda done: (self._loading.pop(key), done.cancelled() or done.exception()))
-            self._loading[key] = task
-        return await asyncio.shield(self._loading[key])
+    async def _once(
+        self,
+        table: dict[K, _Awaited[T]],
+        key: K,
+        deadline: float,
+        late: str,
+        function: Callable[P, T],
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> T:
+        """Do something that takes time once for all who wait for it, in the thread that loads.
+
+        It goes on when whoever waited gives up, but is not begun if nobody waits any more.
+
+        Raises:
+            ProblemError: 429 where too much waits already, 504 at the deadline, 503 at shutdown. What the function
+                raises passes through.
+        """
+        if key not in table:
+            self._check_room()
+            future = asyncio.wrap_future(self.models.run(function, *arguments, **named))
+            future.add_done_callback(lambda done: (table.pop(key, None), done.cancelled() or done.exception()))
+            table[key] = _Awaited(future)
+        awaited = table[key]
+        awaited.waiting += 1
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await asyncio.wait([awaited.future])
+        except TimeoutError:
+            raise ProblemError(Kind.DEADLINE, late) from None
+        finally:
+            awaited.waiting -= 1
+            if not awaited.waiting:
+                awaited.future.cancel()  # without effect on what has begun
+        if awaited.future.cancelled():
+            raise problem_of(Draining())
+        return awaited.future.result()
+
+    def _check_room(self) -> None:
+        waiting = len(self._loading) + len(self._preparing)
+        if waiting >= MOST_LOADS:
+            wait = max(1, math.ceil(waiting * self.models.load_s))
+            detail = f"{waiting} model versions are to be loaded already; try again in {wait} s"
+            raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)
 
     async def ready(self, model: Served, operation: Operation, deadline: float) -> Loaded:
         """Make an operation of a model ready, once for all who wait for it; most often it is already.
@@ -115,22 +242,14 @@ class Service:
             deadline: when the time limit of the request passes, in `time.monotonic`.
 
         Raises:
-            ProblemError: 422 for a network that has no derivatives, 500 where memory does not suffice, 503, 504.
+            ProblemError: 422 for a network that has no derivatives, 500 where memory does not suffice, 429, 503, 504.
         """
         found = self.engine.prepared(model.name, model.version, operation)
         if found is not None:
             return found
+        late = f"model {model.name!r} was being made ready for this for the first time; ask again, or raise timeout_s"
         key = (model.name, model.version, operation)
-        if key not in self._preparing:
-            task = asyncio.create_task(asyncio.to_thread(self._prepare, model, operation))
-            task.add_done_callback(lambda done: (self._preparing.pop(key), done.cancelled() or done.exception()))
-            self._preparing[key] = task
-        try:
-            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                return await asyncio.shield(self._preparing[key])
-        except TimeoutError:
-            detail = f"model {model.name!r} was being made ready for this for the first time; ask again"
-            raise ProblemError(Kind.DEADLINE, f"{detail}, or with a longer timeout_s") from None
+        return await self._once(self._preparing, key, deadline, late, self._prepare, model, operation)
 
     def _prepare(self, model: Served, operation: Operation) -> Loaded:
         """Hold the model meanwhile, so that it is not unloaded."""
@@ -149,3 +268,17 @@ class Service:
 def service_of(request: Request) -> Service:
     """Return the service that a request was sent to."""
     return request.app.state.service
+
+
+async def model_of(request: Request, wish: Solving, name: str, version: int | None) -> Served:
+    """Return the model that a request asks for within its time limit, and note in its context what answers.
+
+    Raises:
+        ProblemError: As `Service.model`.
+    """
+    service, context = service_of(request), context_of(request.scope)
+    model = await service.model(name, version, deadline_of(wish, service.settings))
+    context.model = model.name
+    if version is None:
+        context.fallback_from = service.models.fallback_from(model.name, model.version)
+    return model

@@ -110,8 +110,11 @@ def _tensors(answer: Answer) -> dict[str, Array]:
 
 
 def _scalars(head: dict[str, Any]) -> dict[str, Any]:
-    names = ("checkpoint", "seed", "first_index", "deterministic", "noise", "network_rows", "status")
-    return {name: head[name] for name in names} | {"solver": head["solver"]["name"], "failed": len(head["failed"])}
+    names = ("checkpoint", "seed", "first_index", "deterministic", "noise", "network_rows", "status", "fallback_from")
+    return {name: head[name] for name in names if name in head} | {
+        "solver": head["solver"]["name"],
+        "failed": len(head["failed"]),
+    }
 
 
 def _flag(parameters: dict[str, Any], name: str, where: str, default: bool) -> bool:

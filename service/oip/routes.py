@@ -23,7 +23,7 @@ from service.routes.reading import ModelName, read
 from service.routes.sample import LARGE_BODY, beside, draw
 from service.schemas import SampleRequest
 from service.served import Served
-from service.state import VERSION, service_of
+from service.state import VERSION, model_of, service_of
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol v2"])
 
@@ -50,9 +50,9 @@ async def server_live(request: Request) -> Any:
 @read(router, "/health/ready", responses=description.READY)
 async def server_ready(request: Request) -> Any:
     """Answer 200 while requests are welcome, like /readyz."""
-    fault = service_of(request).fault()
+    fault = service_of(request).unready()
     if fault is not None:
-        raise ProblemError(*fault)
+        raise fault
     return {"ready": True}
 
 
@@ -103,7 +103,7 @@ def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
     fault = service.fault()
     if fault is not None:
         raise ProblemError(*fault)
-    service.models.get(name, version)
+    service.models.check_ready(name, version)
     return {"name": name, "ready": True}
 
 
@@ -113,18 +113,17 @@ async def _infer(request: Request, name: str, version: int | None) -> Response:
 
 
 async def _understand(request: Request, name: str, version: int | None) -> tuple[SampleRequest, Served, Job, Wanted]:
-    service, context = service_of(request), context_of(request.scope)
+    service = service_of(request)
     body = await read_body(request, service.settings.max_body_bytes, _MEDIA)
     header, large = header_of(request), len(body) > LARGE_BODY
     asked = await asyncio.to_thread(take_apart, body, header) if large else take_apart(body, header)
     wish = to_wish(name, version, *asked)
     want = wanted(asked[0], wish)
-    model = await service.model(name, version)
-    context.model = model.name
+    model = await model_of(request, wish, name, version)
     dtypes = {key: tensor.dtype for key, tensor in asked[1].items()}
     arguments = (wish, model, service.settings, want.encoder, dtypes)
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
-    context.solver = str(job.solve.settings["name"])
+    context_of(request.scope).solver = str(job.solve.settings["name"])
     return wish, model, job, want
 
 

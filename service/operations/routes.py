@@ -20,18 +20,18 @@ from service.operations import encode as encoding
 from service.operations import log_prob as density
 from service.operations.description import DIAGNOSE, ENCODE, LOG_PROB
 from service.operations.findings import FORMATS, Findings
-from service.operations.schemas import DiagnoseRequest, EncodeRequest, LogProbRequest, Versioned
+from service.operations.schemas import DiagnoseRequest, EncodeRequest, LogProbRequest
 from service.routes.reading import ModelName
 from service.routes.sample import LARGE_BODY, beside, count
 from service.served import Served
 from service.settings import Settings
 from service.solving import problem_of, solve, until_disconnect
-from service.state import service_of
+from service.state import model_of, service_of
 from service.traces import Array
 
 router = APIRouter()
 
-Wish = TypeVar("Wish", bound=Versioned)
+Wish = TypeVar("Wish", EncodeRequest, LogProbRequest, DiagnoseRequest)
 Made = TypeVar("Made")
 Prepare = Callable[[Wish, Served, Settings, str], Made]
 
@@ -79,13 +79,12 @@ async def _understand(
     request: Request, name: str, body: type[Wish], prepare: "Prepare[Wish, Made]"
 ) -> tuple[str, Served, Made]:
     """Read and check a request: the format of its answer, the model, and the job that `prepare` makes."""
-    service, context = service_of(request), context_of(request.scope)
+    service = service_of(request)
     media = choose(request.headers.get("accept"), list(FORMATS))
     content = await read_body(request, service.settings.max_body_bytes)
     large = len(content) > LARGE_BODY
     wish = await asyncio.to_thread(parse, body, content) if large else parse(body, content)
-    model = await service.model(name, wish.version)
-    context.model = model.name
+    model = await model_of(request, wish, name, wish.version)
     return media, model, await asyncio.to_thread(prepare, wish, model, service.settings, media)
 
 
@@ -120,7 +119,7 @@ async def _respond(
 ) -> Response:
     context = context_of(request.scope)
     timings = {"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s}
-    answer = Findings(head, arrays, context.elapsed, timings=timings)
+    answer = Findings(head | context.fallback(), arrays, context.elapsed, timings=timings)
     headers = {"X-Pathline-Status": str(head["status"]), "Vary": "Accept"}
     pieces = FORMATS[media](answer)
     if answer.numbers > NUMBERS_A_PIECE:

@@ -30,10 +30,13 @@ def _administered(request: Request) -> Service:
 
 @router.post("/v1/models:reload", responses=answered(Reloaded, reloaded=examples.RELOADED) | _REFUSALS)
 async def reload(request: Request) -> Any:
-    """Look at the model repository now: load new models and versions, let go of those that were removed."""
+    """Look at the model repository now: load new models and versions, let go of those that were removed.
+
+    What could not be loaded is tried again, also where its files are the same.
+    """
     service = _administered(request)
     try:
-        changes = await asyncio.to_thread(service.models.refresh)
+        changes = await asyncio.wrap_future(service.models.reload())
     except RepositoryError as error:
         raise ProblemError(Kind.NOT_READY, f"the models go on as they are: {error}") from None
     return {
@@ -51,4 +54,5 @@ async def reload(request: Request) -> Any:
 async def unload(request: Request, name: ModelName) -> Any:
     """Free the memory of a model, once its running requests are answered; the next request loads it again."""
     service = _administered(request)
-    return {"name": name, "unloaded": await asyncio.to_thread(service.models.unload, name)}
+    models = service.models
+    return {"name": name, "unloaded": await asyncio.wrap_future(models.run(models.unload_now, name))}

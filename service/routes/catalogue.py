@@ -18,9 +18,9 @@ router = APIRouter()
 
 @read(router, "/v1/models", responses=answered(ModelList, models=examples.MODEL_LIST))
 async def models(request: Request) -> Any:
-    """List the models: served or not, the version that is served, and the shapes of its samples."""
+    """List the models (served or not, by which version, the shapes of its samples) and what is passed over."""
     found = service_of(request).models
-    return {"models": [found.summary(name) for name in found.names()]}
+    return {"models": [found.summary(name) for name in found.names()]} | found.passed_over()
 
 
 @read(

@@ -31,11 +31,14 @@ async def livez(request: Request) -> Any:
     responses=answered(Ready, ready=examples.READY) | problems(Kind.NOT_READY, Kind.DRAINING),
 )
 async def readyz(request: Request) -> Any:
-    """Answer 200 while requests are welcome; 503 while models load and while the service shuts down."""
+    """Answer 200 while requests are welcome: each model was tried once, and the service does not shut down.
+
+    Until then it is a 503 that says which models answer already and which are still to be loaded.
+    """
     service = service_of(request)
-    fault = service.fault()
+    fault = service.unready()
     if fault is not None:
-        raise ProblemError(*fault)
+        raise fault
     return {
         "status": "ready",
         "device": str(service.engine.device),

@@ -18,7 +18,7 @@ from service.prepare import prepare
 from service.schemas import SampleRequest
 from service.served import Served
 from service.solving import solve
-from service.state import Service, service_of
+from service.state import Service, model_of, service_of
 from service.traces import view
 from solvers.plan import Adaptive
 
@@ -64,8 +64,7 @@ async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest,
     body = await read_body(request, service.settings.max_body_bytes)
     large = len(body) > LARGE_BODY
     wish = await asyncio.to_thread(parse, SampleRequest, body) if large else parse(SampleRequest, body)
-    model = await service.model(wish.model, wish.version)
-    context.model = model.name
+    model = await model_of(request, wish, wish.model, wish.version)
     arguments = (wish, model, service.settings, encoder)
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.solver = str(job.solve.settings["name"])
@@ -80,6 +79,7 @@ def answer_of(wish: SampleRequest, model: Served, job: Job, result: JobResult, c
         "model": model.name,
         "version": model.version,
         "checkpoint": model.digest,
+        **context.fallback(),
         "seed": job.seed,
         "first_index": job.first_index,
         "deterministic": model.deterministic,

@@ -138,6 +138,7 @@ class _Followed:
             "model": model.name,
             "version": model.version,
             "checkpoint": model.digest,
+            **self.context.fallback(),
             "seed": job.seed,
             "first_index": job.first_index,
             "num_samples": job.num_samples,

@@ -85,6 +85,33 @@ def test_what_is_passed_over_has_a_line(
     assert [line.split(": passed over")[0] for line in lines] == [str(path) for path in expected]
 
 
+@pytest.mark.parametrize(("command", "status"), [("check", 1), ("list", 1)])
+def test_a_link_that_the_service_refuses_is_not_read(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, status: int
+) -> None:
+    outside = tmp_path / "secret.txt"
+    outside.write_text("a secret")
+    (folder / "card.json").unlink()
+    (folder / "card.json").symlink_to(outside)
+    assert main([command, "--models-dir", str(folder.parent.parent)]) == status
+    out = capsys.readouterr().out
+    assert "card.json: leads out of the repository; copy the file here instead" in out
+    assert "a secret" not in out
+
+
+def test_files_and_dangling_links_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = folder.parent.parent
+    (root / "README.md").write_text("")
+    assert main(["check", "--models-dir", str(root)]) == 0  # a file is no fault
+    assert f"note {root / 'README.md'}: passed over: a file" in capsys.readouterr().out
+    (root / "rings").symlink_to(root / "nowhere")
+    assert main(["check", "--models-dir", str(root)]) == 1
+    assert f"bad  {root / 'rings'}: passed over: a link that leads nowhere" in capsys.readouterr().out
+    assert main(["list", "--models-dir", str(root)]) == 0
+    assert "README.md: passed over" in (out := capsys.readouterr().out)
+    assert "rings: passed over" in out
+
+
 def test_check_says_that_a_repository_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--models-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path}: the repository is empty: no models\n"

@@ -1,5 +1,8 @@
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +105,10 @@ def test_a_model_that_cannot_be_read_is_not_taken_for_absent(root: Path, close: 
 def test_what_is_passed_over_has_a_reason(root: Path) -> None:
     (root / "leak").symlink_to(root.parent / "secret")
     (root / "moons" / "9").symlink_to(root.parent / "secret" / "1")
+    (root / "moons" / "13").symlink_to(root / "nowhere")
+    (root / "dangling").symlink_to(root / "nowhere")
+    (root / "loop").symlink_to(root / "loop")
+    (root / ".hidden").mkdir()
     (root / "rings" / ("9" * 19)).mkdir()
     found = {str(path.relative_to(root)): why for path, why in Repository(root).passed_over()}
     odd = ("moons/-1", "moons/0", "moons/02", "moons/1.5", "moons/11x", "moons/\u0661", f"rings/{'9' * 19}")
@@ -109,3 +116,33 @@ def test_what_is_passed_over_has_a_reason(root: Path) -> None:
     assert {name for name, why in found.items() if "has no version" in why} == {"empty", "notes"}
     assert {name for name, why in found.items() if "leads out" in why} == {"leak", "moons/9"}
     assert {name for name, why in found.items() if "not a name of a model" in why} == {"bad name"}
+    assert {name for name, why in found.items() if "leads nowhere" in why} == {"dangling", "loop", "moons/13"}
+    assert {name for name, why in found.items() if "a file" in why} == {"README", "moons/12"}
+    assert len(found) == 8 + 2 + 2 + 1 + 3 + 2  # and nothing else
+
+
+def test_a_path_is_one_line_of_text(root: Path) -> None:
+    repository = Repository(root)
+    assert repository.within(root / "moons" / "v2") == "moons/v2"
+    assert repository.within(root / "my\nmodel") == "'my\\nmodel'"
+    assert repository.within(root / os.fsdecode(b"\xff")) == "'\\udcff'"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOMEM])
+def test_what_cannot_be_seen_now_is_not_taken_for_absent(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    (root / "rings" / "3" / "card.json").write_text("")
+    stat = Path.stat
+
+    def refuse(self: Path, **named: Any) -> Any:
+        if self.is_relative_to(root / "rings"):
+            raise OSError(number, os.strerror(number))
+        return stat(self, **named)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    repository = Repository(root)
+    assert repository.names() == ["moons", "rings"]
+    assert repository.versions("rings") == [3]
+    with pytest.raises(RepositoryError, match=f"card.json: cannot be read: {os.strerror(number)}"):
+        repository.signature("rings", 3)

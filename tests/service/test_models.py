@@ -54,15 +54,19 @@ def test_bad_highest_version_leaves_the_old_one(root: Path, engine: Any) -> None
     assert caught.value.kind is Kind.BROKEN_MODEL
 
 
-def test_a_new_model_is_being_loaded_until_it_answers(root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_model_can_be_waited_for_until_it_answers(
+    root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models = Models(root, engine)
     models.load_all()
     shutil.copytree(root / "moons", root / "new")
     told, load = [], engine.load
 
     def ask_meanwhile(*what: Any) -> Any:
+        assert models.get("new") is None
+        assert models.summary("new")["status"] == "loading"
         with pytest.raises(ProblemError, match="'new' is being loaded; ask again") as caught:
-            models.get("new")
+            models.check_ready("new")
         told.append(caught.value.kind)
         return load(*what)
 
@@ -133,7 +137,8 @@ def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
     assert models.describe("gaussian")["unavailable"] == [{"version": None, "reason": reason}]
     with pytest.raises(ProblemError, match=f"model 'gaussian' cannot be served: {reason}") as caught:
         models.get("gaussian")
-    assert caught.value.kind is Kind.BROKEN_MODEL
+    assert caught.value.kind is Kind.NOT_READY  # rights may be given
+    assert caught.value.headers["Retry-After"] == "2"
     shutil.rmtree(root / "moons")
     with pytest.raises(StartError, match=r"can be loaded: .*gaussian: cannot be read"):
         Models(root, engine).load_all()

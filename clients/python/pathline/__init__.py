@@ -17,7 +17,7 @@ from pathline._client import Client
 from pathline._comparison import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
 from pathline._found import DiagnoseResult, EncodeResult, LogProbResult
-from pathline._info import ModelInfo, SolverInfo
+from pathline._info import ModelInfo, ModelList, SolverInfo
 from pathline._operations import SolverOptions
 from pathline._request import CommonOptions, SampleOptions
 from pathline._result import Failure, Latency, SampleResult, Trace
@@ -98,6 +98,7 @@ __all__ = [
     "MalformedJSON",
     "MethodNotAllowed",
     "ModelInfo",
+    "ModelList",
     "ModelUnavailable",
     "NoSuchRoute",
     "NotAcceptable",

@@ -15,7 +15,7 @@ from pathline._comparison import Comparison
 from pathline._core import Call, Flow, configured, resume
 from pathline._core import headers as all_headers
 from pathline._events import Event, Reader
-from pathline._info import ModelInfo, SolverInfo
+from pathline._info import ModelInfo, ModelList, SolverInfo
 from pathline._operations import AsyncOperations
 from pathline._pools import GivenPool, OwnPools, Pools
 from pathline._problems import reading, sending
@@ -150,8 +150,8 @@ class AsyncClient(AsyncOperations):
 
         return events()
 
-    async def models(self) -> list[ModelInfo]:
-        """Return the models that the service offers."""
+    async def models(self) -> ModelList:
+        """Return the models that the service offers, and what it passes over in its repository."""
         return await self._run(self._core.models())
 
     async def model(self, name: str) -> ModelInfo:

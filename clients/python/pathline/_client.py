@@ -15,7 +15,7 @@ from pathline._comparison import Comparison
 from pathline._core import Call, Flow, configured, resume
 from pathline._core import headers as all_headers
 from pathline._events import Event, Reader
-from pathline._info import ModelInfo, SolverInfo
+from pathline._info import ModelInfo, ModelList, SolverInfo
 from pathline._operations import Operations
 from pathline._problems import reading, sending
 from pathline._request import Pages, SampleOptions, common, sample_request
@@ -196,8 +196,8 @@ class Client(Operations):
 
         return events()
 
-    def models(self) -> list[ModelInfo]:
-        """Return the models that the service offers."""
+    def models(self) -> ModelList:
+        """Return the models that the service offers, and what it passes over in its repository."""
         return self._run(self._core.models())
 
     def model(self, name: str) -> ModelInfo:

@@ -106,7 +106,7 @@ class Core:
 
         return self._exchange(call, parse)
 
-    def models(self) -> Flow[list[_info.ModelInfo]]:
+    def models(self) -> Flow[_info.ModelList]:
         """Ask which models there are."""
         return self._get("/v1/models", _info.models_of)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,12 @@ class ModelInfo:
         return self.fields[key]
 
     @property
+    def fallback_from(self) -> int | None:
+        """The version that should be served but cannot be loaded, so that an older one is; None as a rule."""
+        version = self.fields.get("fallback_from")
+        return version if isinstance(version, int) else None
+
+    @property
     def event_shape(self) -> tuple[int, ...] | None:
         """Shape of the state that the solver moves, or None where the service does not say."""
         return _shape(self._described("event_shape"))
@@ -43,6 +49,18 @@ class ModelInfo:
         served = [entry for entry in self.fields.get("served", ()) if isinstance(entry, dict)]
         cards = [entry.get("card") for entry in served if entry.get("version") == self.version]
         return cards[0].get(key) if cards and isinstance(cards[0], dict) else None
+
+
+class ModelList(list[ModelInfo]):
+    """The models that the service offers.
+
+    Attributes:
+        passed_over: What lies in the service's repository and is no model: path there -> why, and what to do.
+    """
+
+    def __init__(self, models: Iterable[ModelInfo] = (), passed_over: Mapping[str, str] | None = None) -> None:
+        super().__init__(models)
+        self.passed_over: Mapping[str, str] = passed_over or {}
 
 
 @dataclass(frozen=True)
@@ -67,9 +85,12 @@ class SolverInfo:
         return self.fields[key]
 
 
-def models_of(document: Any) -> list[ModelInfo]:
+def models_of(document: Any) -> ModelList:
     """Read the answer of ``/v1/models``: an object whose `models` is a list of descriptions."""
-    return [model_of(item) for item in _listed(document, "models")]
+    models = [model_of(item) for item in _listed(document, "models")]
+    odd = document.get("passed_over")
+    entries = [each for each in odd if isinstance(each, dict)] if isinstance(odd, list) else []
+    return ModelList(models, {str(each.get("path")): str(each.get("reason")) for each in entries})
 
 
 def model_of(item: Any) -> ModelInfo:

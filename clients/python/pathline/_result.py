@@ -128,6 +128,11 @@ class SampleResult:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def fallback_from(self) -> int | None:
+        """The version that should have answered but cannot be loaded, so that an older one did; None as a rule."""
+        return self.extra.get("fallback_from")
+
+    @property
     def ok(self) -> bool:
         """Whether every sample reached the end."""
         return self.status == "success"
@@ -180,6 +185,8 @@ class SampleResult:
             f"  status   {self.status}" + (f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""),
             f"  latency  {self.latency}",
         ]
+        if self.fallback_from is not None:
+            lines.append(f"  note     version {self.fallback_from} cannot be loaded; this is an older one")
         if not self.deterministic:
             lines.append("  note     not deterministic: the service cannot promise the same bits again")
         return "\n".join(lines)

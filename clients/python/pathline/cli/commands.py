@@ -15,6 +15,7 @@ import numpy as np
 
 from pathline._client import Client
 from pathline._compare import read_spec
+from pathline._info import ModelInfo
 from pathline._result import SampleResult
 from pathline.cli.arguments import options
 from pathline.cli.bar import Bar
@@ -74,11 +75,18 @@ def models(arguments: argparse.Namespace) -> int:
         _print_json([info.fields for info in found])
     else:
         rows = [
-            (info.name, info.version, _shape(info.event_shape), _shape(info.data_shape), info.fields.get("status"))
+            (info.name, info.version, _shape(info.event_shape), _shape(info.data_shape), _status(info))
             for info in found
         ]
         _print_table(("model", "version", "state", "sample", "status"), rows)
+        for path, reason in found.passed_over.items():
+            print(f"{path}: {reason}", file=sys.stderr)
     return 0
+
+
+def _status(info: ModelInfo) -> str | None:
+    status = info.fields.get("status")
+    return status if info.fallback_from is None else f"{status}; version {info.fallback_from} cannot be loaded"
 
 
 def solvers(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,346 @@
+"""What cannot be loaded now is tried again; what is damaged is not; and an older version that answers says so."""
+
+import errno
+import io
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import service.models
+from service.errors import Kind, ProblemError
+from service.models import Models
+from service.schemas import ModelBody, ModelList
+from service.settings import Settings
+
+WEIGHTS = "weights.safetensors"
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def root(repository: Path, tmp_path: Path) -> Path:
+    """Two versions of moons, the second of which answers."""
+    shutil.copytree(repository / "moons", tmp_path / "checkpoints" / "moons")
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def models(root: Path, engine: Any, clock: Clock) -> Models:
+    made = Models(root, engine, clock=clock)
+    made.load_all()
+    return made
+
+
+Breaks = Callable[[str, BaseException | None], None]
+
+
+@pytest.fixture
+def opening(monkeypatch: pytest.MonkeyPatch) -> Breaks:
+    """Has the opening of a file raise (or, with None, no longer) by the end of its path."""
+    broken: dict[str, BaseException | None] = {}
+    real = Path.open
+
+    def opened(self: Path, *arguments: Any, **named: Any) -> Any:
+        for end, error in broken.items():
+            if error is not None and str(self).endswith(end):
+                raise error
+        return real(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", opened)
+    return broken.__setitem__
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Every attempt to load a version, in order."""
+    tried: list[tuple[str, int]] = []
+    real = service.models.load_version
+
+    def counted(engine: Any, name: str, version: int, *rest: Any) -> Any:
+        tried.append((name, version))
+        return real(engine, name, version, *rest)
+
+    monkeypatch.setattr(service.models, "load_version", counted)
+    return tried
+
+
+TRANSIENT = [
+    OSError(errno.EIO, "Input/output error"),
+    PermissionError(errno.EACCES, "Permission denied"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    TimeoutError(errno.ETIMEDOUT, "Connection timed out"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", TRANSIENT, ids=lambda error: getattr(error, "strerror", "") or "memory")
+@pytest.mark.parametrize("file", ["card.json", WEIGHTS])
+def test_one_unreadable_moment_after_an_unload_passes(
+    models: Models, opening: Breaks, clock: Clock, error: BaseException, file: str
+) -> None:
+    models.unload("moons")
+    opening(f"moons/2/{file}", error)
+    assert models.find("moons").version == 1
+    assert models.fallback_from("moons", 1) == 2
+    opening(f"moons/2/{file}", None)
+    clock.now += 1
+    models.refresh()
+    assert models.find("moons").version == 2
+    assert models.broken() == {}
+    assert models.fallback_from("moons", 2) is None
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA error: out of memory"), TimeoutError("slow")])
+def test_an_engine_that_fails_once_is_asked_again(
+    models: Models, engine: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise error
+
+    models.unload("moons")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "load", refuse)
+        with pytest.raises(ProblemError, match="it is tried again in 1 s") as caught:
+            models.find("moons")
+    assert caught.value.kind is Kind.NOT_READY
+    assert caught.value.headers["Retry-After"] == "1"
+    clock.now += 1
+    assert models.find("moons").version == 2
+
+
+def test_a_request_for_a_version_tries_it_again_without_a_look(models: Models, opening: Breaks, clock: Clock) -> None:
+    opening("moons/1/card.json", TRANSIENT[0])
+    with pytest.raises(ProblemError, match="Input/output error; it is tried again in 1 s"):
+        models.find("moons", 1)
+    opening("moons/1/card.json", None)
+    with pytest.raises(ProblemError, match="Input/output error"):  # not at once
+        models.get("moons", 1)
+    clock.now += 1
+    assert models.get("moons", 1) is None
+    assert models.find("moons", 1).version == 1
+
+
+def test_tries_become_rarer(
+    root: Path, engine: Any, clock: Clock, opening: Breaks, loads: list[tuple[str, int]]
+) -> None:
+    opening(f"moons/2/{WEIGHTS}", TRANSIENT[0])
+    models = Models(root, engine, clock=clock)
+    models.load_all()
+    for _ in range(600):  # a look each second
+        models.refresh()
+        clock.now += 1
+    # At 0, 1, 3, 7, 15, 31, 63 s and each minute from then on
+    assert loads.count(("moons", 2)) == 7 + (600 - 63) // 60
+
+
+def test_what_is_damaged_is_read_again_only_when_it_changes_or_for_a_reload(
+    models: Models, root: Path, clock: Clock, loads: list[tuple[str, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(root / "moons" / "2", root / "moons" / "3")
+    weights = root / "moons" / "3" / WEIGHTS
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1])
+    for _ in range(10):
+        models.refresh()
+        clock.now += 100
+        with pytest.raises(ProblemError, match=r"version 3 cannot be served.*is damaged") as caught:
+            models.find("moons", 3)
+        assert caught.value.kind is Kind.BROKEN_MODEL
+    assert loads == [("moons", 3)]
+    assert len([record for record in caplog.records if "is damaged" in record.message]) == 2  # itself, the fallback
+    assert [refused[:2] for refused in models.reload().result().refused] == [("moons", 3)]
+    assert loads == [("moons", 3)] * 2
+    weights.write_bytes(content)
+    clock.now += 1
+    assert models.find("moons", 3).version == 3  # a request for it sees the change, too
+
+
+def test_an_unreadable_folder_changes_nothing_for_what_is_loaded(
+    models: Models, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = Path.stat
+
+    def refuse(self: Path, **named: Any) -> Any:
+        if self.is_relative_to(root / "moons"):
+            raise OSError(errno.EIO, "Input/output error")
+        return stat(self, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", refuse)
+        models.refresh()
+        assert models.find("moons").version == 2
+        assert "was changed" not in str(models.broken())
+    models.refresh()
+    assert (models.current(), models.broken()) == ([("moons", 2)], {})
+
+
+def test_a_loaded_version_whose_files_lead_out_stops_no_other(
+    models: Models, root: Path, repository: Path, tmp_path: Path
+) -> None:
+    shutil.move(root / "moons" / "2" / WEIGHTS, tmp_path / "moved")
+    (root / "moons" / "2" / WEIGHTS).symlink_to(tmp_path / "moved")
+    shutil.copytree(repository / "gaussian", root / "gaussian")
+    assert models.refresh().loaded == [("gaussian", 1)]
+    assert models.find("moons").version == 2
+    assert "leads out of the repository" in models.broken()["moons"][2]
+    assert str(tmp_path) not in str(models.describe("moons"))
+
+
+def test_a_link_that_led_out_is_served_once_it_is_a_copy(
+    models: Models, root: Path, clock: Clock, tmp_path: Path
+) -> None:
+    shutil.copytree(root / "moons" / "2", root / "moons" / "3")
+    weights = root / "moons" / "3" / WEIGHTS
+    shutil.move(weights, tmp_path / "moved")
+    weights.symlink_to(tmp_path / "moved")
+    models.refresh()
+    assert models.find("moons").version == 2
+    weights.unlink()
+    shutil.copy(tmp_path / "moved", weights)
+    clock.now += 1
+    models.refresh()
+    assert models.find("moons").version == 3
+
+
+def test_a_deleted_version_answers_until_another_does(
+    models: Models, root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(root / "moons" / "2")
+    load, meanwhile = engine.load, []
+
+    def ask(*what: Any) -> Any:
+        served = models.get("moons")
+        meanwhile.append(None if served is None else served.version)
+        return load(*what)
+
+    monkeypatch.setattr(engine, "load", ask)
+    assert models.refresh().unloaded == [("moons", 2)]
+    assert meanwhile == [2]
+    assert models.find("moons").version == 1
+    assert models.describe("moons")["versions"] == [1]
+
+
+def test_a_version_that_was_deleted_or_spoilt_after_an_unload_gives_way_at_once(models: Models, root: Path) -> None:
+    models.unload("moons")
+    card = root / "moons" / "2" / "card.json"
+    card.write_text(card.read_text().replace('"seed": 0', '"seed": 1'))
+    assert models.find("moons").version == 1
+    models.unload("moons")
+    shutil.copytree(root / "moons" / "1", root / "moons" / "4")
+    shutil.rmtree(root / "moons" / "1")
+    assert models.find("moons").version == 4
+    models.unload("moons")
+    shutil.rmtree(root / "moons")
+    with pytest.raises(ProblemError, match="unknown"):
+        models.find("moons")
+
+
+def test_requests_have_the_better_version_tried_again(
+    models: Models, opening: Breaks, clock: Clock, loads: list[tuple[str, int]]
+) -> None:
+    models.unload("moons")
+    opening("moons/2/card.json", TRANSIENT[0])
+    assert models.find("moons").version == 1
+    opening("moons/2/card.json", None)
+    for _ in range(5):  # not yet
+        models.look_soon("moons")
+    clock.now += 1
+    for _ in range(5):
+        models.look_soon("moons")
+    assert models.find("moons").version in (1, 2)  # the look may be under way
+    assert models.run(lambda: models.find_now("moons", None)).result().version == 2
+    assert loads.count(("moons", 2)) == 2
+
+
+# How a fallback is told.
+
+
+@pytest.fixture
+def settings(root: Path) -> Settings:
+    """Version 3 is the highest, and damaged."""
+    shutil.copytree(root / "moons" / "2", root / "moons" / "3")
+    weights = root / "moons" / "3" / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1])
+    return Settings(models_dir=root, watch_s=0)
+
+
+HEADER = "X-Pathline-Fallback-From"
+FIXED = {"num_samples": 2, "seed": 0, "solver": "rk4", "steps": 2}
+
+
+async def _asked(running: Any, accept: str = "application/json", **more: Any) -> httpx.Response:
+    return await running.post({"Accept": accept}, **FIXED, **more)
+
+
+@pytest.mark.anyio
+async def test_answers_say_that_an_older_version_answers(running: Any) -> None:
+    answer = await _asked(running)
+    assert (answer.json()["version"], answer.json()["fallback_from"], answer.headers[HEADER]) == (2, 3, "3")
+    packed = await _asked(running, "application/x-npz")
+    with np.load(io.BytesIO(packed.content)) as arrays:
+        assert json.loads(arrays["meta"].tobytes())["fallback_from"] == 3
+    picture = await _asked(running, "image/png")
+    assert packed.headers[HEADER] == picture.headers[HEADER] == "3"
+    named = await _asked(running, version=2)  # whoever names a version gets it
+    assert "fallback_from" not in named.json()
+    assert HEADER not in named.headers
+
+
+@pytest.mark.anyio
+async def test_other_doors_say_it_too(running: Any) -> None:
+    streamed = await running.http.post("/v1/sample/stream", json={"model": "moons", **FIXED})
+    start, *_, completed = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: ")]
+    assert start["fallback_from"] == completed["fallback_from"] == 3
+    body = {"outputs": [{"name": "samples"}], "parameters": {"solver": "rk4", "steps": 2, "num_samples": 1}}
+    inferred = await running.http.post("/v2/models/moons/infer", json=body)
+    assert (inferred.json()["model_version"], inferred.json()["parameters"]["fallback_from"]) == ("2", 3)
+    encoded = await running.http.post(
+        "/v1/models/moons/encode", json={"samples": [[0, 0]], "solver": "rk4", "steps": 2}
+    )
+    assert encoded.json()["fallback_from"] == 3
+    assert streamed.headers[HEADER] == inferred.headers[HEADER] == encoded.headers[HEADER] == "3"
+
+
+@pytest.mark.anyio
+async def test_lists_and_metrics_say_it(running: Any, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    [line] = ModelList.model_validate((await running.http.get("/v1/models")).json()).models
+    assert (line.status, line.version, line.fallback_from) == ("served", 2, 3)
+    found = ModelBody.model_validate((await running.http.get("/v1/models/moons")).json())
+    assert (found.serving, found.fallback_from, found.unavailable[0]["version"]) == (2, 3, 3)
+    assert 'pathline_model_fallback{model="moons"} 1.0' in (await running.http.get("/metrics")).text
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            running.service.models.refresh()
+    assert not caplog.records  # said when it began
+    shutil.copy(root / "moons" / "2" / WEIGHTS, root / "moons" / "3" / WEIGHTS)
+    running.service.models.refresh()
+    assert "pathline_model_fallback{" not in (await running.http.get("/metrics")).text
+    assert (await _asked(running)).json()["version"] == 3
+
+
+@pytest.mark.anyio
+async def test_the_fallback_is_logged_once(running: Any, caplog: pytest.LogCaptureFixture) -> None:
+    said = [record.getMessage() for record in caplog.get_records("setup") if "in the place of" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("model moons: version 2 answers in the place of version 3, which cannot be loaded: ")
