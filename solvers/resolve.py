@@ -82,11 +82,12 @@ def resolve(
         batch, chosen = _check_control(entry, error_control, controller)
         steps_ = _check_first_and_longest(first_step, max_step, span)
         adaptive = _adaptive(entry, *checked, batch, chosen, *steps_, int(max_nfe), span)
-        if max_step is not None and adaptive.nfe_least > max_nfe:
+        if max_step is not None and (least := adaptive.nfe_least) > max_nfe:
+            calls = f"at least {least:.10g} calls" if math.isfinite(least) else "more calls than can be counted"
             raise SolverError(
                 "max_step",
-                f"max_step = {max_step:g} takes {solver} at least {adaptive.nfe_least:.10g} calls from {span[0]:g} to "
-                f"{span[1]:g}, over max_nfe = {max_nfe}; raise one of them",
+                f"max_step = {max_step:g} takes {solver} {calls} from {span[0]:g} to {span[1]:g}, over max_nfe = "
+                f"{max_nfe}; raise one of them",
             )
         return adaptive
     if given and not entry.adaptive:

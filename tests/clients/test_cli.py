@@ -299,7 +299,9 @@ class TestOthers:
         bodies = [json.loads(seen["body"]) for seen in service.seen if seen["path"] == "/v1/sample"]
         sent = [(body["solver"], body.get("steps"), body.get("max_step")) for body in bodies]
         assert sent == [("euler", 9, None), ("rk4", 20, None), ("dopri5", None, 0.05), ("dopri5", None, 0.05)]
-        assert "draw with it: pathline sample moons --solver dopri5" in capsys.readouterr().out.replace("\n", "")
+        advice = capsys.readouterr().out.splitlines()[-1]
+        assert advice.startswith("draw with it: pathline sample moons --solver dopri5 ")
+        assert advice.endswith(" --max-step 0.05")
 
     def test_compare_of_a_conditional_model(self, service: FakeService) -> None:
         assert main(["compare", "moons", "-n", "2", "--solvers", "euler-9", "--condition", "3", "--guidance", "2"]) == 0
