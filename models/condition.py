@@ -83,7 +83,7 @@ class LabelCondition(_Condition):
             ConditionError: it is something else, or a label that there is not.
         """
         if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
-            return torch.full((rows,), self._label(value))
+            return torch.tensor(self._label(value)).expand(rows)
         if len(value) != rows:
             raise ConditionError(
                 f"condition has {len(value)} labels; give one for all samples, or {rows}, one for each"
@@ -160,7 +160,7 @@ class VectorCondition(_Condition):
         vectors = torch.from_numpy(array).to(dtype)
         if not vectors.isfinite().all():
             raise ConditionError(f"condition holds numbers that are not finite in {dtype}; {takes}")
-        return vectors.expand(rows, self.width).contiguous()
+        return vectors.expand(rows, self.width)
 
 
 ConditionConfig = Annotated[LabelCondition | VectorCondition, Field(discriminator="kind")]

@@ -3,8 +3,11 @@
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+if TYPE_CHECKING:
+    from service.ledger import Hold
 
 _KEY = "pathline"
 
@@ -15,6 +18,7 @@ class Context:
 
     `timings` are seconds by name, shown in ``Server-Timing``. `model` and `solver` stay empty until they are known
     to exist, so that they can be metric labels. `outcome` is set where the status code does not tell how it ended.
+    `hold` is the memory that was set aside for it.
     """
 
     request_id: str = field(default_factory=lambda: uuid4().hex)
@@ -23,6 +27,7 @@ class Context:
     solver: str = ""
     outcome: str = ""
     timings: dict[str, float] = field(default_factory=dict)
+    hold: "Hold | None" = None
 
     def elapsed(self) -> float:
         """Return the seconds since the request came."""

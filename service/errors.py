@@ -48,6 +48,7 @@ class Kind(Enum):
     NOT_ACCEPTABLE = _Kind("not-acceptable", 406, "None of the accepted formats is offered")
     SLOW = _Kind("request-timeout", 408, "The request did not arrive in time")
     TOO_LARGE = _Kind("body-too-large", 413, "The body is larger than allowed")
+    JOB_TOO_LARGE = _Kind("job-too-large", 413, "The request needs more memory than allowed")
     MEDIA = _Kind("unsupported-media-type", 415, "The body must be application/json")
     INVALID = _Kind("invalid-request", 422, "A field of the request is not allowed")
     HEAD_TOO_LARGE = _Kind("head-too-large", 431, "The first line and headers are larger than allowed")

@@ -17,18 +17,21 @@ from service.checks import (
 from service.encoders import Encoder
 from service.engine.job import Job, Priority
 from service.errors import invalid
+from service.ledger import Take
 from service.schemas import SampleRequest
 from service.served import Served
 from service.settings import Settings
-from service.sizes import check_answer_size, check_form
+from service.sizes import check_answer_size, check_form, kept_steps, logged_beyond, memory_bytes
 
 
-def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: Encoder) -> Job:
-    """Check a request against its model and the limits, and make its job.
+def prepare(
+    request: SampleRequest, model: Served, settings: Settings, encoder: Encoder, take: Take | None = None
+) -> Job:
+    """Check a request against its model and the limits, set its memory aside by `take`, and make its job.
 
     Raises:
         ProblemError: 422 that names the field, the value and what is allowed; 406 where the format cannot hold the
-            samples.
+            samples; what `take` raises.
     """
     check_limits(request, settings, num_samples=request.num_samples, save_at=len(request.save_at or ()))
     check_indices(request)
@@ -44,6 +47,8 @@ def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: 
             "their steps, so it cannot be continued; use first_index 0 or error_control 'sample'",
         )
     check_answer_size(request, model, solve, encoder, settings.max_answer_bytes)
+    x0, deadline = start_of(request.x0, request.num_samples, model), deadline_of(request, settings)
+    hold = None if take is None else take(memory_bytes(request, model, solve, encoder), deadline)
     return Job(
         model=model.name,
         version=model.version,
@@ -51,14 +56,15 @@ def prepare(request: SampleRequest, model: Served, settings: Settings, encoder: 
         num_samples=request.num_samples,
         seed=seed_of(request.seed),
         first_index=request.first_index,
-        x0=start_of(request.x0, request.num_samples, model),
+        x0=x0,
         condition=condition,
         guidance=request.guidance,
         save_at=save_at,
-        deadline=deadline_of(request, settings),
+        deadline=deadline,
         partial=request.on_timeout == "partial",
         trace=request.trace,
         priority=Priority(request.priority),
+        on_logged=logged_beyond(hold, request.num_samples * kept_steps(solve, request.trace)),
     )
 
 

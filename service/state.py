@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from starlette.requests import Request
 
+from service.context import Context
 from service.engine.job import Draining, EngineFailed
 from service.engine.operation import Operation
 from service.errors import Kind, ProblemError, invalid
+from service.ledger import Hold, Ledger, Take
 from service.metrics import Metrics
 from service.models import Models
 from service.ports import Engine, Loaded
@@ -33,6 +35,7 @@ class Service:
     engine: Engine
     models: Models
     metrics: Metrics
+    ledger: Ledger
     turnstile: Turnstile = field(default_factory=Turnstile)
     started: bool = False
     draining: bool = False
@@ -55,7 +58,12 @@ class Service:
             self.engine.stop()
             raise
         engine = self.engine
-        self.metrics.watch(lambda: engine.queue_depth, lambda: engine.active_jobs, lambda: engine.active_lanes)
+        self.metrics.watch(
+            lambda: engine.queue_depth,
+            lambda: engine.active_jobs,
+            lambda: engine.active_lanes,
+            lambda: self.ledger.in_hand,
+        )
         self.metrics.runs_on(str(engine.device), engine.device_name)
         if self.settings.watch_s:
             self._watch = Watch(self.models.refresh, self.settings.watch_s)
@@ -82,6 +90,15 @@ class Service:
         if not self.engine.alive:
             return Kind.NOT_READY, "the engine has stopped; the service must be started again"
         return None
+
+    def taking(self, context: Context) -> Take:
+        """Return what sets memory aside for a request until it is over."""
+
+        def take(wanted: int, deadline: float) -> Hold:
+            context.hold = self.ledger.take(wanted, deadline)
+            return context.hold
+
+        return take
 
     async def model(self, name: str, version: int | None) -> Served:
         """Return a model that can be asked now; one that is not in memory is loaded first, beside the event loop.

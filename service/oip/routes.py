@@ -20,7 +20,7 @@ from service.oip.wire import BINARY, HEADER, header_of, take_apart
 from service.oip.wishes import to_wish
 from service.prepare import prepare
 from service.routes.reading import ModelName, read
-from service.routes.sample import LARGE_BODY, beside, draw
+from service.routes.sample import LARGE_BODY, beside, draw, without_numbers
 from service.schemas import SampleRequest
 from service.served import Served
 from service.state import VERSION, service_of
@@ -121,10 +121,10 @@ async def _understand(request: Request, name: str, version: int | None) -> tuple
     want = wanted(asked[0], wish)
     model = await service.model(name, version)
     context.model = model.name
-    arguments = (wish, model, service.settings, want.encoder)
+    arguments = (wish, model, service.settings, want.encoder, service.taking(context))
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.solver = str(job.solve.settings["name"])
-    return wish, model, job, want
+    return without_numbers(wish), model, job, want
 
 
 async def _respond(request: Request, answer: Answer, want: Wanted) -> Response:
