@@ -18,7 +18,7 @@ class Context:
 
     `timings` are seconds by name, shown in ``Server-Timing``. `model` and `solver` stay empty until they are known
     to exist, so that they can be metric labels. `outcome` is set where the status code does not tell how it ended.
-    `hold` is the memory that was set aside for it.
+    `hold` is the memory that was set aside for it, until it is over.
     """
 
     request_id: str = field(default_factory=lambda: uuid4().hex)
@@ -28,6 +28,19 @@ class Context:
     outcome: str = ""
     timings: dict[str, float] = field(default_factory=dict)
     hold: "Hold | None" = None
+    _over: bool = False
+
+    def keep(self, hold: "Hold") -> None:
+        """Keep memory that was set aside; from any thread, also one that comes too late."""
+        self.hold = hold
+        if self._over:
+            hold.over()
+
+    def end(self) -> None:
+        """The request is over: its answer is out, or nobody waits for it."""
+        self._over = True
+        if self.hold is not None:
+            self.hold.over()
 
     def elapsed(self) -> float:
         """Return the seconds since the request came."""

@@ -95,8 +95,9 @@ class Service:
         """Return what sets memory aside for a request until it is over."""
 
         def take(wanted: int, deadline: float) -> Hold:
-            context.hold = self.ledger.take(wanted, deadline)
-            return context.hold
+            hold = self.ledger.take(wanted, deadline)
+            context.keep(hold)
+            return hold
 
         return take
 
