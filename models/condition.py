@@ -13,6 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from models.nested import NestedError, shown, to_floats
 from models.velocity import VelocityError
 
 Device = torch.device | str
@@ -82,7 +83,7 @@ class LabelCondition(_Condition):
             ConditionError: it is something else, or a label that there is not.
         """
         if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
-            return torch.full((rows,), self._label(value))
+            return torch.tensor(self._label(value)).expand(rows)
         if len(value) != rows:
             raise ConditionError(
                 f"condition has {len(value)} labels; give one for all samples, or {rows}, one for each"
@@ -93,7 +94,7 @@ class LabelCondition(_Condition):
         if isinstance(value, str) and self.names and value in self.names:
             return self.names.index(value)
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < self.classes:
-            raise ConditionError(f"condition is {_short(value)}; this model takes a class label, {self._allowed()}")
+            raise ConditionError(f"condition is {shown(value)}; this model takes a class label, {self._allowed()}")
         return int(value)
 
     def _allowed(self) -> str:
@@ -144,18 +145,22 @@ class VectorCondition(_Condition):
         takes = (
             f"this model takes a vector of {self.width} finite numbers for all samples, or {rows} of them, one for each"
         )
-        try:
-            array = np.asarray(value)
-        except (TypeError, ValueError):  # rows of different lengths
-            raise ConditionError(f"condition is {_short(value)}; {takes}") from None
-        if array.dtype.kind not in "iuf":
-            raise ConditionError(f"condition is {_short(value)}; {takes}")
-        if array.shape not in ((self.width,), (rows, self.width)):
-            raise ConditionError(f"condition has shape {array.shape}; {takes}")
-        vectors = torch.from_numpy(array.astype(np.float64)).to(dtype)
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind not in "iuf" or value.shape not in ((self.width,), (rows, self.width)):
+                raise ConditionError(f"condition has shape {value.shape} of {value.dtype}; {takes}")
+            array = value.astype(np.float64)
+        else:
+            if not isinstance(value, list | tuple) or not value:
+                raise ConditionError(f"condition is {shown(value)}; {takes}")
+            shape = (rows, self.width) if isinstance(value[0], list | tuple) else (self.width,)
+            try:
+                array = to_floats(value, shape, "condition")
+            except NestedError as error:
+                raise ConditionError(f"{error}; {takes}") from None
+        vectors = torch.from_numpy(array).to(dtype)
         if not vectors.isfinite().all():
             raise ConditionError(f"condition holds numbers that are not finite in {dtype}; {takes}")
-        return vectors.expand(rows, self.width).contiguous()
+        return vectors.expand(rows, self.width)
 
 
 ConditionConfig = Annotated[LabelCondition | VectorCondition, Field(discriminator="kind")]
@@ -197,8 +202,3 @@ class ConditionEmbedding(nn.Module):
             return self.linear(condition)
         missing = condition.isnan().any(1, keepdim=True)
         return torch.where(missing, self.null, self.linear(condition.masked_fill(missing, 0.0)))
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -12,6 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from service import errors, openapi
 from service.access import CORS, Locked
 from service.engine.engine import Engine as RealEngine
+from service.ledger import Ledger
 from service.metrics import Metrics
 from service.middleware import Direct, Observe
 from service.models import Models
@@ -101,7 +102,7 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         settings.max_old_versions,
         metrics.falls_back,
     )
-    return Service(settings, engine, models, metrics)
+    return Service(settings, engine, models, metrics, Ledger(settings.max_job_bytes))
 
 
 @asynccontextmanager

@@ -1,18 +1,19 @@
 """From the bytes of a request to a checked `SampleRequest`: size, content type, JSON, fields, in this order."""
 
-import difflib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
-from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields
+from models.nested import short, shown
+from service.duplicates import find_duplicate
+from service.errors import MOST_FAULTS, ClientGoneError, Kind, ProblemError, invalid, invalid_fields
 
 Body = TypeVar("Body", bound=BaseModel)
 
-_SHOWN = 60  # characters of a refused value or name that an error repeats
 _RULES = {
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
@@ -47,7 +48,7 @@ async def read_body(request: Request, limit: int, allowed: Sequence[str] = ("app
 
 
 def parse(model: type[Body], body: bytes) -> Body:
-    """Parse a JSON body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown fields.
+    """Parse a JSON body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown fields, none given twice.
 
     Raises:
         ProblemError: 400 where it is not JSON, 422 with one entry for each field at fault.
@@ -58,7 +59,10 @@ def parse(model: type[Body], body: bytes) -> Body:
         hint = " (JSON has no NaN or Infinity)" if b"NaN" in body or b"Infinity" in body else ""
         raise ProblemError(Kind.MALFORMED, f"the body is not valid JSON: {error}{hint}") from None
     if not isinstance(content, dict):
-        raise ProblemError(Kind.INVALID, f"the body must be a JSON object, not {_show(content)}")
+        raise ProblemError(Kind.INVALID, f"the body must be a JSON object, not {shown(content)}")
+    twice = find_duplicate(body, content)
+    if twice is not None:
+        raise invalid(short(twice), f"the field {short(twice)!r} is given twice in the same object; give it once")
     return check(model, content)
 
 
@@ -68,11 +72,29 @@ def check(model: type[Body], content: dict[str, Any]) -> Body:
     Raises:
         ProblemError: 422 with one entry for each field at fault.
     """
+    few = with_few_unknown(model, content)
     try:
-        return model.model_validate(content)
+        return model.model_validate(few)
     except ValidationError as error:
         faults = _innermost([dict(item) for item in error.errors(include_url=False)])
-        raise invalid_fields([_describe(fault, list(model.model_fields)) for fault in faults]) from None
+        listed = [_describe(fault, list(model.model_fields)) for fault in faults[:MOST_FAULTS]]
+        raise invalid_fields(listed, more=len(faults) - len(listed) + len(content) - len(few)) from None
+
+
+def with_few_unknown(model: type[BaseModel], content: dict[str, Any]) -> dict[str, Any]:
+    """Return the members without unknown ones beyond those that an answer lists, as each costs an error of its own."""
+    fields = model.model_fields
+    if len(content) <= len(fields) + MOST_FAULTS:
+        return content
+    unknown = [name for name in content if name not in fields][:MOST_FAULTS]
+    return {name: content[name] for name in (*(name for name in fields if name in content), *unknown)}
+
+
+def byte_count(text: str) -> int | None:
+    """Return the number of bytes that a header states; None where it is no number."""
+    if not (text.isascii() and text.isdigit()):
+        return None
+    return int(text.lstrip("0")[:20] or "0")  # what has more digits is beyond any limit anyhow
 
 
 def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None:
@@ -89,10 +111,11 @@ def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None
     length = request.headers.get("content-length")
     if length is None:
         return
-    if not (length.isascii() and length.isdigit()):
-        raise ProblemError(Kind.BAD_REQUEST, f"Content-Length {length!r} is not a number of bytes")
-    if int(length[:20]) > limit:
-        raise _too_large(length, limit, unread=True)
+    stated = byte_count(length)
+    if stated is None:
+        raise ProblemError(Kind.BAD_REQUEST, f"Content-Length {short(length)!r} is not a number of bytes")
+    if stated > limit:
+        raise _too_large(short(length), limit, unread=True)
 
 
 def _too_large(size: str, limit: int, unread: bool) -> ProblemError:
@@ -112,14 +135,14 @@ def _innermost(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _describe(item: dict[str, Any], fields: list[str]) -> dict[str, str]:
     """Turn one pydantic error into the field and a message that names the value and what is allowed."""
-    field = _short(".".join(map(str, item["loc"])))
+    field = short(".".join(map(str, item["loc"])))
     if item["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(field, fields, n=1)
+        near = get_close_matches(field, fields, n=1)
         advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(fields)}"
         return {"field": field, "message": f"unknown field {field!r}; {advice}"}
     if item["type"] == "missing":
         return {"field": field, "message": f"the field {field!r} is required"}
-    return {"field": field, "message": f"{field} = {_show(item['input'])} is not allowed: it {_rule(item)}"}
+    return {"field": field, "message": f"{field} = {shown(item['input'])} is not allowed: it {_rule(item)}"}
 
 
 def _rule(item: dict[str, Any]) -> str:
@@ -128,18 +151,3 @@ def _rule(item: dict[str, Any]) -> str:
     if item["type"] in _RULES:
         return _RULES[item["type"]].format(**item.get("ctx", {}))
     return str(item["msg"]).removeprefix("Input ").removeprefix("Value error, ").strip()
-
-
-def _show(value: Any) -> str:
-    """Return a value as JSON would write it, cut to a bearable length."""
-    if isinstance(value, list | tuple | dict):
-        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
-        return "an integer of over 200 bits"
-    text = {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else None
-    text = text or (f'"{value}"' if isinstance(value, str) else repr(value))
-    return _short(text)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

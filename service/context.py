@@ -3,8 +3,11 @@
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+if TYPE_CHECKING:
+    from service.ledger import Hold
 
 _KEY = "pathline"
 
@@ -16,6 +19,7 @@ class Context:
     `timings` are seconds by name, shown in ``Server-Timing``. `model` and `solver` stay empty until they are known
     to exist, so that they can be metric labels. `outcome` is set where the status code does not tell how it ended.
     `fallback_from` is the version that should have answered where it cannot be loaded and an older one does.
+    `hold` is the memory that was set aside for it, until it is over.
     """
 
     request_id: str = field(default_factory=lambda: uuid4().hex)
@@ -25,6 +29,20 @@ class Context:
     outcome: str = ""
     fallback_from: int | None = None
     timings: dict[str, float] = field(default_factory=dict)
+    hold: "Hold | None" = None
+    _over: bool = False
+
+    def keep(self, hold: "Hold") -> None:
+        """Keep memory that was set aside; from any thread, also one that comes too late."""
+        self.hold = hold
+        if self._over:
+            hold.over()
+
+    def end(self) -> None:
+        """The request is over: its answer is out, or nobody waits for it."""
+        self._over = True
+        if self.hold is not None:
+            self.hold.over()
 
     def fallback(self) -> dict[str, int]:
         """Return the member of an answer that says of a fallback; there is none as a rule."""

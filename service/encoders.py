@@ -4,6 +4,7 @@ A piece holds at most about 32,000 numbers of JSON, so whoever encodes one never
 """
 
 import io
+import math
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -33,11 +34,14 @@ class Encoder:
         media_type: what `Accept` asks for.
         encode: answer -> pieces.
         bytes_a_number: float32 and float64 -> the most bytes that one number of a sample can take.
+        bytes_a_list: the most bytes of a list beside what is in it.
         bytes_a_step: the most bytes of one attempted step in the trace.
         bytes_a_sample: the most bytes of what else is said of one sample (status, t and NFE; its failure).
         check: (num_samples, shape) -> None; raises `PictureError` for samples that have no such form.
         most_bytes: (num_samples, shape) -> the most bytes of the whole, where no number of bytes a number says it.
         slow: whether even a small answer takes milliseconds, so that it is encoded beside the event loop.
+        whole: whether all of an answer is in memory before any of it is sent.
+        followed: whether saved states are told on the way too, before the answer.
     """
 
     media_type: str
@@ -48,6 +52,14 @@ class Encoder:
     check: Callable[[int, Sequence[int]], None] | None = None
     most_bytes: Callable[[int, Sequence[int]], int] | None = None
     slow: bool = False
+    bytes_a_list: int = 0
+    whole: bool = False
+    followed: bool = False
+
+    def array_bytes(self, shape: Sequence[int], dtype: str) -> int:
+        """Return the most bytes of an array of states."""
+        lists = sum(math.prod(shape[:k]) for k in range(len(shape))) if self.bytes_a_list else 0
+        return math.prod(shape) * self.bytes_a_number[dtype] + lists * self.bytes_a_list
 
 
 def _json(answer: Answer) -> Pieces:
@@ -169,17 +181,20 @@ def slices(view: memoryview) -> Pieces:
 BINARY_BYTES = {"float32": 4, "float64": 8}
 """Bytes of a number as it lies in memory, by dtype."""
 
-# The longest numbers: -1.1754944e-38 and -2.2250738585072014e-308, each with its comma and brackets around it.
-TEXT_BYTES = {"float32": 17, "float64": 27}
+# The longest numbers: -0.00000631841071 and -2.2250738585072014e-308, each with its comma.
+TEXT_BYTES = {"float32": 18, "float64": 25}
 """The most bytes of a number in JSON, by dtype."""
+
+LIST_BYTES = 3
+"""Brackets of a list in JSON, and its comma."""
 
 ENCODERS: dict[str, Encoder] = {
     encoder.media_type: encoder
     for encoder in (
-        Encoder("application/json", _json, TEXT_BYTES, 110, 100),
-        Encoder("application/x-npz", _npz, BINARY_BYTES, 40, 200),
+        Encoder("application/json", _json, TEXT_BYTES, 110, 100, bytes_a_list=LIST_BYTES),
+        Encoder("application/x-npz", _npz, BINARY_BYTES, 40, 200, whole=True),
         Encoder("application/x-npy", _npy, BINARY_BYTES, 0, 0),
-        Encoder("image/png", _png, BINARY_BYTES, 0, 0, pictures.check, pictures.most_bytes, slow=True),
+        Encoder("image/png", _png, BINARY_BYTES, 0, 0, pictures.check, pictures.most_bytes, slow=True, whole=True),
     )
 }
 """The formats by media type, the default first."""

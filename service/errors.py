@@ -21,7 +21,9 @@ from service.early import EarlyResponse
 
 MEDIA_TYPE = "application/problem+json"
 
-_MOST_FAULTS = 20  # of one request that its answer lists
+MOST_FAULTS = 20
+"""Faults of one request that its answer lists."""
+
 _HEAD, _TAIL = 200, 800  # characters of a long text that stay: what was sent comes first, what is allowed last
 
 
@@ -46,6 +48,7 @@ class Kind(Enum):
     NOT_ACCEPTABLE = _Kind("not-acceptable", 406, "None of the accepted formats is offered")
     SLOW = _Kind("request-timeout", 408, "The request did not arrive in time")
     TOO_LARGE = _Kind("body-too-large", 413, "The body is larger than allowed")
+    JOB_TOO_LARGE = _Kind("job-too-large", 413, "The request needs more memory than allowed")
     MEDIA = _Kind("unsupported-media-type", 415, "The body must be application/json")
     INVALID = _Kind("invalid-request", 422, "A field of the request is not allowed")
     HEAD_TOO_LARGE = _Kind("head-too-large", 431, "The first line and headers are larger than allowed")
@@ -73,7 +76,7 @@ class ProblemError(Exception):
     """An error answer: its kind, what happened here, the fields at fault and extra members or headers.
 
     Texts may repeat what a client sent, however long: they are cut here, and only the first 20 fields at fault are
-    listed, with the number of the others in ``more_errors``.
+    listed, with the number of the others, of those left out in `errors` already (`more`) too, in ``more_errors``.
 
     With `unread` the answer comes before the body of the request was read to its end: the connection cannot be used
     again, and is closed once the client had time to see the answer.
@@ -86,16 +89,17 @@ class ProblemError(Exception):
         *,
         errors: Sequence[Mapping[str, Any]] = (),
         headers: Mapping[str, str] | None = None,
+        more: int = 0,
         unread: bool = False,
         **members: Any,
     ) -> None:
         self.detail = _cut(detail)
         super().__init__(self.detail)
         self.kind = kind
-        self.errors = [{name: _cut(str(text)) for name, text in fault.items()} for fault in errors[:_MOST_FAULTS]]
+        self.errors = [{name: _cut(str(text)) for name, text in fault.items()} for fault in errors[:MOST_FAULTS]]
         self.headers = dict(headers or {}) | ({"Connection": "close"} if unread else {})
         self.unread = unread
-        more = len(errors) - len(self.errors)
+        more += len(errors) - len(self.errors)
         self.members = members | ({"more_errors": more} if more else {})
 
     def body(self, request_id: str) -> dict[str, Any]:
@@ -109,13 +113,17 @@ class ProblemError(Exception):
         """Return the answer to send at a path: under /v2 as the Open Inference Protocol writes errors."""
         if path != "/v2" and not path.startswith("/v2/"):
             return self.response(request_id)
-        return Response(orjson.dumps({"error": self.detail}), self.kind.oip_status, self.headers, "application/json")
+        content = orjson.dumps({"error": self.detail})
+        return self._response(content, self.kind.oip_status, "application/json")
 
     def response(self, request_id: str) -> Response:
         """Return the answer to send as a problem document."""
         content = orjson.dumps(self.body(request_id), default=str)
+        return self._response(content, self.kind.value.status, MEDIA_TYPE)
+
+    def _response(self, content: bytes, status: int, media: str) -> Response:
         kind = EarlyResponse if self.unread else Response
-        return kind(content, self.kind.value.status, self.headers, MEDIA_TYPE)
+        return kind(content, status, self.headers, media)
 
 
 def invalid(field: str, message: str, **members: Any) -> ProblemError:
@@ -123,11 +131,15 @@ def invalid(field: str, message: str, **members: Any) -> ProblemError:
     return ProblemError(Kind.INVALID, message, errors=[{"field": field, "message": message}], **members)
 
 
-def invalid_fields(faults: Sequence[Mapping[str, str]]) -> ProblemError:
-    """Return a 422 about several fields: one mapping for each, of its `field` and a `message` that names it."""
-    shown = "; ".join(_cut(fault["message"]) for fault in faults[:_MOST_FAULTS])
-    more = len(faults) - _MOST_FAULTS
-    return ProblemError(Kind.INVALID, f"{shown}; and {more} more" if more > 0 else shown, errors=faults)
+def invalid_fields(faults: Sequence[Mapping[str, str]], more: int = 0) -> ProblemError:
+    """Return a 422 about several fields: one mapping for each, of its `field` and a `message` that names it.
+
+    `more` is the number of faults that are not among them.
+    """
+    shown = "; ".join(_cut(fault["message"]) for fault in faults[:MOST_FAULTS])
+    unlisted = len(faults[MOST_FAULTS:]) + more
+    detail = f"{shown}; and {unlisted} more" if unlisted else shown
+    return ProblemError(Kind.INVALID, detail, errors=faults, more=more)
 
 
 def _cut(text: str) -> str:

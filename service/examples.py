@@ -148,6 +148,7 @@ DETAILS: dict[Kind, str] = {
     Kind.UNKNOWN_VERSION: "'moons' has no version 7; its versions are 1, 2",
     Kind.NOT_ACCEPTABLE: "Accept: text/csv matches nothing; offered are application/json, application/x-npz",
     Kind.TOO_LARGE: "the body has 9000000 bytes, the limit is 8388608 (PATHLINE_MAX_BODY_BYTES)",
+    Kind.JOB_TOO_LARGE: "this request needs 2,000,000,000 bytes of memory, over the limit of 1,073,741,824",
     Kind.MEDIA: "the body is text/plain; send Content-Type: application/json",
     Kind.INVALID: "steps = 0 is not allowed: it should be greater than or equal to 1",
     Kind.OVERLOADED: "the queue is full; try again in 2 s",

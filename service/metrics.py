@@ -51,6 +51,9 @@ class Metrics:
         self.queue_depth = _gauge(registry, "queue_depth", "Requests that wait for the engine.")
         self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine.")
         self.active_lanes = _gauge(registry, "active_lanes", "Samples being solved.")
+        self.job_bytes = _gauge(
+            registry, "job_bytes", "Memory set aside for the states, steps and answers of requests in hand."
+        )
         self.cancelled_nfe = Counter(
             "pathline_cancelled_nfe", "Velocity evaluations spent on cancelled samples.", registry=registry
         )
@@ -114,11 +117,18 @@ class Metrics:
         """Count evaluations spent on samples that nobody gets."""
         self.cancelled_nfe.inc(nfe)
 
-    def watch(self, queue_depth: Callable[[], float], jobs: Callable[[], float], lanes: Callable[[], float]) -> None:
-        """Read the gauges of the engine from these functions at every scrape."""
+    def watch(
+        self,
+        queue_depth: Callable[[], float],
+        jobs: Callable[[], float],
+        lanes: Callable[[], float],
+        job_bytes: Callable[[], float],
+    ) -> None:
+        """Read the gauges of what is in hand from these functions at every scrape."""
         self.queue_depth.set_function(queue_depth)
         self.active_jobs.set_function(jobs)
         self.active_lanes.set_function(lanes)
+        self.job_bytes.set_function(job_bytes)
 
     def text(self) -> bytes:
         """Return everything in the Prometheus text format."""

@@ -54,6 +54,7 @@ class Observe:
             await self._run(scope, receive, answer, context)
             outcome = context.outcome or (str(answer.status) if answer.status else CLIENT_GONE)
         finally:
+            context.end()
             self._count(scope, context, outcome)
 
     async def _run(self, scope: Scope, receive: Receive, answer: "_Answer", context: Context) -> None:

@@ -97,6 +97,7 @@ SOLVING_PROBLEMS = problems(
     Kind.UNKNOWN_VERSION,
     Kind.NOT_ACCEPTABLE,
     Kind.TOO_LARGE,
+    Kind.JOB_TOO_LARGE,
     Kind.MEDIA,
     Kind.INVALID,
     Kind.OVERLOADED,

@@ -20,27 +20,34 @@ from service.checks import (
 from service.encoders import Encoder
 from service.engine.job import Job, Priority
 from service.errors import invalid
+from service.ledger import Take
 from service.schemas import SampleRequest
 from service.served import Served
 from service.settings import Settings
-from service.sizes import check_answer_size, check_form
+from service.sizes import check_answer_size, check_form, kept_steps, logged_beyond, memory_bytes
 
 
 def prepare(
-    request: SampleRequest, model: Served, settings: Settings, encoder: Encoder, dtypes: Dtypes = NO_DTYPES
+    request: SampleRequest,
+    model: Served,
+    settings: Settings,
+    encoder: Encoder,
+    take: Take | None = None,
+    dtypes: Dtypes = NO_DTYPES,
 ) -> Job:
-    """Check a request against its model and the limits, and make its job.
+    """Check a request against its model and the limits, set its memory aside by `take`, and make its job.
 
     Args:
         request: what is asked for.
         model: what it is asked of.
         settings: the limits.
         encoder: of the answer.
+        take: sets memory aside until a deadline (see `service.state`); None where nobody counts.
         dtypes: see `checks.times_of`.
 
     Raises:
         ProblemError: 422 that names the field, the value and what is allowed; 406 where the format cannot hold the
-            samples.
+            samples; what `take` raises.
     """
     check_limits(request, settings, num_samples=request.num_samples, save_at=len(request.save_at or ()))
     check_indices(request)
@@ -57,6 +64,8 @@ def prepare(
             "their steps, so it cannot be continued; use first_index 0 or error_control 'sample'",
         )
     check_answer_size(request, model, solve, encoder, settings.max_answer_bytes)
+    x0, deadline = start_of(request.x0, request.num_samples, model), deadline_of(request, settings)
+    hold = None if take is None else take(memory_bytes(request, model, solve, encoder), deadline)
     return Job(
         model=model.name,
         version=model.version,
@@ -64,14 +73,15 @@ def prepare(
         num_samples=request.num_samples,
         seed=seed_of(request.seed),
         first_index=request.first_index,
-        x0=start_of(request.x0, request.num_samples, model),
+        x0=x0,
         condition=condition,
         guidance=request.guidance,
         save_at=save_at,
-        deadline=deadline_of(request, settings),
+        deadline=deadline,
         partial=request.on_timeout == "partial",
         trace=request.trace,
         priority=Priority(request.priority),
+        on_logged=logged_beyond(hold, request.num_samples * kept_steps(solve, request.trace)),
     )
 
 

@@ -98,7 +98,7 @@ class SampleRequest(Solving, Drawn, Named):
         default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1"
     )
     trace: Literal["none", "summary", "full"] = Field(default="summary", description="how much of the steps to report")
-    save_at: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1)] | None = Field(
+    save_at: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)] | None = Field(
         default=None, description="times at which to report the state too"
     )
     decode: bool = Field(default=True, description="turn latent states into data")

@@ -104,6 +104,10 @@ class Settings(BaseSettings):
     max_answer_bytes: Count = Field(
         default=256 * 2**20, description="predicted bytes of an answer: an integer of at least 1"
     )
+    max_job_bytes: Count = Field(
+        default=2**30,
+        description="bytes of the states, steps and answers of all requests in hand: an integer of at least 1",
+    )
     max_queue: Count = Field(default=1_000, description="requests waiting or running: an integer of at least 1")
     max_connections: Count = Field(default=2_000, description="open connections: an integer of at least 1")
     timeout_s: Seconds = Field(default=30.0, description="time limit of a request that names none: seconds above 0")

@@ -1,13 +1,24 @@
-"""How large an answer can become, known before any work."""
+"""How large an answer can become, and how much memory a request takes, known before any work."""
 
 import math
+from collections.abc import Callable, Mapping
+
+import orjson
 
 from models.pictures import PictureError, TooManyError
 from service.encoders import ENCODERS, Encoder
 from service.errors import Kind, ProblemError, invalid
+from service.ledger import Hold
 from service.schemas import SampleRequest
 from service.served import Served
 from solvers.plan import Adaptive, Plan
+
+_HEAD = 6_000  # bytes of the names, numbers and texts around what is large, quantiles of the steps included
+_A_TIME = 26
+_AN_EVENT = 120
+_A_SAMPLE = 128  # bytes of memory: its t, calls and status, and room to put them together
+_A_STEP = 80  # bytes of memory: an attempt as it is kept, and as an entry of the trace
+_LIKELY_STEPS = 20  # attempts of a sample under error control, before any is known
 
 
 def check_answer_size(
@@ -49,16 +60,30 @@ def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
 
 
 def predict_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:
-    """Return the most bytes that the answer can take: states, trace, and what is reported for each sample."""
+    """Return the most bytes that the answer can take: states, trace, and what is reported for each sample.
+
+    Of a followed request these are all events but those of its progress on the way.
+    """
     shape = model.card.data_shape if request.decode else model.event_shape
-    if encoder.most_bytes is not None:
-        return encoder.most_bytes(request.num_samples, shape)
-    states = request.num_samples * (1 + len(request.save_at or ()))
+    n, m = request.num_samples, len(request.save_at or ())
     dtype = model.card.data_dtype if request.decode else model.card.dtype
-    numbers = states * math.prod(shape) * encoder.bytes_a_number[dtype]
-    lanes = request.num_samples if request.trace == "full" else 1
+    if encoder.most_bytes is not None:
+        return encoder.most_bytes(n, shape)
+    states = encoder.array_bytes((n, *shape), dtype)
+    head = head_bytes(solve.settings) + m * _A_TIME
+    if m:
+        states += encoder.array_bytes((n, m, *shape), dtype)
+    if encoder.followed:
+        head *= 2  # the first event has one too
+        states += encoder.array_bytes((m, n, *shape), dtype) + m * _AN_EVENT
+    lanes = n if request.trace == "full" else 1
     entries = 0 if request.trace == "none" else attempts(solve) * lanes
-    return numbers + entries * encoder.bytes_a_step + request.num_samples * encoder.bytes_a_sample
+    return head + states + entries * encoder.bytes_a_step + n * encoder.bytes_a_sample
+
+
+def head_bytes(settings: Mapping[str, object]) -> int:
+    """Return the most bytes of what is neither large nor of a sample; `settings` of the solver may have a long grid."""
+    return _HEAD + len(orjson.dumps(settings))
 
 
 def attempts(solve: Plan | Adaptive) -> int:
@@ -66,3 +91,60 @@ def attempts(solve: Plan | Adaptive) -> int:
     if isinstance(solve, Plan):
         return len(solve.times) - 1
     return max(1, solve.max_nfe // max(1, solve.rows.slots - 1))
+
+
+def kept_steps(solve: Plan | Adaptive, trace: str) -> int:
+    """Return how many attempts of a sample are kept: the most there can be for a full trace, else a likely number."""
+    if trace == "full":
+        return attempts(solve)
+    return 0 if isinstance(solve, Plan) else min(attempts(solve), _LIKELY_STEPS)
+
+
+def lanes_bytes(
+    model: Served, lanes: int, width: int, *, saved: int = 0, given: bool = False, constants: int = 0, steps: int = 0
+) -> int:
+    """Return the bytes of memory that a job takes.
+
+    Args:
+        model: whose lanes they are; each may have a condition.
+        lanes: how many there are.
+        width: numbers of a state.
+        saved: states that are kept of each on the way.
+        given: whether the states to start from are kept too.
+        constants: numbers that ride along with each.
+        steps: attempts that are kept of each.
+    """
+    takes = model.card.condition
+    condition = 0 if takes is None else takes.examples(1, model.dtype).nbytes
+    numbers = width * (1 + saved + given) + 2 * constants  # twice: with the job, and in the table of the engine
+    return lanes * (numbers * model.dtype.itemsize + 2 * condition + _A_SAMPLE + steps * _A_STEP)
+
+
+def memory_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:
+    """Return the bytes of memory that a request takes until its answer is out."""
+    n, saved = request.num_samples, len(request.save_at or ())
+    needed = lanes_bytes(
+        model,
+        n,
+        math.prod(model.event_shape),
+        saved=saved,
+        given=request.x0 is not None,
+        steps=kept_steps(solve, request.trace),
+    )
+    if request.decode and not model.plain:
+        needed += n * (1 + saved) * math.prod(model.card.data_shape) * model.dtype.itemsize
+    return needed + (predict_bytes(request, model, solve, encoder) if encoder.whole else 0)
+
+
+def logged_beyond(hold: Hold | None, steps: int) -> Callable[[int], None]:
+    """Return what counts attempts as they are kept, and sets memory aside for those beyond `steps`."""
+    left = steps
+
+    def logged(count: int) -> None:
+        nonlocal left
+        left -= count
+        if left < 0 and hold is not None:
+            hold.grow(-left * _A_STEP)
+            left = 0
+
+    return logged

@@ -9,34 +9,40 @@ from starlette.types import Receive
 
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded
 from service.errors import ClientGoneError, Kind, ProblemError
+from service.ledger import Hold
 from service.ports import Engine
 
 REFUSALS = (Overloaded, Draining, DeadlineExceeded, EngineFailed)
 
 
-async def solve(engine: Engine, job: Job, receive: Receive) -> JobResult:
+async def solve(engine: Engine, job: Job, receive: Receive, hold: Hold | None = None) -> JobResult:
     """Submit a job and wait for its result, or for the client to leave; the body must have been read.
+
+    The memory of the `hold` is kept until the engine has let go of the job.
 
     Raises:
         ProblemError: 429, 503, 504 or 500, as the engine says.
         ClientGoneError: The client closed its connection; the job is given up.
     """
     try:
-        return await _solve(engine, job, receive)
+        return await _solve(engine, job, receive, hold)
     except REFUSALS as error:
         raise problem_of(error) from None
 
 
-def submit(engine: Engine, job: Job) -> Future[JobResult]:
-    """Submit a job; whoever waits for it must cancel it if the client leaves.
+def submit(engine: Engine, job: Job, hold: Hold | None = None) -> Future[JobResult]:
+    """Submit a job; whoever waits for it must cancel it if the client leaves. For the `hold` see `solve`.
 
     Raises:
         ProblemError: 429, 503 or 500, as the engine says.
     """
     try:
-        return engine.submit(job)
+        future = engine.submit(job)
     except REFUSALS as error:
         raise problem_of(error) from None
+    if hold is not None:
+        hold.until(future)
+    return future
 
 
 def problem_of(error: Exception) -> ProblemError:
@@ -52,8 +58,10 @@ def problem_of(error: Exception) -> ProblemError:
     return ProblemError(Kind.ENGINE, f"the engine failed on this request: {error}")
 
 
-async def _solve(engine: Engine, job: Job, receive: Receive) -> JobResult:
+async def _solve(engine: Engine, job: Job, receive: Receive, hold: Hold | None) -> JobResult:
     future = engine.submit(job)
+    if hold is not None:
+        hold.until(future)
     result = asyncio.wrap_future(future)
     result.add_done_callback(look_at)
     gone = asyncio.ensure_future(until_disconnect(receive))

@@ -14,10 +14,11 @@ from starlette.requests import Request
 
 from models.repository import RepositoryError
 from service.checks import deadline_of
-from service.context import context_of
+from service.context import Context, context_of
 from service.engine.job import Draining, EngineFailed
 from service.engine.operation import Operation
 from service.errors import Kind, ProblemError, invalid
+from service.ledger import Hold, Ledger, Take
 from service.metrics import Metrics
 from service.models import Models
 from service.ports import Engine, Loaded
@@ -61,6 +62,7 @@ class Service:
     engine: Engine
     models: Models
     metrics: Metrics
+    ledger: Ledger
     turnstile: Turnstile = field(default_factory=Turnstile)
     started: bool = False
     draining: bool = False
@@ -91,7 +93,12 @@ class Service:
             self.engine.stop()
             raise
         engine = self.engine
-        self.metrics.watch(lambda: engine.queue_depth, lambda: engine.active_jobs, lambda: engine.active_lanes)
+        self.metrics.watch(
+            lambda: engine.queue_depth,
+            lambda: engine.active_jobs,
+            lambda: engine.active_lanes,
+            lambda: self.ledger.in_hand,
+        )
         self.metrics.runs_on(str(engine.device), engine.device_name)
         self.started = True
         if not beside:
@@ -161,6 +168,16 @@ class Service:
             f"{len(pending)} models are still to be loaded, {len(ready)} answer already; try again in a few seconds"
         )
         return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": "2"}, models=ready, pending=pending)
+
+    def taking(self, context: Context) -> Take:
+        """Return what sets memory aside for a request until it is over."""
+
+        def take(wanted: int, deadline: float) -> Hold:
+            hold = self.ledger.take(wanted, deadline)
+            context.keep(hold)
+            return hold
+
+        return take
 
     async def model(self, name: str, version: int | None, deadline: float | None = None) -> Served:
         """Return a model that can be asked now; one that is not in memory is loaded first, beside the event loop.

@@ -60,8 +60,6 @@ class Assembly:
         self.reported_s, self.share = 0.0, 0.0  # of progress: when, and how much
         self._event_shape, self._dtype = event_shape, dtype
         self._places = np.zeros(0 if job.save_at is None else len(job.save_at), dtype=np.int64)
-        if len(self._places):
-            self.saved = torch.full((job.num_samples, len(self._places), *event_shape), float("nan"), dtype=dtype)
         self._unstarted: tuple[int, Status] | None = None
         self._known: _Held | None = None
         self._samples: list[NDArray[np.int64]] = []
@@ -74,10 +72,25 @@ class Assembly:
             self._known = _Held.empty(job.num_samples, job.solve.t_span[0], self._event_shape, self._dtype)
         return self._known
 
+    def make_room(self, first: int, count: int) -> None:
+        """Allocate what samples first .. first + count - 1 will fill, now that they become lanes; again is harmless."""
+        if count < self.job.num_samples:
+            _ = self._held
+        if len(self._places):
+            self._room_for_saved()[first : first + count] = math.nan
+
+    def _room_for_saved(self) -> torch.Tensor:
+        if self.saved is None:
+            shape = (self.job.num_samples, len(self._places), *self._event_shape)
+            self.saved = torch.empty(shape, dtype=self._dtype)
+        return self.saved
+
     def take(self, finished: Finished, part: slice, steps: slice) -> None:
         """Take the lanes `part` of those that ended, on the CPU; their attempts are `steps`."""
         index, count, logged = finished.index[part], part.stop - part.start, steps.stop - steps.start
         self.steps += logged
+        if logged and self.job.on_logged is not None:
+            self.job.on_logged(logged)
         if count == self.job.num_samples:
             # All at once, as small jobs end: in the order of the samples, and complete, so nothing needs copying.
             self._known = _Held.of(finished, part)
@@ -146,6 +159,8 @@ class Assembly:
         if self._unstarted is not None:
             first = self._unstarted[0]
             held.x[first:] = start_of(self.job, first, self.job.num_samples - first)
+            if len(self._places):
+                self._room_for_saved()[first:] = math.nan
         return JobResult(
             x=held.x,
             saved=self.saved,

@@ -89,6 +89,8 @@ class Job:
         on_progress: called in the engine's thread, which it must not hold up; or None.
         progress_s: least seconds between two calls of it.
         operation: what is computed; jobs of others than `sample` give `x0` and need `Engine.prepare` first.
+        on_logged: called in the engine's thread with a number of attempted steps under error control that are kept for
+            the job's trace from now on; or None.
         constants: (num_samples, constants) of the operation's field, see `models.derived`; None where it has none.
     """
 
@@ -108,6 +110,7 @@ class Job:
     priority: Priority = Priority.INTERACTIVE
     on_progress: Callable[[Progress], None] | None = None
     progress_s: float = 0.1
+    on_logged: Callable[[int], None] | None = None
     operation: Operation = Operation.SAMPLE
     constants: torch.Tensor | None = None
 

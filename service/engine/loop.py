@@ -159,6 +159,8 @@ class Loop:
                     model.solvers[str(assembly.job.solve.settings["name"])] += 1
             wanted = [(number, first, count, model.jobs[number].job) for number, first, count in granted]
             try:
+                for number, first, count, _ in wanted:
+                    model.jobs[number].assembly.make_room(first, count)
                 finished = model.arena.admit(wanted, priority)
             except Exception as error:  # (what kept memory alive goes with the handler)
                 model.arena.network.said(error)
@@ -170,15 +172,17 @@ class Loop:
 
     def _admit_alone(self, model: Model, priority: Priority, wanted: tuple[int, int, int, Job]) -> None:
         """Not all found room: each job is tried alone, and fails if even that is too much."""
+        number, first, count, _ = wanted
         try:
+            model.jobs[number].assembly.make_room(first, count)
             finished = model.arena.admit([wanted], priority)
         except Exception as error:
             said = model.arena.network.said(error)
         else:
             self.desk.deliver(model, finished)
             return
-        future = self.desk.forget(model, wanted[0])
-        self.desk.deliver(model, model.arena.stop(wanted[0], Status.CANCELLED, priority))
+        future = self.desk.forget(model, number)
+        self.desk.deliver(model, model.arena.stop(number, Status.CANCELLED, priority))
         self.desk.settle(future, EngineFailed(said))
 
     def _groups(self, model: Model) -> list[Priority]:

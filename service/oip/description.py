@@ -105,6 +105,7 @@ INFER: dict[str, Any] = {
         Kind.BAD_REQUEST,
         *_UNKNOWN,
         Kind.TOO_LARGE,
+        Kind.JOB_TOO_LARGE,
         Kind.MEDIA,
         Kind.OVERLOADED,
         Kind.INTERNAL,

@@ -36,7 +36,9 @@ class Wanted:
     def encoder(self) -> Encoder:
         """What the answer may take at most; numbers in JSON where any output is."""
         numbers = BINARY_BYTES if all(follows for _, follows in self.outputs) else TEXT_BYTES
-        return Encoder(BINARY if self.binary else JSON, lambda answer: write(answer, self)[1], numbers, 110, 100)
+        return Encoder(
+            BINARY if self.binary else JSON, lambda answer: write(answer, self)[1], numbers, 110, 100, whole=True
+        )
 
     @property
     def binary(self) -> bool:

@@ -20,7 +20,7 @@ from service.oip.wire import BINARY, HEADER, header_of, take_apart
 from service.oip.wishes import to_wish
 from service.prepare import prepare
 from service.routes.reading import ModelName, read
-from service.routes.sample import LARGE_BODY, beside, draw
+from service.routes.sample import LARGE_BODY, beside, draw, without_numbers
 from service.schemas import SampleRequest
 from service.served import Served
 from service.state import VERSION, model_of, service_of
@@ -121,10 +121,11 @@ async def _understand(request: Request, name: str, version: int | None) -> tuple
     want = wanted(asked[0], wish)
     model = await model_of(request, wish, name, version)
     dtypes = {key: tensor.dtype for key, tensor in asked[1].items()}
-    arguments = (wish, model, service.settings, want.encoder, dtypes)
+    context = context_of(request.scope)
+    arguments = (wish, model, service.settings, want.encoder, service.taking(context), dtypes)
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
-    context_of(request.scope).solver = str(job.solve.settings["name"])
-    return wish, model, job, want
+    context.solver = str(job.solve.settings["name"])
+    return without_numbers(wish), model, job, want
 
 
 async def _respond(request: Request, answer: Answer, want: Wanted) -> Response:

@@ -5,7 +5,9 @@ Source: https://github.com/kserve/open-inference-protocol, specification/protoco
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from service.bodies import with_few_unknown
 
 REQUESTS: dict[str, Any] = {
     "seed": {"parameters": {"num_samples": 2, "seed": 0, "solver": "rk4", "steps": 5}},
@@ -22,22 +24,29 @@ Parameters = dict[str, Any]
 Size = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class InputTensor(BaseModel):
-    """A tensor that is sent: `data` as a flat or nested list, or `binary_data_size` bytes after the JSON part."""
+class _Tensor(BaseModel):
+    """What is said of a tensor that is sent or wanted."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, content: Any) -> Any:
+        return with_few_unknown(cls, content) if isinstance(content, dict) else content
+
+
+class InputTensor(_Tensor):
+    """A tensor that is sent: `data` as a flat or nested list, or `binary_data_size` bytes after the JSON part."""
+
     name: str
-    shape: list[Size] = Field(max_length=16)
+    shape: list[Size] = Field(max_length=16, fail_fast=True)
     datatype: str
     parameters: Parameters = Field(default_factory=dict)
     data: list[Any] | None = None
 
 
-class OutputWish(BaseModel):
+class OutputWish(_Tensor):
     """A tensor that is wanted; with the parameter `binary_data` its bytes follow the JSON part of the answer."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     name: str
     parameters: Parameters = Field(default_factory=dict)
@@ -54,8 +63,10 @@ class InferRequest(BaseModel):
     id: str | None = Field(default=None, max_length=1000, description="echoed in the answer")
     model_name: str | None = Field(default=None, description="the name in the address; KServe's client repeats it here")
     parameters: Parameters = Field(default_factory=dict, description="scalar members of a sample request")
-    inputs: list[InputTensor] = Field(default_factory=list, description="x0, condition, grid, save_at, t_span")
-    outputs: list[OutputWish] = Field(default_factory=list, description="all there are where left out")
+    inputs: list[InputTensor] = Field(
+        default_factory=list, fail_fast=True, description="x0, condition, grid, save_at, t_span"
+    )
+    outputs: list[OutputWish] = Field(default_factory=list, fail_fast=True, description="all there are where left out")
 
 
 class OutputTensor(BaseModel):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.nested import shown
 from service.errors import ProblemError, invalid
 from service.oip.schemas import InputTensor
 
@@ -70,7 +71,8 @@ def from_list(tensor: InputTensor) -> Array:
         raise _bad_data(tensor, f"holds {len(numbers)} numbers; shape {tensor.shape} takes {count}")
     allowed = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}[dtype.kind]
     if not set(map(type, numbers)) <= allowed:
-        raise _bad_data(tensor, f"holds what is no {tensor.datatype}")
+        k, item = next((k, item) for k, item in enumerate(numbers) if type(item) not in allowed)
+        raise _bad_data(tensor, f"holds {shown(item)} as its number {k}, counted from 0, which is no {tensor.datatype}")
     try:
         with np.errstate(over="ignore"):  # what is not finite is refused by `wishes`
             return _shaped(tensor, np.array(numbers, dtype=dtype))

@@ -5,7 +5,8 @@ Source: https://github.com/triton-inference-server/server/blob/main/docs/protoco
 
 from starlette.requests import Request
 
-from service.bodies import parse
+from models.nested import short
+from service.bodies import byte_count, parse
 from service.errors import Kind, ProblemError, invalid
 from service.oip.schemas import InferRequest, InputTensor
 from service.oip.tensors import Array, from_bytes, from_list
@@ -53,9 +54,12 @@ def header_of(request: Request) -> str | None:
 
 
 def _length(header: str, size: int) -> int:
-    if not (header.isascii() and header.isdigit()) or int(header[:20]) > size:
-        raise ProblemError(Kind.BAD_REQUEST, f"{HEADER} is {header[:60]!r}; it must be a number of bytes up to {size}")
-    return int(header)
+    length = byte_count(header)
+    if length is None or length > size:
+        raise ProblemError(
+            Kind.BAD_REQUEST, f"{HEADER} is {short(header)!r}; it must be a number of bytes up to {size}"
+        )
+    return length
 
 
 def _binary_size(tensor: InputTensor) -> int | None:

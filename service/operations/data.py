@@ -1,5 +1,6 @@
 """From samples that a client has to states of the model, and how much of them the model cannot hold."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,11 @@ def count_of(samples: Any) -> int:
             "samples", "samples must be a list of at least one sample, in the form in which answers give them"
         )
     return len(samples)
+
+
+def data_bytes(n: int, model: Served) -> int:
+    """Return the bytes of memory that n samples take beside their states, as they came and as their states decode."""
+    return 2 * n * math.prod(model.card.data_shape) * model.dtype.itemsize
 
 
 def states_of(request: Given, model: Served) -> States:

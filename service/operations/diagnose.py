@@ -28,22 +28,25 @@ from service.checks import (
 from service.engine.job import Job, JobResult, Priority
 from service.engine.operation import Operation
 from service.errors import invalid
+from service.ledger import Take
 from service.operations.findings import check_size, head_of
 from service.operations.schemas import DiagnoseRequest
 from service.served import Served
 from service.settings import Settings
+from service.sizes import kept_steps, lanes_bytes, logged_beyond
 from service.traces import Array
+from solvers.plan import Adaptive, Plan
 from solvers.resolve import resolve
 
 _STEPS = 20
 _WORK_A_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
 
 
-def prepare(request: DiagnoseRequest, model: Served, settings: Settings, media: str) -> Job:
-    """Check a request and make the job of its paths.
+def prepare(request: DiagnoseRequest, model: Served, settings: Settings, media: str, take: Take) -> Job:
+    """Check a request, set aside the memory of both of its jobs, and make the job of its paths.
 
     Raises:
-        ProblemError: 422 that names the field, the value and what is allowed.
+        ProblemError: 422 that names the field, the value and what is allowed; what `take` raises.
     """
     n, times, width = request.num_samples, len(request.times), math.prod(model.event_shape)
     check_limits(request, settings, num_samples=n, times=times)
@@ -53,7 +56,11 @@ def prepare(request: DiagnoseRequest, model: Served, settings: Settings, media: 
     if not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict):
         request = request.model_copy(update={"steps": _STEPS})
     solve = compiled(request, model, (0.0, 1.0))
-    check_size("num_samples", n * times * (2 * width + 3), "float64", media, settings.max_answer_bytes)
+    at = times_of("times", request.times, solve)
+    x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
+    shapes = [(n, times, width)] * 2 + [(n, times)] * 3
+    answer = check_size("num_samples", shapes, "float64", solve, media, settings.max_answer_bytes)
+    hold = take(_memory(n, times, width, model, solve) + answer, deadline)
     return Job(
         model=model.name,
         version=model.version,
@@ -61,14 +68,24 @@ def prepare(request: DiagnoseRequest, model: Served, settings: Settings, media: 
         num_samples=n,
         seed=seed_of(request.seed),
         first_index=request.first_index,
-        x0=start_of(request.x0, n, model),
-        save_at=times_of("times", request.times, solve),
+        x0=x0,
+        save_at=at,
         condition=condition,
         guidance=request.guidance,
-        deadline=deadline_of(request, settings),
+        deadline=deadline,
         trace="none",
         priority=Priority(request.priority),
+        on_logged=logged_beyond(hold, n * kept_steps(solve, "none")),
     )
+
+
+def _memory(n: int, times: int, width: int, model: Served, solve: Plan | Adaptive) -> int:
+    """Return the bytes of memory of the paths, of the rows of all Jacobians, and of what is found of them."""
+    paths = lanes_bytes(model, n, width, saved=times, given=True, steps=kept_steps(solve, "none"))
+    rows = n * times * width
+    jacobians = lanes_bytes(model, rows, width, given=True, constants=width + 2)
+    found = 8 * rows * (width + 3)
+    return paths + jacobians + found
 
 
 def _check_cost(n: int, times: int, width: int, model: Served, settings: Settings) -> None:

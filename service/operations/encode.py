@@ -3,6 +3,7 @@
 That is what ``POST /v1/sample`` does with `x0` and a reverse `t_span`, in the same arena and the same network calls.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,28 +11,34 @@ import numpy as np
 from service.answers import to_data
 from service.checks import check_limits, compiled, condition_of, deadline_of
 from service.engine.job import Job, JobResult, Priority
-from service.operations.data import States, count_of, states_of
+from service.ledger import Take
+from service.operations.data import States, count_of, data_bytes, states_of
 from service.operations.findings import check_size, head_of
 from service.operations.schemas import EncodeRequest
 from service.served import Served
 from service.settings import Settings
+from service.sizes import kept_steps, lanes_bytes, logged_beyond
 from service.traces import Array
 
 BACK = (1.0, 0.0)
 """From data to noise."""
 
 
-def prepare(request: EncodeRequest, model: Served, settings: Settings, media: str) -> tuple[Job, States]:
-    """Check a request and make its job.
+def prepare(request: EncodeRequest, model: Served, settings: Settings, media: str, take: Take) -> tuple[Job, States]:
+    """Check a request, set its memory aside and make its job.
 
     Raises:
-        ProblemError: 422 that names the field, the value and what is allowed.
+        ProblemError: 422 that names the field, the value and what is allowed; what `take` raises.
     """
     n = count_of(request.samples)
     check_limits(request, settings, samples=n)
     condition = condition_of(request, model, n)
     solve = compiled(request, model, BACK)
-    check_size("samples", n * int(np.prod(model.event_shape)), model.card.dtype, media, settings.max_answer_bytes)
+    shapes = [(n, *model.event_shape), (n,)]
+    answer = check_size("samples", shapes, model.card.dtype, solve, media, settings.max_answer_bytes)
+    width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
+    needed = lanes_bytes(model, n, width, saved=1, given=True, steps=steps)  # saved: what was reached, once more
+    hold = take(needed + data_bytes(n, model) + answer, deadline)
     states = states_of(request, model)
     job = Job(
         model=model.name,
@@ -41,9 +48,10 @@ def prepare(request: EncodeRequest, model: Served, settings: Settings, media: st
         x0=states.x,
         condition=condition,
         guidance=request.guidance,
-        deadline=deadline_of(request, settings),
+        deadline=deadline,
         trace="none",
         priority=Priority(request.priority),
+        on_logged=logged_beyond(hold, n * steps),
     )
     return job, states
 

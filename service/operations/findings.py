@@ -3,7 +3,7 @@
 import io
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +11,13 @@ import numpy as np
 import orjson
 
 from service.answers import outcome
-from service.encoders import BINARY_BYTES, NUMBERS_A_PIECE, TEXT_BYTES, Pieces, add_array, slices, states_json
+from service.encoders import ENCODERS, NUMBERS_A_PIECE, Pieces, add_array, slices, states_json
 from service.engine.job import JobResult
 from service.errors import invalid
 from service.served import Served
+from service.sizes import head_bytes
 from service.traces import Array
+from solvers.plan import Adaptive, Plan
 
 JSON, NPZ = "application/json", "application/x-npz"
 _STATES = ("x0",)  # a state is null in JSON as a whole, as in answers with samples
@@ -94,20 +96,28 @@ FORMATS: dict[str, Callable[[Findings], Pieces]] = {JSON: _json, NPZ: _npz}
 """The formats by media type, the default first."""
 
 
-def check_size(member: str, numbers: int, dtype: str, media: str, limit: int) -> None:
-    """Refuse an answer of so many numbers that may be larger than the limit.
+def check_size(
+    member: str, shapes: Sequence[Sequence[int]], dtype: str, solve: Plan | Adaptive, media: str, limit: int
+) -> int:
+    """Refuse an answer of arrays that may be larger than the limit.
 
     Args:
         member: what to ask for less of.
-        numbers: of the answer.
-        dtype: of the numbers.
+        shapes: of the arrays; the first axis are samples.
+        dtype: of the largest.
+        solve: what the answer says it was solved with.
         media: the format.
         limit: bytes of an answer.
+
+    Returns:
+        Bytes of memory that the answer takes while it is sent.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
     """
-    predicted = numbers * (TEXT_BYTES if media == JSON else BINARY_BYTES)[dtype]
+    encoder = ENCODERS[media]
+    arrays = sum(encoder.array_bytes(shape, dtype) for shape in shapes)
+    predicted = arrays + head_bytes(solve.settings) + shapes[0][0] * encoder.bytes_a_sample
     if predicted > limit:
         raise invalid(
             member,
@@ -116,3 +126,4 @@ def check_size(member: str, numbers: int, dtype: str, media: str, limit: int) ->
             predicted_bytes=predicted,
             limit_bytes=limit,
         )
+    return predicted if encoder.whole else 0

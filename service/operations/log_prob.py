@@ -19,12 +19,14 @@ from service.checks import check_limits, compiled, condition_of, deadline_of, se
 from service.engine.job import Job, JobResult, Priority
 from service.engine.operation import Operation
 from service.errors import invalid
-from service.operations.data import States, count_of, states_of
+from service.ledger import Take
+from service.operations.data import States, count_of, data_bytes, states_of
 from service.operations.encode import BACK
 from service.operations.findings import check_size, head_of
 from service.operations.schemas import LogProbRequest
 from service.served import Served
 from service.settings import Settings
+from service.sizes import kept_steps, lanes_bytes, logged_beyond
 from service.traces import Array
 from solvers.arithmetic import lane_sums
 from solvers.errors import Status
@@ -34,11 +36,11 @@ MOST_EXACT = 64
 """The longest samples that the exact divergence is taken of: a call costs so many vector-Jacobian products."""
 
 
-def prepare(request: LogProbRequest, model: Served, settings: Settings, media: str) -> tuple[Job, States]:
-    """Check a request and make its job: lane p n + i is probe p of sample i.
+def prepare(request: LogProbRequest, model: Served, settings: Settings, media: str, take: Take) -> tuple[Job, States]:
+    """Check a request, set its memory aside and make its job: lane p n + i is probe p of sample i.
 
     Raises:
-        ProblemError: 422 that names the field, the value and what is allowed.
+        ProblemError: 422 that names the field, the value and what is allowed; what `take` raises.
     """
     n, width = count_of(request.samples), math.prod(model.event_shape)
     exact = _is_exact(request, width)
@@ -47,7 +49,11 @@ def prepare(request: LogProbRequest, model: Served, settings: Settings, media: s
     _check_cost(n, probes, 0 if exact else width, settings)
     condition = condition_of(request, model, n)
     solve = compiled(request, model, BACK)
-    check_size("samples", 3 * n, "float64", media, settings.max_answer_bytes)
+    answer = check_size("samples", [(n,)] * 3, "float64", solve, media, settings.max_answer_bytes)
+    lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
+    constants = 0 if exact else width
+    needed = lanes_bytes(model, lanes, width + 1, saved=1, given=True, constants=constants, steps=steps)
+    hold = take(needed + lanes_bytes(model, n, width) + data_bytes(n, model) + answer, deadline)
     states = states_of(request, model)
     seed = 0 if exact else seed_of(request.seed)
     drawn = [signs(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
@@ -56,16 +62,17 @@ def prepare(request: LogProbRequest, model: Served, settings: Settings, media: s
         model=model.name,
         version=model.version,
         solve=solve,
-        num_samples=n * probes,
+        num_samples=lanes,
         seed=seed,
         x0=torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1),
         condition=None if condition is None else torch.cat([condition] * probes),
         guidance=request.guidance,
-        deadline=deadline_of(request, settings),
+        deadline=deadline,
         trace="none",
         priority=Priority(request.priority),
         operation=Operation.LOG_PROB_EXACT if exact else Operation.LOG_PROB_HUTCHINSON,
         constants=torch.cat(drawn) if drawn else None,
+        on_logged=logged_beyond(hold, lanes * steps),
     )
     return job, states
 

@@ -14,6 +14,7 @@ from service.encoders import NUMBERS_A_PIECE
 from service.engine.job import DeadlineExceeded, Job, JobResult
 from service.engine.operation import Operation
 from service.errors import ClientGoneError
+from service.ledger import Take
 from service.negotiate import choose
 from service.operations import diagnose as diagnosis
 from service.operations import encode as encoding
@@ -33,7 +34,7 @@ router = APIRouter()
 
 Wish = TypeVar("Wish", EncodeRequest, LogProbRequest, DiagnoseRequest)
 Made = TypeVar("Made")
-Prepare = Callable[[Wish, Served, Settings, str], Made]
+Prepare = Callable[[Wish, Served, Settings, str, Take], Made]
 
 
 @router.post("/v1/models/{name}/encode", **ENCODE)
@@ -85,7 +86,8 @@ async def _understand(
     large = len(content) > LARGE_BODY
     wish = await asyncio.to_thread(parse, body, content) if large else parse(body, content)
     model = await model_of(request, wish, name, wish.version)
-    return media, model, await asyncio.to_thread(prepare, wish, model, service.settings, media)
+    take = service.taking(context_of(request.scope))
+    return media, model, await asyncio.to_thread(prepare, wish, model, service.settings, media, take)
 
 
 async def _ready(request: Request, model: Served, operation: Operation, job: Job) -> bool:
@@ -97,7 +99,7 @@ async def _ready(request: Request, model: Served, operation: Operation, job: Job
 async def _solve(request: Request, job: Job) -> JobResult:
     context = context_of(request.scope)
     context.solver = context.solver or str(job.solve.settings["name"])
-    return await solve(service_of(request).engine, job, request.receive)
+    return await solve(service_of(request).engine, job, request.receive, context.hold)
 
 
 async def _take(spectra: diagnosis.Spectra, job: Job, request: Request) -> None:

@@ -76,7 +76,7 @@ class DiagnoseRequest(Solving, Drawn, Versioned):
     )
     priority: _Priority = Field(default="bulk", description=_BULK)
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
-    times: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1)] = Field(
+    times: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)] = Field(
         default=TIMES, description="ascending times from 0 to 1; with fixed steps, points of the grid"
     )
 

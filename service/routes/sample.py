@@ -45,10 +45,10 @@ async def draw(request: Request, wish: SampleRequest, model: Served, job: Job) -
         ClientGoneError: The client left.
     """
     service, context = service_of(request), context_of(request.scope)
-    result = await solve(service.engine, job, request.receive)
+    result = await solve(service.engine, job, request.receive, context.hold)
     await service.turnstile.enter()  # many may be done in the same tick
     count(service, context, job, result)
-    if result.x.numel() <= NUMBERS_A_PIECE and len(result.trace) <= NUMBERS_A_PIECE:
+    if is_small(result):
         return answer_of(wish, model, job, result, context)
     return await asyncio.to_thread(answer_of, wish, model, job, result, context)
 
@@ -65,10 +65,21 @@ async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest,
     large = len(body) > LARGE_BODY
     wish = await asyncio.to_thread(parse, SampleRequest, body) if large else parse(SampleRequest, body)
     model = await model_of(request, wish, wish.model, wish.version)
-    arguments = (wish, model, service.settings, encoder)
+    arguments = (wish, model, service.settings, encoder, service.taking(context))
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.solver = str(job.solve.settings["name"])
-    return wish, model, job
+    return without_numbers(wish), model, job
+
+
+def is_small(result: JobResult) -> bool:
+    """Whether a result becomes an answer in so short a time that the event loop can wait for it."""
+    saved = 0 if result.saved is None else result.saved.numel()
+    return max(result.x.numel(), saved, len(result.trace)) <= NUMBERS_A_PIECE
+
+
+def without_numbers(wish: SampleRequest) -> SampleRequest:
+    """Return what the answer needs of a request; its lists take many times the memory of the tensors made of them."""
+    return wish.model_copy(update={"x0": None, "condition": None})
 
 
 def answer_of(wish: SampleRequest, model: Served, job: Job, result: JobResult, context: Context) -> Answer:

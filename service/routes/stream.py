@@ -2,7 +2,8 @@
 
     start, then progress and, for each time of `save_at`, sample; last completed or error
 
-A client that reads slowly gets fewer progress events; states and the result are sent whole. When it leaves, the job is
+A client that reads slowly gets fewer progress events, and so does one whose answer comes close to the limit of answers;
+states and the result are sent whole. When it leaves, the job is
 given up, waiting or running.
 """
 
@@ -25,9 +26,10 @@ from service.feed import Feed
 from service.middleware import CLIENT_GONE
 from service.negotiate import choose
 from service.openapi import STREAM_OPERATION
-from service.routes.sample import answer_of, count, understand
+from service.routes.sample import answer_of, count, is_small, understand
 from service.schemas import SampleRequest
 from service.served import Served
+from service.sizes import predict_bytes
 from service.solving import REFUSALS, look_at, problem_of, submit, until_disconnect
 from service.state import Service, service_of
 
@@ -37,10 +39,13 @@ MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 10.0
 """A comment is sent after so long without an event, so that nothing on the way takes the connection for dead."""
 
+_KEEP_ALIVE = b": keep-alive\n\n"
+
 PROGRESS_S = 0.05
 """Least time between two progress events."""
 
 _JSON = ENCODERS["application/json"]
+_EVENTS = replace(_JSON, media_type=MEDIA_TYPE, followed=True)
 
 
 @router.post("/v1/sample/stream", **STREAM_OPERATION)
@@ -48,12 +53,13 @@ async def stream(request: Request) -> Response:
     """Draw samples like `/v1/sample`, and tell how far they are: progress, states at `save_at`, the result."""
     choose(request.headers.get("accept"), [MEDIA_TYPE])
     service, context = service_of(request), context_of(request.scope)
-    wish, model, job = await understand(request, _JSON)
+    wish, model, job = await understand(request, _EVENTS)
     feed = Feed()
     job = replace(job, on_progress=feed.put, progress_s=PROGRESS_S)
-    future = submit(service.engine, job)
+    future = submit(service.engine, job, context.hold)
     feed.watch(future)
-    return _Events(_Followed(service, context, wish, model, job, future, feed))
+    room = service.settings.max_answer_bytes - predict_bytes(wish, model, job.solve, _EVENTS)
+    return _Events(_Followed(service, context, wish, model, job, future, feed, room))
 
 
 class _Events(Response):
@@ -103,22 +109,26 @@ class _Followed:
         job: Job,
         future: Future[JobResult],
         feed: Feed,
+        room: int,
     ) -> None:
         self.service, self.context, self.future = service, context, future
         self._wish, self._model, self._job, self._feed = wish, model, job, feed
         self._told_states = 0
+        self._room = room  # bytes for what can be left out: progress, and that the connection lives
 
     async def events(self) -> AsyncIterator[bytes | memoryview]:
         yield _event("start", self._start())
         while not self.future.done():
             if not await self._feed.wait(KEEP_ALIVE_S):
-                yield b": keep-alive\n\n"
+                for part in self._fitting(_KEEP_ALIVE):
+                    yield part
                 continue
             progress = self._feed.take()
             if progress is not None:
                 async for part in self._states(progress.saved, progress.complete):
                     yield part
-                yield _event("progress", self._progress(progress))
+                for part in self._fitting(_event("progress", self._progress(progress))):
+                    yield part
         try:
             result = self.future.result()
         except REFUSALS as error:
@@ -130,6 +140,12 @@ class _Followed:
             yield part
         async for part in self._completed(result):
             yield part
+
+    def _fitting(self, event: bytes) -> Iterator[bytes]:
+        """Yield an event that can be left out if the limit of the answer leaves room for it."""
+        if len(event) <= self._room:
+            self._room -= len(event)
+            yield event
 
     def _start(self) -> dict[str, Any]:
         model, job = self._model, self._job
@@ -188,8 +204,7 @@ class _Followed:
         share = done / len(result.t)
         yield _event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
         arguments = (self._wish, self._model, self._job, result, self.context)
-        small = max(result.x.numel(), len(result.trace), 0 if result.saved is None else result.saved.numel())
-        if small <= NUMBERS_A_PIECE:
+        if is_small(result):
             yield b"event: completed\ndata: " + b"".join(_JSON.encode(answer_of(*arguments))) + b"\n\n"
             return
         pieces: Pieces = _JSON.encode(await asyncio.to_thread(answer_of, *arguments))

@@ -42,7 +42,7 @@ def test_what_is_no_label_is_refused_with_what_is_allowed(value: Any):
 
 
 def test_an_unknown_name_lists_the_names():
-    with pytest.raises(ConditionError, match=r"'cow'.*or one of cat, dog"):
+    with pytest.raises(ConditionError, match=r'"cow".*or one of cat, dog'):
         NAMED.tensor("cow", 1, torch.float32)
 
 

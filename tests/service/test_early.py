@@ -7,6 +7,7 @@ import pytest
 
 from service import early
 from service.early import EarlyResponse
+from service.errors import Kind, ProblemError
 
 pytestmark = pytest.mark.anyio
 
@@ -58,3 +59,11 @@ async def test_who_waits_for_a_continue_is_not_waited_for() -> None:
     coming = [MORE]
     assert len(await _answer(coming, (b"expect", b"100-continue"))) == 3
     assert coming == [MORE]
+
+
+@pytest.mark.parametrize("path", ["/v1/sample", "/v2/models/net/infer"])
+def test_a_body_that_is_refused_unread_is_dropped_at_every_address(path: str) -> None:
+    problem = ProblemError(Kind.TOO_LARGE, "the body has 99 bytes", unread=True)
+    assert isinstance(problem.answer(path, "r1"), EarlyResponse)
+    assert problem.answer(path, "r1").status_code == 413
+    assert not isinstance(ProblemError(Kind.TOO_LARGE, "all of it was read").answer(path, "r1"), EarlyResponse)

@@ -22,6 +22,7 @@ def test_slugs_are_unique_and_never_change() -> None:
         "head-too-large",
         "internal-error",
         "invalid-request",
+        "job-too-large",
         "malformed-json",
         "method-not-allowed",
         "model-unavailable",

@@ -150,7 +150,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "other num_samples": ({"inputs": [x0()], "parameters": {"num_samples": 3}}, "x0 has the shape [2, 2]"),
     "scalar x0": ({"inputs": [x0([1.0], shape=[])]}, "x0 has the shape []"),
     "ragged": ({"inputs": [x0([[1.0, 2.0], 3.0, 4.0])]}, "mixes numbers and lists"),
-    "booleans": ({"inputs": [x0([True, 1.0, 1.0, 1.0])]}, "holds what is no FP32"),
+    "booleans": (
+        {"inputs": [x0([True, 1.0, 1.0, 1.0])]},
+        "holds true as its number 0, counted from 0, which is no FP32",
+    ),
     "out of range": ({"inputs": [x0([1e39, 1.0, 1.0, 1.0])]}, "not finite"),
     "negative shape": ({"inputs": [x0(shape=[-1, 2])]}, "inputs.0.shape.0"),
     "shape beyond memory": ({"inputs": [x0([], shape=[0, *[2**31 - 1] * 3])]}, "has no numbers in shape"),

@@ -9,6 +9,9 @@ import pytest
 from service.engine.job import DeadlineExceeded, Overloaded, Progress
 from service.feed import Feed
 from service.routes import stream as route
+from service.schemas import SampleRequest
+from service.sizes import predict_bytes
+from solvers.resolve import resolve
 
 pytestmark = pytest.mark.anyio
 
@@ -93,3 +96,39 @@ async def test_a_feed_keeps_the_newest_progress_only() -> None:
     assert newest.nfe == 9_999
     assert feed.take() is None
     assert not await feed.wait(0.01)
+
+
+@pytest.mark.parametrize("spare", [-1, 0, 700])
+async def test_a_stream_is_never_larger_than_the_limit_of_answers(running: Any, spare: int) -> None:
+    """Saved states are sent twice; progress is told while there is room beside what must be sent."""
+    body: dict[str, Any] = {"model": "moons", "num_samples": 400, "solver": "rk4", "steps": 4, "trace": "none"}
+    body |= {"save_at": [0.25, 0.5, 1.0]}
+    model = await running.service.model("moons", None)
+    solve = resolve(solver="rk4", steps=4, dtype=model.dtype)
+    limit = predict_bytes(SampleRequest(**body), model, solve, route._EVENTS) + spare
+    settings = running.service.settings.model_copy(update={"max_answer_bytes": limit})
+    object.__setattr__(running.service, "settings", settings)
+    if spare < 0:
+        refused = await running.http.post("/v1/sample/stream", json=body)
+        assert (refused.status_code, refused.json()["limit_bytes"]) == (422, limit)
+        return
+    running.engine.hold = True
+    asking = asyncio.create_task(running.http.post("/v1/sample/stream", json=body))
+    while not running.engine.submitted:
+        await asyncio.sleep(0.001)
+    [job], [future] = running.engine.jobs, running.engine.submitted
+    for k in range(100):
+        job.on_progress(Progress(k, 0.1, 0.1, 0))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+    result = running.engine._result(job)
+    for states in (result.x, result.saved):
+        states.fill_(-6.3184107e-06)  # the most characters that a number takes
+    future.set_result(result)
+    answer = await asking
+    assert len(answer.content) <= limit
+    names = [name for name, _ in events(answer.text)]
+    assert names[-5:] == ["sample", "sample", "sample", "progress", "completed"]
+    assert (names.count("progress") > 1) == (spare > 0)
+    assert names.count("progress") < 10
+    assert len(answer.content) > 0.6 * limit

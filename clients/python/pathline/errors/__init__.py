@@ -22,7 +22,7 @@
      |   |   +- NotAcceptable          406 not-acceptable
      |   |   +- UnsupportedMediaType   415 unsupported-media-type
      |   +- SlowRequest         (r)    408 request-timeout
-     |   +- TooLarge                   413 body-too-large
+     |   +- TooLarge                   413 body-too-large, job-too-large
      |   |   +- HeadTooLarge           431 head-too-large
      |   +- Overloaded          (r)    429 overloaded
      |   +- DeadlineExceeded           504 deadline-exceeded

@@ -135,7 +135,7 @@ class UnsupportedMediaType(Unsupported):
 class TooLarge(APIError):
     """The request body is larger than the service allows."""
 
-    slugs, statuses = ("body-too-large",), (413,)
+    slugs, statuses = ("body-too-large", "job-too-large"), (413,)
 
 
 class HeadTooLarge(TooLarge):

@@ -1,0 +1,133 @@
+"""Nested lists of numbers, as JSON has them, as arrays of a known shape.
+
+The types are looked at before NumPy sees anything: where it may guess, one long text among numbers makes it allocate
+that length for each of them. What is refused takes no more memory than the lists themselves.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SHOWN = 60  # characters of a refused value that an error repeats
+_LISTS = {list, tuple}
+
+
+class NestedError(ValueError):
+    """Nested lists do not hold what they should; the message names the place."""
+
+
+def to_floats(value: Any, shape: tuple[int, ...], name: str, wanted: str = "") -> NDArray[np.float64]:
+    """Return nested lists of numbers as an array.
+
+    Args:
+        value: lists or tuples of int and float; booleans are no numbers, nor is text.
+        shape: the shape it must have, of at least one axis.
+        name: what it is called in messages.
+        wanted: the shape in words, where there are better ones than its numbers.
+
+    Raises:
+        NestedError: Another shape, what is no number, or an integer that a double cannot hold.
+    """
+    wanted = wanted or f"shape {list(shape)}"
+    if type(value) not in _LISTS:
+        raise _other_shape(value, (), shape, name, wanted, alike=True)
+    lists: Sequence[Any] = (value,)
+    for axis, size in enumerate(shape):
+        if axis:
+            lists = list(chain.from_iterable(lists))
+        if not set(map(type, lists)) <= _LISTS or set(map(len, lists)) - {size}:
+            k = next(k for k, item in enumerate(lists) if type(item) not in _LISTS or len(item) != size)
+            alike = len({len(item) if type(item) in _LISTS else -1 for item in lists}) == 1
+            raise _other_shape(value, _place(k, shape[:axis]), shape, name, wanted, alike)
+    if not set(map(type, chain.from_iterable(lists))) <= {int, float}:
+        k, item = next((k, item) for k, item in _numbered(lists) if type(item) not in (int, float))
+        raise _no_number(_at(name, _place(k, shape)), item, name, wanted)
+    try:
+        return np.fromiter(chain.from_iterable(lists), np.float64, len(lists) * shape[-1]).reshape(shape)
+    except OverflowError:
+        k = next(k for k, item in _numbered(lists) if not _fits(item))
+        where = _at(name, _place(k, shape))
+        raise NestedError(
+            f"{where} is an integer that is too large for a double; {name} takes numbers below 1.8e308, in {wanted}"
+        ) from None
+
+
+def shown(value: Any) -> str:
+    """Return a value as JSON would write it, cut to a bearable length."""
+    if isinstance(value, list | tuple | dict):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "an integer of over 200 bits"
+    if isinstance(value, str):
+        return short(f'"{value[: _SHOWN + 1]}"') if len(value) > _SHOWN else f'"{value}"'
+    return short(repr(value))
+
+
+def short(text: str) -> str:
+    """Return a text, cut to a bearable length."""
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def _other_shape(
+    value: Any, place: tuple[int, ...], shape: tuple[int, ...], name: str, wanted: str, alike: bool
+) -> NestedError:
+    """Return what to say of a list that is none or has another length; `alike`: as all others of its depth."""
+    item: Any = value
+    for k in place:
+        item = item[k]
+    where = _at(name, place)
+    if type(item) not in _LISTS and type(item) not in (int, float):
+        return _no_number(where, item, name, wanted)
+    if not alike:
+        found = f"has {len(item)} entries" if type(item) in _LISTS else f"is {shown(item)}"
+        return NestedError(f"{name} is ragged: {where} {found}, not {shape[len(place)]}; it must be {wanted}")
+    outline = _outline(value)
+    leaf: Any = value
+    for _ in outline:
+        leaf = leaf[0] if leaf else 0.0
+    if type(leaf) not in (int, float):
+        return _no_number(_at(name, (0,) * len(outline)), leaf, name, wanted)
+    return NestedError(f"{name} has the shape {list(outline)}; it must be {wanted}")
+
+
+def _no_number(where: str, item: Any, name: str, wanted: str) -> NestedError:
+    return NestedError(f"{where} is {shown(item)}; {name} must hold numbers only, in {wanted}")
+
+
+def _outline(value: Any) -> tuple[int, ...]:
+    """Return the lengths of the first lists from the outside in."""
+    found: list[int] = []
+    while type(value) in _LISTS:
+        found.append(len(value))
+        value = value[0] if value else None
+    return tuple(found)
+
+
+def _numbered(lists: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    return enumerate(chain.from_iterable(lists))
+
+
+def _fits(number: float) -> bool:
+    try:
+        float(number)
+    except OverflowError:
+        return False
+    return True
+
+
+def _place(k: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the indices of entry k of an array of this shape."""
+    place: list[int] = []
+    for size in reversed(shape):
+        place.append(k % size)
+        k //= size
+    return tuple(reversed(place))
+
+
+def _at(name: str, place: tuple[int, ...]) -> str:
+    return name + "".join(f"[{k}]" for k in place)

@@ -1,0 +1,232 @@
+"""Memory of requests at every door: bounded, refused with 413 or 429, and given back however a request ends."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from models.checkpoint import save
+from models.decoder import Decoder
+from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from service.app import create_app
+from service.context import Context
+from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded
+from service.ledger import Ledger
+from service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+SOLVER = {"solver": "rk4", "steps": 4}
+ROWS = [[0.5, 0.25]] * 1_000
+TENSOR = {"name": "x0", "shape": [1_000, 2], "datatype": "FP32", "data": [0.5] * 2_000}
+
+DOORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sample": ("/v1/sample", {"model": "moons", "num_samples": 1_000, **SOLVER}),
+    "stream": ("/v1/sample/stream", {"model": "moons", "num_samples": 1_000, "save_at": [0.5, 1.0], **SOLVER}),
+    "encode": ("/v1/models/moons/encode", {"samples": ROWS, **SOLVER}),
+    "log_prob": ("/v1/models/moons/log_prob", {"samples": ROWS, "divergence": "hutchinson", "probes": 3, **SOLVER}),
+    "diagnose": ("/v1/models/moons/diagnose", {"num_samples": 100, "times": [0.0, 1.0]}),
+    "infer": ("/v2/models/moons/infer", {"parameters": SOLVER, "inputs": [TENSOR]}),
+}
+FAILURES = [DeadlineExceeded(), EngineFailed("broken"), Draining(), RuntimeError("unheard of")]
+
+
+def limit(running: Any, wanted: int) -> Ledger:
+    running.service.ledger = Ledger(wanted)
+    return running.service.ledger
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_more_than_there_ever_is(running: Any, door: str) -> None:
+    ledger = limit(running, 9_999)
+    path, body = DOORS[door]
+    answer = await running.http.post(path, json=body)
+    assert answer.status_code == 413
+    if door == "infer":
+        assert "PATHLINE_MAX_JOB_BYTES" in answer.json()["error"]
+    else:
+        assert answer.json()["type"] == "/problems/job-too-large"
+        assert answer.json()["limit_bytes"] == 9_999 < answer.json()["needed_bytes"]
+    assert (running.engine.jobs, ledger.in_hand) == ([], 0)
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_more_than_there_is_now(running: Any, door: str) -> None:
+    ledger = limit(running, 10**8)
+    other = ledger.take(10**8, 1e12)
+    path, body = DOORS[door]
+    answer = await running.http.post(path, json=body)
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) >= 1
+    assert (running.engine.jobs, ledger.in_hand) == ([], 10**8)
+    other.over()
+    assert (await running.http.post(path, json=body)).status_code == 200
+    assert ledger.in_hand == 0
+
+
+async def test_the_gauge_says_what_is_in_hand(running: Any) -> None:
+    hold = running.service.ledger.take(12_345, 1e12)
+    assert "pathline_job_bytes 12345.0" in (await running.http.get("/metrics")).text
+    hold.over()
+    assert "pathline_job_bytes 0.0" in (await running.http.get("/metrics")).text
+
+
+@pytest.mark.parametrize("door", ["sample", "stream", "encode", "log_prob", "infer"])
+@pytest.mark.parametrize("fail", FAILURES, ids=lambda error: type(error).__name__)
+async def test_a_job_that_fails(running: Any, door: str, fail: Exception) -> None:
+    running.engine.fail = fail
+    path, body = DOORS[door]
+    if door == "stream" and isinstance(fail, RuntimeError):
+        with pytest.raises(RuntimeError):
+            await running.http.post(path, json=body)
+    else:
+        await running.http.post(path, json=body)
+    assert len(running.engine.jobs) == 1
+    assert running.service.ledger.in_hand == 0
+
+
+@pytest.mark.parametrize("door", ["sample", "stream", "encode", "log_prob", "infer"])
+async def test_a_job_that_the_engine_refuses(running: Any, door: str) -> None:
+    running.engine.refuse = Overloaded("the queue is full", 2.0)
+    path, body = DOORS[door]
+    assert (await running.http.post(path, json=body)).status_code == 429
+    assert running.service.ledger.in_hand == 0
+
+
+async def leave(running: Any, path: str, body: dict[str, Any], when: Callable[[], bool]) -> None:
+    """Send a request whose client leaves as soon as `when` says."""
+    content, sent = json.dumps(body).encode(), False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal sent
+        if not sent:
+            sent = True
+            return {"type": "http.request", "body": content, "more_body": False}
+        while not when():
+            await asyncio.sleep(0.001)
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        pass
+
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": [(b"content-type", b"application/json")], "root_path": "", "scheme": "http"}
+    await asyncio.wait_for(running.http._transport.app(scope | {"http_version": "1.1"}, receive, send), 30)
+
+
+@pytest.mark.parametrize("door", ["sample", "stream", "encode", "log_prob", "infer"])
+async def test_a_client_that_leaves_counts_until_the_engine_has_let_go(running: Any, door: str) -> None:
+    running.engine.hold = True
+    await leave(running, *DOORS[door], when=lambda: bool(running.engine.submitted))
+    [future] = running.engine.submitted
+    assert running.engine.cancelled == [future]
+    assert running.service.ledger.in_hand > 8_000
+    future.cancel()
+    assert running.service.ledger.in_hand == 0
+
+
+async def test_an_answer_counts_until_it_is_out(running: Any) -> None:
+    """Also where the client reads slowly: the engine is done with the job, but its result is still there."""
+    ledger, seen = running.service.ledger, []
+    path, body = DOORS["sample"]
+    content = json.dumps(body | {"num_samples": 50_000}).encode()
+    wait = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if not seen:
+            seen.append(0)
+            return {"type": "http.request", "body": content, "more_body": False}
+        await wait.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        assert running.engine.submitted[0].done()
+        seen.append(ledger.in_hand)
+
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": [(b"content-type", b"application/json")], "root_path": "", "scheme": "http"}
+    await asyncio.wait_for(running.http._transport.app(scope | {"http_version": "1.1"}, receive, send), 30)
+    assert len(seen) > 4
+    assert min(seen[1:]) > 50_000 * 8
+    assert ledger.in_hand == 0
+
+
+def test_memory_that_is_set_aside_too_late_goes_back_at_once() -> None:
+    ledger, context = Ledger(100), Context()
+    context.end()
+    context.keep(ledger.take(60, 1e12))
+    assert ledger.in_hand == 0
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkpoints")
+    torch.manual_seed(0)
+    net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4))
+    save(root, "net", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
+    return root
+
+
+@pytest.fixture
+async def real(root: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Ledger]]:
+    settings = Settings(models_dir=root, device="cpu", threads=1, watch_s=0, timeout_s=300, max_job_bytes=10_000_000)
+    app = create_app(settings)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield http, app.state.service.ledger
+
+
+async def test_sixteen_small_requests_for_much(real: tuple[httpx.AsyncClient, Ledger]) -> None:
+    """Each keeps 31 states of 10,000 samples: 2.6 MB and its bookkeeping; two fit, the others shall come again."""
+    http, ledger = real
+    body = {"model": "net", "num_samples": 10_000, "solver": "euler", "steps": 30, "trace": "none"}
+    body |= {"save_at": [k / 30 for k in range(31)]}
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, ledger.in_hand)
+            await asyncio.sleep(0.001)
+
+    watching = asyncio.create_task(watch())
+    answers = await asyncio.gather(*(http.post("/v1/sample", json=body) for _ in range(16)))
+    watching.cancel()
+    statuses = [answer.status_code for answer in answers]
+    assert set(statuses) == {200, 429}
+    assert statuses[0] == 200
+    assert 2_600_000 < most <= 10_000_000
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code == 429)
+    assert ledger.in_hand == 0
+    assert (await http.post("/v1/sample", json=body | {"num_samples": 40_000})).status_code == 413
+    assert (await http.post("/v1/sample", json=body)).status_code == 200
+
+
+async def test_every_end_with_a_real_engine(real: tuple[httpx.AsyncClient, Ledger]) -> None:
+    http, ledger = real
+    for path, body in (
+        ("/v1/models/net/encode", {"samples": ROWS}),
+        ("/v1/models/net/log_prob", {"samples": ROWS}),
+        ("/v1/models/net/diagnose", {"num_samples": 5, "times": [0.0, 1.0]}),
+        ("/v1/sample", {"model": "net", "num_samples": 500, "trace": "full", "max_nfe": 600}),
+    ):
+        assert (await http.post(path, json=body)).status_code == 200
+        assert ledger.in_hand == 0
+    long = {"model": "net", "num_samples": 9_000, "solver": "euler", "steps": 9_000, "timeout_s": 0.05, "trace": "none"}
+    assert (await http.post("/v1/sample", json=long)).status_code in (429, 504)
+    partial = await http.post("/v1/sample", json=long | {"on_timeout": "partial", "save_at": [0.0, 1.0]})
+    assert partial.status_code in (200, 429)
+    stream = await http.post("/v1/sample/stream", json=long | {"save_at": [1.0]})
+    assert stream.status_code in (200, 429)
+    assert re.search("deadline-exceeded|overloaded", stream.text)
+    for _ in range(600):
+        if not ledger.in_hand:
+            break
+        await asyncio.sleep(0.05)
+    assert ledger.in_hand == 0
