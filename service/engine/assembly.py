@@ -126,11 +126,11 @@ class Assembly:
         waiting = 0 if self._unstarted is None else self.job.num_samples - self._unstarted[0]
         return self.steps + waiting * math.prod(self._event_shape) > _LARGE
 
-    def mean_nfe(self) -> float | None:
-        """Mean calls of the samples that came to the end; None where none did."""
+    def spent(self) -> tuple[float, float] | None:
+        """Calls of the samples that came to the end, on average and at most; None where none did."""
         held = self._held
-        there = held.code == CODES[Status.SUCCESS]
-        return float(held.nfe[there].mean()) if there.any() else None
+        nfe = held.nfe[held.code == CODES[Status.SUCCESS]]
+        return (float(nfe.mean()), float(nfe.max())) if len(nfe) else None
 
     def progress(self, reached: tuple[int, float, float], waiting: bool) -> Progress:
         """What to report, given what `Arena.reached` says of the lanes, and whether samples are no lanes yet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 
 import numpy as np
@@ -21,12 +21,12 @@ class Desk:
 
     Attributes:
         where: model and number of each job. Threads that submit add to it; the engine's thread takes out.
-        next_deadline: the soonest of all, a time of `time.monotonic`.
+        next_deadline: the soonest of all, a time of the clock.
     """
 
-    def __init__(self, observer: Observer | None) -> None:
+    def __init__(self, observer: Observer | None, clock: Callable[[], float]) -> None:
         self.where: dict[Future[JobResult], tuple[Model, int]] = {}
-        self._observer = observer
+        self._observer, self._clock = observer, clock
         self._deadlines: dict[int, tuple[float, Model]] = {}
         self.next_deadline = float("inf")
         self._beside = ThreadPoolExecutor(1, "pathline-results")
@@ -38,7 +38,7 @@ class Desk:
             self.settle(future, reason)
 
     def due(self, number: int, deadline: float, model: Model) -> None:
-        """A job has a deadline, a time of `time.monotonic`."""
+        """A job has a deadline, a time of the clock."""
         self._deadlines[number] = (deadline, model)
         self.next_deadline = min(self.next_deadline, deadline)
 
@@ -69,8 +69,8 @@ class Desk:
 
     def _complete(self, model: Model, number: int) -> None:
         assembly = model.jobs[number].assembly
-        if not isinstance(assembly.job.solve, Plan) and (calls := assembly.mean_nfe()) is not None:
-            model.learn(assembly.job, calls)
+        if not isinstance(assembly.job.solve, Plan) and (spent := assembly.spent()) is not None:
+            model.costs.learn(assembly.job, *spent)
         future, network_s = self.forget(model, number), model.arena.network.seconds
         if not assembly.large:
             self.settle(future, assembly.result(network_s, model.arena.start_of))
@@ -86,7 +86,7 @@ class Desk:
 
     def expire(self) -> None:
         """End the jobs whose deadline has passed."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self.next_deadline:
             return
         for number in [number for number, (deadline, _) in self._deadlines.items() if deadline <= now]:

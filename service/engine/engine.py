@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from models.checkpoint import Checkpoint
 from service.engine.assembly import Assembly
 from service.engine.contracts import EngineSettings, Observer
-from service.engine.device import choose_device, device_of
+from service.engine.device import Device, choose_device, device_of
 from service.engine.job import (
     DeadlineExceeded,
     Draining,
@@ -23,13 +24,15 @@ from service.engine.job import (
     JobResult,
     Overloaded,
     Priority,
+    TooSlow,
 )
 from service.engine.loop import STOPPED, Loop
 from service.engine.model import Model, Running
 from service.engine.operation import Operation
 from service.engine.runner import Arena
+from service.engine.scheduler import Entry
 
-__all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded"]
+__all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
 
 
 def default_threads() -> int:
@@ -42,14 +45,28 @@ def default_threads() -> int:
 
 
 class Engine:
-    """Solves jobs for any number of models on one device."""
+    """Solves jobs for any number of models on one device.
 
-    def __init__(self, settings: EngineSettings, observer: Observer | None = None) -> None:
+    Args:
+        settings: what it needs of them.
+        observer: who is told what each network call carried.
+        clock: seconds, never going back; deadlines are times of it.
+        tools: of the device; where left out, those of the device in the settings.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        tools: Device | None = None,
+    ) -> None:
         self.device = choose_device(settings.device)
         self.threads = settings.threads or default_threads()
-        self._tools = device_of(self.device, settings.cuda_graphs, settings.compile == "auto")
+        self._tools = tools or device_of(self.device, settings.cuda_graphs, settings.compile == "auto")
+        self._clock = clock
         self._max_queue = settings.max_queue
-        self._loop = Loop(self._tools, observer)
+        self._loop = Loop(self._tools, observer, clock)
         self._loader = ThreadPoolExecutor(1, "pathline-loader", self._step_back)
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
@@ -163,7 +180,8 @@ class Engine:
 
         Raises:
             Draining: the engine takes no more.
-            Overloaded: the queue is full, or what is ahead would make the job miss its deadline.
+            TooSlow: the job would miss its deadline even with the machine to itself.
+            Overloaded: the queue is full, or the job would miss its deadline or make another miss its own.
             EngineFailed: the thread has died.
             KeyError: the model version is not loaded, or its operation not prepared.
         """
@@ -174,24 +192,24 @@ class Engine:
         model = self._loop.models[job.model, job.version]
         if job.operation is not Operation.SAMPLE:
             model = model.beside[job.operation]
-        self._check_room(model, job)
+        number, now = next(self._numbers), self._clock()
+        entry = model.entry(number, job, now)
+        self._check_room(model, job, entry, now)
         future: Future[JobResult] = Future()
         running = Running(Assembly(job, model.arena.event_shape, model.arena.dtype), future)
-        number = next(self._numbers)
-        model.incoming[number] = (model.entry(number, job), job.priority)
+        model.incoming[number] = (entry, job.priority)
         self._loop.desk.where[future] = (model, number)
         self._loop.send(lambda: self._loop.queue(model, number, running))
         if not self.alive:  # it died meanwhile, and nobody is left to answer
             self._loop.desk.settle(future, EngineFailed(STOPPED))
         return future
 
-    def _check_room(self, model: Model, job: Job) -> None:
-        busy = [each for each in self._loop.arenas if len(each) or each.incoming]
+    def _check_room(self, model: Model, job: Job, entry: Entry, now: float) -> None:
+        busy = [each for each in self._loop.arenas if each.busy]
         if len(self._loop.desk.where) >= self._max_queue:
-            soonest = min((each.first_end_s() for each in busy), default=0.0)
+            soonest = min((each.first_end_s(now) for each in busy), default=0.0)
             raise Overloaded("the queue is full", max(0.1, min(soonest, 3600.0) * max(1, len(busy))))
-        if job.deadline is not None and busy:
-            model.check(job, job.deadline - time.monotonic(), [each for each in busy if each is not model])
+        model.check(job, entry, now, busy)
 
     def cancel(self, future: Future[JobResult]) -> None:
         """Give up a job; its lanes are gone before the next tick."""

@@ -1,140 +1,216 @@
-"""When a job would be done, and when one that is refused now would be taken. Knows numbers of calls, no tensors.
+"""When jobs would be done. Knows numbers of calls, no tensors.
 
-Small jobs are admitted first come, first served: their forecast walks the queue. Large ones share what they get
-equally, so a new one waits for at most its own work of each other. Time is counted in ticks of a full arena, then
-turned into seconds. A refused job is taken once its forecast, made at that later time, meets its deadline: nobody else
-is assumed to come.
+`walk` plays what the scheduler does through to its end: small jobs enter as there is room, the earliest deadline first,
+and all lanes take part in every tick; large ones share equally what they get. Its seconds are those of the jobs' own
+ticks. Jobs of another priority or model have ticks of their own in between: `Lot` and `wall` count them in.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from service.engine.pace import Curve
 from service.engine.scheduler import BULK_SHARE, Entry, Scheduler
 
-_BISECTIONS = 24
+Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What stands before one job.
+class Demand:
+    """What one job still needs.
 
     Attributes:
-        wait: ticks until a small job's lanes start.
-        work: the job's own network rows.
-        cost: calls of each of its samples.
-        rivals: network rows left of each large job that it shares with; empty for a small job.
-        rows: of a tick that it and its rivals have together.
-        backlog_s: seconds of everything present in its arena.
-        busy_tick_s, idle_tick_s: seconds of a tick while that lasts, and of its own rows alone.
-        elsewhere_s: seconds of work of each other model, which take turns with this one.
-        above_s: for a bulk job, the seconds of interactive work that go before it.
+        number: the job.
+        rows: network rows of a call of all its samples that are left.
+        calls: until its last sample has ended.
+        work: network rows in all.
+        small, runs: its class, and whether some of it is lanes already.
+        left_s: seconds until its deadline.
+        promised, tight: see `Entry`.
     """
 
-    wait: float
+    number: int
+    rows: float
+    calls: float
     work: float
-    cost: float
-    rivals: Sequence[float]
-    rows: int
-    backlog_s: float
-    busy_tick_s: float
-    idle_tick_s: float
-    elsewhere_s: Sequence[float] = ()
-    above_s: float = 0.0
+    small: bool = True
+    runs: bool = False
+    left_s: float = math.inf
+    promised: bool = False
+    tight: bool = False
 
-    def end_s(self, after_s: float = 0.0) -> float:
-        """Seconds from submission to the end, if it is submitted `after_s` seconds from now."""
-        tick_s = self.busy_tick_s
-        if self.rivals:
-            # Each rival has had its part of the rows meanwhile.
-            gone = after_s / tick_s * self.rows / len(self.rivals)
-            ahead = sum(min(max(0.0, rival - gone), self.work) for rival in self.rivals)
-            own_s = max(self.cost, (ahead + self.work) / self.rows) * tick_s
+    @classmethod
+    def of(cls, entry: Entry, tick: int, small: bool, now: float) -> Demand:
+        """Of a job in a scheduler at some tick and time."""
+        return cls(
+            number=entry.number,
+            rows=max(1, (entry.waiting + entry.active) * entry.width),
+            calls=entry.calls_left(tick),
+            work=entry.work(tick),
+            small=small,
+            runs=entry.active > 0,
+            left_s=entry.deadline - now,
+            promised=entry.promised,
+            tight=entry.tight,
+        )
+
+    def alone(self, most: int, seconds: Callable[[float], float]) -> float:
+        """Seconds that it would take with nobody else there, with ticks of at most so many rows."""
+        return max(self.calls, self.work / most) * seconds(min(self.rows, most))
+
+
+def walk(
+    demands: Sequence[Demand], budget: int, seconds: Callable[[float], float], joins_s: float = 0.0
+) -> list[float]:
+    """When each of some jobs ends, in seconds of their own ticks from now.
+
+    Args:
+        demands: of one scheduler's jobs.
+        budget: of that scheduler.
+        seconds: of a tick, by its rows.
+        joins_s: when the last of them joins the others.
+    """
+    ends = [0.0] * len(demands)
+    reserve = budget // 4
+    running: list[tuple[float, float, int]] = []  # call of the end, rows, place
+    large: list[tuple[float, int]] = []  # rows that each large job will have had in the end, place
+    waiting: list[tuple[float, int, int]] = []  # deadline, number, place
+    small_rows = wanted = now = calls = served = 0.0
+    late = len(demands) - 1 if joins_s > 0 else -1
+
+    def join(place: int) -> None:
+        nonlocal wanted, small_rows
+        demand = demands[place]
+        if not demand.small:
+            heapq.heappush(large, (served + demand.work, place))
+            wanted += demand.rows
+        elif demand.runs:
+            rows = demand.work / demand.calls
+            heapq.heappush(running, (calls + demand.calls, rows, place))
+            small_rows += rows
         else:
-            wait_s = max(0.0, self.wait * tick_s - after_s)
-            calls = max(self.cost, self.work / self.rows)
-            slow_s = min(max(0.0, self.backlog_s - after_s - wait_s), calls * tick_s)
-            own_s = wait_s + slow_s + (calls - slow_s / tick_s) * self.idle_tick_s
-        others = sum(min(max(0.0, seconds - after_s), own_s) for seconds in self.elsewhere_s)
-        above = min(max(0.0, self.above_s - after_s), (BULK_SHARE - 1) * own_s)
-        return own_s + others + above
+            heapq.heappush(waiting, (demand.left_s, demand.number, place))
 
-    def alone_s(self) -> float:
-        """Seconds that it would take with nobody else there."""
-        return max(self.cost, self.work / self.rows) * self.idle_tick_s
+    for place in range(len(demands)):
+        if place != late:
+            join(place)
+    while True:
+        limit = budget - reserve if large else budget
+        while waiting:
+            demand = demands[waiting[0][2]]
+            rows = demand.work / demand.calls  # on average: samples under error control end one by one
+            if running and small_rows + rows > limit:
+                break
+            heapq.heappush(running, (calls + demand.calls, rows, heapq.heappop(waiting)[2]))
+            small_rows += rows
+        if not running and not large:
+            if late < 0:
+                return ends
+            now = max(now, joins_s)
+            join(late)
+            late = -1
+            continue
+        share = min(wanted, budget - reserve, max(reserve, budget - small_rows), budget) if large else 0.0
+        share = max(1.0, share) if large else 0.0
+        tick_s = seconds(max(1.0, small_rows + share))
+        step = running[0][0] - calls if running else math.inf
+        if large:
+            step = min(step, (large[0][0] - served) * len(large) / share)
+        if late >= 0 and joins_s - now < step * tick_s:
+            step = max(0.0, joins_s - now) / tick_s
+            arrived, late = late, -1
+        else:
+            arrived = -1
+        now += step * tick_s
+        calls += step
+        if large:
+            served += step * share / len(large)
+        while running and running[0][0] <= calls + 1e-9:
+            _, rows, place = heapq.heappop(running)
+            small_rows = small_rows - rows if running else 0.0
+            ends[place] = now
+        while large and large[0][0] <= served * (1 + 1e-12) + 1e-9:
+            place = heapq.heappop(large)[1]
+            wanted -= demands[place].rows
+            ends[place] = now
+        if arrived >= 0:
+            join(arrived)
 
-    def taken_in_s(self, limit_s: float) -> float:
-        """Seconds until its forecast is at most `limit_s`."""
-        low, high = 0.0, self.backlog_s + sum(self.elsewhere_s) + self.above_s
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            if self.end_s(middle) > limit_s:
-                low = middle
-            else:
-                high = middle
-        return high
 
-
-class Snapshot:
-    """What a scheduler holds at one moment, so far as forecasts need it; made in a pass over its jobs.
+@dataclass
+class Lot:
+    """The jobs of one priority of one model at one moment.
 
     Attributes:
-        added: the scheduler's, then.
-        rows: network rows of one call of all jobs.
-        small_rows: of the running lanes of small jobs.
-        work: network rows that all jobs still need.
-        rivals: of that, each large job's.
-        large_rows: rows of a tick that large jobs have together.
-        first_end: ticks until the first job is done and leaves its place in the queue.
+        model: any object that stands for the model.
+        bulk: the priority.
+        budget: of its scheduler.
+        curve: seconds of its ticks.
+        demands: of its jobs.
+        ends: (n,) when each ends, in seconds of their own ticks.
+        left, promised, tight: (n,) of the demands.
+        total: seconds of its own ticks until all have ended.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.added, self._scheduler = scheduler.added, scheduler
-        entries, tick, budget = scheduler.entries(), scheduler.tick, scheduler.budget
-        works = [entry.work(tick) for entry in entries]
-        self.rows, self.work = sum(entry.rows for entry in entries), sum(works)
-        self.rivals = [work for entry, work in zip(entries, works, strict=True) if not entry.small]
-        self.small_rows = small = sum(entry.active_rows for entry in entries if entry.small)
-        quarter = budget // 4
-        self.large_rows = max(1, min(budget - quarter, max(quarter, budget - small)))
-        ends = [entry.left(tick) for entry in entries if entry.active and not entry.waiting]
-        if self.rivals:
-            ends.append(min(self.rivals) * len(self.rivals) / self.large_rows)
-        self.first_end = min(ends, default=1.0)
-        # The queue of small jobs is walked once; a new job goes on where the walk has ended.
-        large = sum(entry.active_rows for entry in entries if not entry.small)
-        reserved = quarter if any(entry.waiting for entry in entries if not entry.small) else 0
-        self._small_limit = max(1, min(budget - reserved, budget - large))
-        self._free, self._now = self._small_limit - small, 0.0
-        self._ends = [(entry.left(tick), entry.active_rows) for entry in entries if entry.small and entry.active]
-        heapq.heapify(self._ends)
-        self._queue_up([(entry.waiting * entry.width, entry.cost) for entry in scheduler.waiting_small()])
+    model: object
+    bulk: bool
+    budget: int
+    curve: Curve
+    demands: list[Demand]
+    ends: Times = field(init=False)
 
-    def wait(self, incoming: Sequence[Entry], rows: int) -> float:
-        """Ticks until all lanes of a new small job have started.
+    def __post_init__(self) -> None:
+        # What ends at its deadline whether it is done or not needs no more than fits before.
+        self.demands = [self._cut(demand) for demand in self.demands]
+        self.left = np.array([demand.left_s for demand in self.demands])
+        self.promised = np.array([demand.promised for demand in self.demands], dtype=np.bool_)
+        self.tight = np.array([demand.tight for demand in self.demands], dtype=np.bool_)
+        self.ends = np.array(walk(self.demands, self.budget, self.curve.seconds))
+        self.total = float(self.ends.max(initial=0.0))
 
-        Args:
-            incoming: jobs of this priority that are on their way to the scheduler.
-            rows: network rows of its lanes.
-        """
-        before = self._free, self._now, self._ends.copy()
-        small = [(entry.rows, entry.cost) for entry in incoming if self._scheduler.is_small(entry.rows)]
-        self._queue_up([*small, (rows, 0.0)])
-        found = self._now
-        self._free, self._now, self._ends = before
-        return found
+    @classmethod
+    def of(
+        cls, model: object, bulk: bool, scheduler: Scheduler, curve: Curve, incoming: Sequence[Entry], now: float
+    ) -> Lot:
+        """Of a scheduler and the jobs that are on their way to it."""
+        demands = [Demand.of(entry, scheduler.tick, entry.small, now) for entry in scheduler.entries()]
+        demands += [Demand.of(entry, scheduler.tick, scheduler.is_small(entry.rows), now) for entry in incoming]
+        return cls(model, bulk, scheduler.budget, curve, demands)
 
-    def _queue_up(self, jobs: Sequence[tuple[int, float]]) -> None:
-        for rows, cost in jobs:
-            while self._free < min(rows, self._small_limit) and self._ends:
-                end, freed = heapq.heappop(self._ends)
-                self._now, self._free = max(self._now, end), self._free + freed
-            self._free -= rows
-            heapq.heappush(self._ends, (self._now + cost, rows))
+    def without(self, number: int) -> Lot:
+        """The same without one job."""
+        left = [demand for demand in self.demands if demand.number != number]
+        return Lot(self.model, self.bulk, self.budget, self.curve, left)
 
-    def against(self, incoming: Sequence[Entry]) -> list[float]:
-        """The work of each large job that a new large one shares with."""
-        large = [entry for entry in incoming if not self._scheduler.is_small(entry.rows)]
-        return [*self.rivals, *(entry.total_work for entry in large)]
+    def joined(self, demand: Demand, joins_s: float = 0.0) -> Times:
+        """(n + 1,) `ends` if one more job comes; its own is the last."""
+        return np.array(walk([*self.demands, demand], self.budget, self.curve.seconds, joins_s))
+
+    def weight(self, other: Lot) -> float:
+        """Seconds that another lot gets for each of this one's while both want the device."""
+        if self.bulk == other.bulk:
+            return 1.0
+        return BULK_SHARE - 1.0 if self.bulk else 1 / (BULK_SHARE - 1)
+
+    def _cut(self, demand: Demand) -> Demand:
+        if demand.promised or demand.left_s == math.inf:
+            return demand
+        most = max(1.0, demand.left_s / self.curve.seconds(demand.rows))
+        if demand.calls <= most and demand.work <= most * demand.rows:
+            return demand
+        calls, work = min(demand.calls, most), min(demand.work, most * demand.rows)
+        return Demand(demand.number, demand.rows, calls, work, demand.small, demand.runs, demand.left_s)
+
+
+def wall(lot: Lot, ends: Times, others: Sequence[tuple[Lot, float]]) -> Times:
+    """(n,) seconds from now, given those of a lot's own ticks, and each other lot with the seconds it wants."""
+    out = ends.copy()
+    for other, total in others:
+        out += np.minimum(total, lot.weight(other) * ends)
+    return out

@@ -34,12 +34,24 @@ class Overloaded(Exception):  # noqa: N818  (named for what it says, as the HTTP
         self.reason, self.retry_after_s = reason, retry_after_s
 
 
+class TooSlow(Exception):  # noqa: N818
+    """The job could not be done by its deadline even with the machine to itself.
+
+    Attributes:
+        needed_s: about how long it would take then.
+    """
+
+    def __init__(self, needed_s: float) -> None:
+        super().__init__(f"it takes about {needed_s:.2g} s even with the machine to itself")
+        self.needed_s = needed_s
+
+
 class Draining(Exception):  # noqa: N818
     """The engine takes no more jobs."""
 
 
 class DeadlineExceeded(Exception):  # noqa: N818
-    """The job's deadline passed before its samples were done."""
+    """The job's deadline passed before its samples were done, or was certain to."""
 
 
 class EngineFailed(Exception):  # noqa: N818
@@ -80,7 +92,7 @@ class Job:
         seed, first_index: where their noise comes from; not used where `x0` is given.
         x0: (num_samples, *event) starting states, or None for noise; of the operation's own shape.
         save_at: (M,) float64 times to keep the states at, or None.
-        deadline: `time.monotonic()` at which the job is given up, or None.
+        deadline: when the job is given up, in seconds of the engine's clock (`time.monotonic`), or None.
         partial: at the deadline, answer with the states reached instead of failing.
         trace: `none`, `summary` or `full`.
         condition: one row a sample, as `models.condition` makes it, for a conditional model; None is its null.

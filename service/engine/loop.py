@@ -18,15 +18,16 @@ import torch
 from service.engine.contracts import Observer
 from service.engine.desk import Desk
 from service.engine.device import Device
-from service.engine.job import EngineFailed, Job, Priority
+from service.engine.job import DeadlineExceeded, EngineFailed, Job, Priority
 from service.engine.model import Model, Running
+from service.engine.promises import hopeless
 from service.engine.scheduler import BULK_SHARE
 from solvers.errors import Status
 
 Key = tuple[str, int]
 _log = logging.getLogger("pathline")
 
-_REPRICE_EVERY = 32
+_REPRICE_EVERY = 16
 """Ticks after which the cost of jobs under error control is estimated anew from how far they have come."""
 
 _LONGEST_RUN_S = 0.01
@@ -34,6 +35,12 @@ _LONGEST_RUN_S = 0.01
 
 _UNSEEN_S = 0.002
 """Ticks of a fused network may follow each other for so long without a look even at commands and deadlines."""
+
+_LOOK_S = 0.05
+"""Time after which it is looked again who will be late."""
+
+_MOST_GIVEN_UP = 16
+"""Jobs that one such look gives up at most: the next one knows more."""
 
 STOPPED = "the engine has stopped; restart the service"
 
@@ -50,12 +57,13 @@ class Loop:
         draining: whether no more jobs are taken; so when it has ended.
     """
 
-    def __init__(self, tools: Device, observer: Observer | None) -> None:
-        self.desk = Desk(observer)
+    def __init__(self, tools: Device, observer: Observer | None, clock: Callable[[], float]) -> None:
+        self.desk = Desk(observer, clock)
         self.models: dict[Key, Model] = {}
         self.arenas: tuple[Model, ...] = ()
         self.stopping = self.draining = False
-        self._tools, self._observer = tools, observer
+        self._tools, self._observer, self._clock = tools, observer, clock
+        self._looked = clock()
         self._served_s = 0.0  # time used by the model whose turn was last, before it
         self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
@@ -92,23 +100,25 @@ class Loop:
         try:
             torch.set_num_threads(threads)
             while not self.stopping:
-                self._turn()
+                if not self.turn():
+                    self._wake.wait()
+                    self._wake.clear()
         except BaseException:
             _log.exception("the engine died")  # /livez tells, and whoever watches it restarts the service
         finally:
             self.draining = True
             self.desk.close(EngineFailed(STOPPED))
 
-    def _turn(self) -> None:
-        begin, cost = time.perf_counter(), self._tools.seconds()
+    def turn(self) -> bool:
+        """Do what there is to do, with at most a few ticks of one model; whether there was a model with jobs."""
+        begin, cost = self._clock(), self._tools.seconds()
         while self._commands:
             self._commands.popleft()()
         self.desk.expire()
+        self._give_up(begin)
         busy = [model for model in self.arenas if len(model)]
         if not busy:
-            self._wake.wait()
-            self._wake.clear()
-            return
+            return False
         model = min(busy, key=lambda each: each.used_s)
         self._served_s = model.used_s
         self._admit(model)
@@ -117,11 +127,30 @@ class Loop:
             rows = [model.schedulers[group].active_rows for group in groups]
             undisturbed = len(busy) == 1 and sum(len(model.arena.lanes[group]) for group in groups) == len(model.arena)
             ticks = self._tick(model, groups, _LONGEST_RUN_S if undisturbed else 0.0)
-            took, cost = time.perf_counter() - begin, self._tools.seconds() - cost
-            model.arena.pace.learn(sum(rows), cost, took, time.monotonic(), ticks)
+            now = self._clock()
+            took, cost = now - begin, self._tools.seconds() - cost
+            model.arena.pace.learn(sum(rows), cost, took, now, ticks)
             self._account(model, groups, rows, took, alone=len(busy) == 1)
         if model.retired:
             self._drop_retired()
+        return True
+
+    def _give_up(self, now: float) -> None:
+        """Tell those who can no longer be in time now: others make theirs with what they would have taken."""
+        if now < self._looked + _LOOK_S:
+            return
+        self._looked = now
+        if not any(scheduler.strained for model in self.arenas for scheduler in model.schedulers.values()):
+            return
+        lots = [lot for model in self.arenas for lot in model.lots(now)]
+        for _ in range(_MOST_GIVEN_UP):
+            found = hopeless(lots)
+            if found is None:
+                return
+            lot, number = found
+            lots = [each.without(number) if each is lot else each for each in lots]
+            for running in [model.jobs[number] for model in self.arenas if number in model.jobs]:
+                self.desk.abandon(running.future, DeadlineExceeded())
 
     def _drop_retired(self) -> None:
         with self._changing:
@@ -200,11 +229,11 @@ class Loop:
         arena, ticks = model.arena, 0
         requests, solvers = model.solvers.total(), sum(count > 0 for count in model.solvers.values())
         before = arena.network.rows
-        until = min(time.monotonic() + longest_s, self.desk.next_deadline)
+        until = min(self._clock() + longest_s, self.desk.next_deadline)
         try:
             lanes = sum(len(arena.lanes[group]) for group in groups)
             at_once = max(1, int(min(longest_s, _UNSEEN_S) / arena.pace.seconds(lanes)))
-            go_on = lambda: not self._commands and time.monotonic() < until  # noqa: E731
+            go_on = lambda: not self._commands and self._clock() < until  # noqa: E731
             finished, failed, ticks = arena.tick(groups, go_on, at_once)
             for number, said in failed.items():
                 self.desk.settle(self.desk.forget(model, number), EngineFailed(said))
@@ -243,8 +272,10 @@ class Loop:
             scheduler = model.schedulers[group]
             if scheduler.tick >= model.reprice_at[group]:
                 model.reprice_at[group] = scheduler.tick + _REPRICE_EVERY
-                for number, calls in model.arena.expected_calls(group).items():
-                    scheduler.reprice(number, calls)
+                for number, pace in model.arena.paces(group).items():
+                    entry = scheduler.reprice(number, *pace)
+                    if entry is not None and number in model.jobs:
+                        model.costs.suspect(model.jobs[number].job, entry.cost, entry.calls)
         if not model.watched:
             return
         self.desk.keep_saved(model)
@@ -254,7 +285,7 @@ class Loop:
                 self._report(model, number, running)
 
     def _report(self, model: Model, number: int, running: Running) -> None:
-        job, assembly, now = running.job, running.assembly, time.monotonic()
+        job, assembly, now = running.job, running.assembly, self._clock()
         if job.on_progress is None:
             return
         model.watched.add(number)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-import time
-from collections import Counter, OrderedDict
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from models.guidance import network_rows
 from service.engine.assembly import Assembly
-from service.engine.forecast import Outlook, Snapshot
-from service.engine.job import Job, JobResult, Overloaded, Priority
+from service.engine.costs import Costs
+from service.engine.forecast import Demand, Lot
+from service.engine.job import Job, JobResult, Overloaded, Priority, TooSlow
 from service.engine.operation import Operation
+from service.engine.promises import KEPT, Prospects
 from service.engine.runner import Arena
-from service.engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns
-from solvers.plan import Adaptive, Plan
+from service.engine.scheduler import Entry, Scheduler, Turns
+from solvers.plan import Plan
 
-_GUESSED_NFE = 80.0
-"""Calls of an adaptive sample before any has been seen."""
-
-_MOST_MEANS = 256
-_SNAPSHOT_S = 0.02
+_LOT_S = 0.02
+_LEAST_RETRY_S = 0.1
 _BULK_PART = 4
 """Bulk jobs get a smaller arena: a tick of theirs, which an interactive request may wait for, takes a part of a long
 one."""
@@ -52,6 +51,7 @@ class Model:
         watched: jobs whose progress is reported.
         reprice_at: the tick of each scheduler from which on costs are estimated anew.
         retired: to be dropped once its jobs are done.
+        costs: what its jobs have taken.
         beside: of the model for samples: those of other operations of the same version. Replaced, never changed.
     """
 
@@ -68,127 +68,112 @@ class Model:
         self.reprice_at = dict.fromkeys(Priority, 0)
         self.retired = False
         self.beside: dict[Operation, Model] = {}
-        self._means: OrderedDict[tuple[str, ...], float] = OrderedDict()  # running mean of calls
-        self._snapshots: dict[Priority, tuple[float, Snapshot]] = {}
+        self.costs = Costs()
+        self._lots: dict[Priority, tuple[float, object, Lot]] = {}
 
     def __len__(self) -> int:
         """Jobs that the engine's thread knows."""
         return len(self.jobs)
 
-    def entry(self, number: int, job: Job) -> Entry:
-        """A job as its scheduler sees it."""
+    @property
+    def busy(self) -> bool:
+        """Whether it has jobs, or some are on their way."""
+        return bool(self.jobs or self.incoming)
+
+    def entry(self, number: int, job: Job, now: float) -> Entry:
+        """A job as its scheduler sees it, at some time."""
         whole = not isinstance(job.solve, Plan) and job.solve.batch
-        return Entry(number, job.num_samples, self.cost(job), whole, network_rows(job.guidance))
-
-    def cost(self, job: Job) -> float:
-        """Calls of one sample: exact for plans, else the mean of those that asked for the same, or a guess.
-
-        It is never below what max_step takes: no job of that kind need have been seen.
-        """
-        solve = job.solve
-        if isinstance(solve, Plan):
-            return float(solve.nfe)
-        found = next((self._means[key] for key in _keys(job) if key in self._means), _GUESSED_NFE)
-        return min(max(found, solve.nfe_least), float(solve.max_nfe))
-
-    def learn(self, job: Job, calls: float) -> None:
-        """The samples of a job under error control have taken so many calls on average."""
-        for key in _keys(job)[:1] if _bounded(job) else _keys(job):
-            self._means[key] = self._means.get(key, calls) * 0.8 + calls * 0.2
-            self._means.move_to_end(key)
-            if len(self._means) > _MOST_MEANS:
-                self._means.popitem(last=False)
-
-    def snapshot(self, priority: Priority) -> Snapshot:
-        """What the scheduler of a priority holds: now, or up to 20 ms ago if nothing has come since."""
-        scheduler, now = self.schedulers[priority], time.monotonic()
-        made = self._snapshots.get(priority)
-        if made is None or made[1].added != scheduler.added or now > made[0] + _SNAPSHOT_S:
-            made = self._snapshots[priority] = (now, Snapshot(scheduler))
-        return made[1]
-
-    def on_their_way(self, priority: Priority) -> list[Entry]:
-        """Jobs that were submitted and are not in their scheduler yet."""
-        return [entry for entry, whose in list(self.incoming.values()) if whose is priority]
-
-    def backlog_s(self, priority: Priority) -> float:
-        """Seconds of everything of a priority, in full ticks."""
-        work = self.snapshot(priority).work + sum(entry.total_work for entry in self.on_their_way(priority))
-        return work * self.arena.pace.seconds(self.arena.budget) / self.arena.budget
-
-    def outlook(self, job: Job, others: list[Model]) -> Outlook:
-        """What stands before a new job; `others` are the models that share the device and have work."""
-        scheduler, cost, pace = self.schedulers[job.priority], self.cost(job), self.arena.pace
-        own = job.num_samples * network_rows(job.guidance)
-        seen, incoming = self.snapshot(job.priority), self.on_their_way(job.priority)
-        small = scheduler.is_small(own)
-        most = scheduler.budget if small else seen.large_rows
-        present = seen.rows + sum(entry.rows for entry in incoming) + own
-        # Large jobs leave a part of the arena free; only small ones make a tick longer than theirs.
-        rows = min(scheduler.budget, present if small else min(present, most + seen.small_rows))
-        tick_s = pace.seconds(rows)
-        beside = [sum(map(other.backlog_s, Priority)) for other in others]
-        above_s = 0.0
-        if job.priority is Priority.BULK:
-            above_s = self.backlog_s(Priority.INTERACTIVE)
-        else:
-            beside.append(self.backlog_s(Priority.BULK) / (BULK_SHARE - 1))
-        return Outlook(
-            wait=seen.wait(incoming, own) if small else 0.0,
-            work=own * cost,
-            cost=cost,
-            rivals=() if small else seen.against(incoming),
-            rows=most,
-            backlog_s=(seen.work + sum(entry.total_work for entry in incoming)) * tick_s / rows,
-            busy_tick_s=tick_s,
-            idle_tick_s=pace.seconds(min(own, most)),
-            elsewhere_s=beside,
-            above_s=above_s,
+        cost = self.costs.of(job)
+        deadline = math.inf if job.deadline is None else job.deadline
+        entry = Entry(
+            number,
+            job.num_samples,
+            cost.mean,
+            whole,
+            network_rows(job.guidance),
+            calls=cost.most,
+            known=cost.typical is not None,
+            deadline=deadline,
+            promised=job.deadline is not None and not job.partial,
         )
+        left_s = deadline - now
+        entry.tight = self._alone_s(entry, job.priority) > 0.5 * left_s
+        small = self.schedulers[job.priority].is_small(entry.rows)
+        if small and job.priority is Priority.INTERACTIVE:
+            slowest_s = self.arena.pace.seconds(self.arena.budget + self.arena.budget // _BULK_PART)
+            entry.relaxed = entry.calls * slowest_s <= KEPT * left_s
+        return entry
 
-    def check(self, job: Job, left_s: float, others: list[Model]) -> None:
-        """Refuse a job that what is ahead of it would make late, but not one that is too slow even alone.
+    def lot(self, priority: Priority, now: float) -> Lot:
+        """The jobs of a priority: now, or up to 20 ms ago if nothing has come since."""
+        scheduler = self.schedulers[priority]
+        incoming = [entry for entry, whose in list(self.incoming.values()) if whose is priority]
+        key = scheduler.added, [entry.number for entry in incoming]
+        made = self._lots.get(priority)
+        if made is None or made[1] != key or not made[0] <= now <= made[0] + _LOT_S:
+            bulk = priority is Priority.BULK
+            lot = Lot.of(self, bulk, scheduler, self.arena.pace.curve(), incoming, now)
+            made = self._lots[priority] = now, key, lot
+        return made[2]
+
+    def lots(self, now: float) -> list[Lot]:
+        """Those of all priorities that have jobs."""
+        return [lot for lot in (self.lot(priority, now) for priority in Priority) if lot.demands]
+
+    def check(self, job: Job, entry: Entry, now: float, busy: Sequence[Model]) -> None:
+        """Refuse a job that would be late, or make another one late.
+
+        Args:
+            job: it.
+            entry: made of it now.
+            now: the time.
+            busy: the models that have work, this one among them or not.
 
         Raises:
+            TooSlow: it would be late even with the machine to itself, and nothing but done is of use.
             Overloaded: with the time until the same job would be taken.
         """
-        if job.priority is Priority.INTERACTIVE:
-            before = sum(entry.rows for entry, _ in list(self.incoming.values()))
-            own = job.num_samples * network_rows(job.guidance)
-            if self.schedulers[job.priority].enters_at_once(own, before):
-                slowest = self.arena.pace.seconds(self.arena.budget + self.arena.budget // _BULK_PART)
-                if self.cost(job) * slowest * (1 + len(others)) <= left_s:
-                    return  # in time, whatever else there is: no need to look closer
-        outlook = self.outlook(job, others)
-        if outlook.end_s() > left_s >= outlook.alone_s():
-            what = "the requests ahead would make this one miss its timeout_s"
-            raise Overloaded(what, max(0.1, outlook.taken_in_s(left_s)))
+        if job.deadline is None:
+            return
+        left_s = job.deadline - now
+        self._check_speed(job, left_s)
+        if not busy or self._enters_easily(entry, job.priority, busy):
+            return
+        mine = self.lot(job.priority, now)
+        lots = [mine, *(lot for model in busy for lot in model.lots(now) if lot is not mine)]
+        scheduler = self.schedulers[job.priority]
+        demand = Demand.of(entry, scheduler.tick, scheduler.is_small(entry.rows), now)
+        prospects = Prospects(lots, mine, demand, self._alone_s(entry, job.priority))
+        if not prospects.fits():
+            what = "the requests ahead leave no room for this one within its timeout_s"
+            raise Overloaded(what, max(_LEAST_RETRY_S, prospects.fits_in_s()))
 
-    def first_end_s(self) -> float:
+    def _check_speed(self, job: Job, left_s: float) -> None:
+        calls = self.costs.of(job).typical
+        if calls is None and not isinstance(job.solve, Plan):
+            calls = float(job.solve.nfe_least)
+        if job.partial or calls is None or left_s <= 0:
+            return
+        rows, most = job.num_samples * network_rows(job.guidance), self.schedulers[job.priority].budget
+        # What others want of the cores may change: only what the work itself takes says that it never fits.
+        needed_s = max(calls, rows * calls / most) * self.arena.pace.curve().cost(min(rows, most))
+        if needed_s > left_s:
+            raise TooSlow(needed_s)
+
+    def _enters_easily(self, entry: Entry, priority: Priority, busy: Sequence[Model]) -> bool:
+        """Whether all are in time even if every tick is as slow as can be: then nobody needs to look closer."""
+        if busy[0] is not self or len(busy) > 1 or not entry.relaxed or priority is not Priority.INTERACTIVE:
+            return False
+        incoming = [each for each, _ in list(self.incoming.values())]
+        if any(scheduler.strained for scheduler in self.schedulers.values()):
+            return False
+        before = sum(each.rows for each in incoming)
+        return all(each.relaxed for each in incoming) and self.schedulers[priority].enters_at_once(entry.rows, before)
+
+    def _alone_s(self, entry: Entry, priority: Priority) -> float:
+        most, seconds = self.schedulers[priority].budget, self.arena.pace.seconds
+        return max(entry.calls, entry.total_work / most) * seconds(min(entry.rows, most))
+
+    def first_end_s(self, now: float) -> float:
         """Seconds until one of the jobs is done and leaves its place; infinite where there is none."""
-        soonest = math.inf
-        for priority, scheduler in self.schedulers.items():
-            if len(scheduler):
-                seen = self.snapshot(priority)
-                tick_s = self.arena.pace.seconds(min(scheduler.budget, seen.rows))
-                soonest = min(soonest, seen.first_end * tick_s)
-        return soonest
-
-
-def _keys(job: Job) -> tuple[tuple[str, ...], ...]:
-    """Under what a mean is kept, the most exact first: the tolerance decides most, by its power of ten.
-
-    A job whose max_step asks for many steps is like those whose max_step asks for about as many, and tells nothing of
-    others.
-    """
-    settings = job.solve.settings
-    name, rtol, atol = str(settings["name"]), settings.get("rtol"), settings.get("atol")
-    powers = (f"{math.log10(float(each)):.0f}" for each in (rtol, atol) if isinstance(each, int | float))
-    found = (name, *powers), (name,)
-    if isinstance(job.solve, Plan) or job.solve.max_step is None:
-        return found
-    return ((*found[0], f"least {job.solve.nfe_least:.1e}"), *found)
-
-
-def _bounded(job: Job) -> bool:
-    return isinstance(job.solve, Adaptive) and job.solve.max_step is not None
+        return min((float(lot.ends.min()) for lot in self.lots(now)), default=math.inf)

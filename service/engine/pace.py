@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _WINDOW = 15
@@ -61,6 +62,37 @@ class _Size:
         return sum(min(each, _WORST * median) for each in newest) / len(newest)
 
 
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of a tick by its rows at one moment: interpolated; beyond what was seen, in proportion at most.
+
+    Attributes:
+        known: (rows, cost) of sizes that were seen, rising in both.
+        stretch: how many times its cost a tick lasts.
+    """
+
+    known: Sequence[tuple[float, float]]
+    stretch: float = 1.0
+
+    def seconds(self, rows: float) -> float:
+        """How long a tick of this many rows will last."""
+        return self.stretch * self.cost(rows)
+
+    def cost(self, rows: float) -> float:
+        """The same with the cores all to itself."""
+        known = self.known
+        if not known:
+            return 1e-3
+        place = bisect_right(known, (float(rows), float("inf")))
+        if place == 0:
+            return known[0][1]  # a small tick costs about what the smallest seen does, at most
+        r0, s0 = known[place - 1]
+        if place == len(known):
+            return s0 * rows / r0
+        r1, s1 = known[place]
+        return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
+
+
 class Pace:
     """Seconds of a whole tick (network, lanes, delivery) by its rows, one cost for each power of two.
 
@@ -104,11 +136,12 @@ class Pace:
         return max(1.0, self._lasted / self._cost)
 
     def seconds(self, rows: int) -> float:
-        """How long a tick of this many rows will last: interpolated; beyond what was seen, in proportion at most."""
-        known = self._known()
-        if not known:
-            return 1e-3
-        return self.stretch * _interpolated(known, rows)
+        """How long a tick of this many rows will last, see `Curve`."""
+        return self.curve().seconds(rows)
+
+    def curve(self) -> Curve:
+        """What is known now, to be asked many times."""
+        return Curve(self._known(), self.stretch)
 
     def _known(self) -> list[tuple[float, float]]:
         """(rows, cost) of each size, rising in both."""
@@ -127,14 +160,3 @@ class Pace:
             floor = max(floor, cost)
             known[k] = rows, floor
         return known
-
-
-def _interpolated(known: list[tuple[float, float]], rows: int) -> float:
-    place = bisect_right(known, (float(rows), float("inf")))
-    if place == 0:
-        return known[0][1]  # a small tick costs about what the smallest seen does, at most
-    r0, s0 = known[place - 1]
-    if place == len(known):
-        return s0 * rows / r0
-    r1, s1 = known[place]
-    return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)

@@ -25,8 +25,6 @@ TICK_S = 0.05
 
 _SMALLEST_BUDGET, _LARGEST_BUDGET = 64, 8192
 _SMALLEST_DERIVED_BUDGET = 4  # a derivative of one row of a UNet takes milliseconds
-_EARLY = 0.05
-"""Share of its span from which on a lane's calls tell how many it will take."""
 
 
 class Arena:
@@ -181,16 +179,20 @@ class Arena:
         share, records = lanes.shares()[mine], lanes.records.compress(mine)
         return int(records["nfe"].max()), float(records["t"][share.argmin()]), float(share.sum())
 
-    def expected_calls(self, group: str) -> dict[int, float]:
-        """Owner -> calls that its lanes under error control will have taken in the end, on average, by their pace."""
+    def paces(self, group: str) -> dict[int, tuple[float, float, float]]:
+        """How far the lanes under error control have come, by owner.
+
+        Returns:
+            Owner -> mean calls so far, mean share of the span behind them, and the share of the slowest.
+        """
         lanes = self.lanes[group]
-        share = lanes.shares()
-        told = (lanes.records["log"] >= 0) & (share > _EARLY)
-        records = lanes.records.compress(told)
+        adaptive = lanes.records["log"] >= 0
+        share, records = lanes.shares()[adaptive], lanes.records.compress(adaptive)
         owners, member = np.unique(records["owner"], return_inverse=True)
-        calls = np.minimum(records["nfe"] / share[told], records["max_nfe"])
-        means = np.bincount(member, weights=calls) / np.bincount(member)
-        return dict(zip(owners.tolist(), means.tolist(), strict=True))
+        count, least = np.bincount(member), np.ones(len(owners))
+        np.minimum.at(least, member, share)
+        nfe, mean = (np.bincount(member, weights=values) / count for values in (records["nfe"], share))
+        return dict(zip(owners.tolist(), zip(nfe.tolist(), mean.tolist(), least.tolist(), strict=True), strict=True))
 
     def _fetched(self, finished: Finished) -> Finished:
         x = self.device.fetch(finished.x)

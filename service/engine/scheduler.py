@@ -1,20 +1,25 @@
 """Who runs next: which samples of which job become lanes. Knows rows and jobs, no tensors.
 
 A model's arena holds lanes of at most `budget` network rows (a lane has one, or two where it is guided), so that a tick
-stays short. Small jobs (up to a quarter of it) enter in the order they came. Large ones are fed in slices, share
-equally what they get, and never take the last quarter: the next small job finds room at once. While large jobs wait,
-small ones leave them a quarter too.
+stays short. Small jobs (up to a quarter of it) enter by their deadlines, the earliest first. Large ones are fed in
+slices, share equally what they get, and never take the last quarter: the next small job finds room at once. While large
+jobs wait, small ones leave them a quarter too.
 
 Interactive and bulk jobs have a scheduler each; `Turns` decides when bulk lanes take part in a tick.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
 
 BULK_SHARE = 8
 """While interactive jobs want the device, bulk jobs get one part in this many of its time."""
+
+_EARLY = 0.2
+"""Share of its span from which on a lane's calls tell how many it will take, where nothing else does."""
 
 
 @dataclass
@@ -27,10 +32,17 @@ class Entry:
         cost: expected calls of one sample.
         whole: admit all samples in the same tick or none.
         width: network rows of one call of one sample.
+        calls: expected calls of its slowest sample; where left out, that is `cost`.
+        known: whether both stand on what is known of the solver, not on a guess.
+        deadline: when it is given up, in seconds of the engine's clock; infinite where it never is.
+        promised: whether it fails if it is not done by then.
+        tight: whether it takes more than half of its time even alone.
+        relaxed: whether it is in time even if every tick is as slow as a full arena's.
         small: its class; set when it is added.
         admitted: samples that became lanes so far.
         active: of those, lanes that still run.
         begun: the tick in which those were admitted, on average.
+        first: `cost` and `calls` as they were before the job ran, once they have been estimated anew.
     """
 
     number: int
@@ -38,10 +50,20 @@ class Entry:
     cost: float
     whole: bool = False
     width: int = 1
+    calls: float = 0.0
+    known: bool = True
+    deadline: float = math.inf
+    promised: bool = False
+    tight: bool = False
+    relaxed: bool = False
     small: bool = True
     admitted: int = 0
     active: int = 0
     begun: float = 0.0
+    first: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        self.calls = max(self.calls, self.cost)
 
     @property
     def waiting(self) -> int:
@@ -63,9 +85,16 @@ class Entry:
         """Network rows that it needs from its beginning to its end."""
         return self.rows * self.cost
 
+    def calls_left(self, tick: int) -> float:
+        """Calls until the slowest of the lanes that run has ended: at least one."""
+        return max(1.0, self.calls - (tick - self.begun)) if self.active else self.calls
+
     def left(self, tick: int) -> float:
         """Calls that a running lane still needs: at least one; half of all where old and new lanes run together."""
-        return max(1.0, 0.5 * self.cost if self.waiting else self.cost - (tick - self.begun))
+        if self.waiting:
+            return max(1.0, 0.5 * self.cost)
+        slowest = self.calls_left(tick)  # those that still run when most have ended are the slow ones
+        return min(slowest, max(1.0, self.cost - (tick - self.begun), 0.5 * slowest if self.calls > self.cost else 0.0))
 
     def work(self, tick: int) -> float:
         """Network rows that the job still needs."""
@@ -82,13 +111,15 @@ class Scheduler:
         budget: network rows of the lanes that the arena holds.
         tick: how many ticks its lanes have taken.
         added: how many jobs have been added so far.
+        strained: how many jobs are not `relaxed`.
     """
 
     budget: int
     tick: int = 0
     added: int = 0
+    strained: int = 0
     _entries: dict[int, Entry] = field(default_factory=dict)
-    _small: deque[Entry] = field(default_factory=deque)
+    _small: list[Entry] = field(default_factory=list)
     _large: deque[Entry] = field(default_factory=deque)
     _active: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
 
@@ -109,10 +140,6 @@ class Scheduler:
     def entries(self) -> list[Entry]:
         """All jobs, in the order they came."""
         return list(self._entries.values())
-
-    def waiting_small(self) -> list[Entry]:
-        """Small jobs with samples that wait, the next one first."""
-        return list(self._small)
 
     def is_small(self, rows: int) -> bool:
         """The class of a job, by the network rows of one call of all its samples."""
@@ -135,14 +162,19 @@ class Scheduler:
         """Queue a job."""
         entry.small = self.is_small(entry.rows)
         self._entries[entry.number] = entry
-        self._queue_of(entry).append(entry)
+        if entry.small:
+            insort(self._small, entry, key=lambda each: each.deadline)
+        else:
+            self._large.append(entry)
         self.added += 1
+        self.strained += not entry.relaxed
 
     def remove(self, number: int) -> None:
         """Forget a job that was given up; its lanes must be stopped too."""
         entry = self._entries.pop(number, None)
         if entry is None:
             return
+        self.strained -= not entry.relaxed
         self._active[entry.small] -= entry.active_rows
         queue = self._queue_of(entry)
         if entry in queue:
@@ -162,13 +194,31 @@ class Scheduler:
         if entry.active or entry.waiting:
             return False
         del self._entries[number]
+        self.strained -= not entry.relaxed
         return True
 
-    def reprice(self, number: int, cost: float) -> None:
-        """A job's samples turn out to need another number of calls than was thought."""
+    def reprice(self, number: int, nfe: float, share: float, least: float) -> Entry | None:
+        """Estimate anew how many calls the samples of a job under error control need.
+
+        Args:
+            number: the job.
+            nfe: calls that its lanes have made on average.
+            share: of their spans that they have behind them on average.
+            least: the share of the slowest.
+
+        Returns:
+            Its entry if the estimate has replaced a guess.
+        """
         entry = self._entries.get(number)
-        if entry is not None:
-            entry.cost = cost
+        if entry is None or least <= (0.0 if entry.known else _EARLY):
+            return None
+        if entry.first is None:
+            entry.first = entry.cost, entry.calls
+        cost, calls = entry.first
+        # What is known of others holds for the rest of the span; a guess gives way to the pace so far.
+        entry.cost = nfe + (1 - share) * cost if entry.known else nfe / share
+        entry.calls = max(entry.cost, nfe + (1 - least) * calls if entry.known else nfe / least)
+        return None if entry.known else entry
 
     def grant(self) -> list[tuple[int, int, int]]:
         """Choose what becomes lanes now.
@@ -188,7 +238,7 @@ class Scheduler:
             small_room -= count * entry.width
             self._take(entry, count, granted)
             if not entry.waiting:
-                self._small.popleft()
+                self._small.pop(0)
         self._feed_large(self.budget - self.budget // 4, granted)
         return granted
 
@@ -219,7 +269,7 @@ class Scheduler:
         entry.active += count
         self._active[entry.small] += count * entry.width
 
-    def _queue_of(self, entry: Entry) -> deque[Entry]:
+    def _queue_of(self, entry: Entry) -> list[Entry] | deque[Entry]:
         return self._small if entry.small else self._large
 
     def first_waiting(self, number: int) -> int:

@@ -1,0 +1,141 @@
+"""The real engine under a pretended clock, with a network of known cost: no thread, no waiting, the same every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.checkpoint import Checkpoint
+from service.engine.device import Device
+from service.engine.engine import Engine
+from service.engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
+
+from .conftest import Field, Settings, job
+
+
+class World(Device):
+    """A device whose work takes pretended time, and what happens in that time.
+
+    Attributes:
+        now: the clock.
+        calls: (time, rows) of each network call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.now = 100.0
+        self.calls: list[tuple[float, int]] = []
+        self._due: list[tuple[float, Callable[[], object]]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def seconds(self) -> float:
+        return self.now
+
+    def at(self, when: float, what: Callable[[], object]) -> None:
+        """Have something happen at a time."""
+        self._due.append((when, what))
+        self._due.sort(key=lambda each: each[0])
+
+    def spend(self, seconds: float) -> None:
+        """Let time pass, and what is due in it happen."""
+        end = self.now + seconds
+        while self._due and self._due[0][0] <= end:
+            when, what = self._due.pop(0)
+            self.now = max(self.now, when)
+            what()
+        self.now = end
+
+    def skip(self) -> bool:
+        """Let time pass until something happens; whether anything will."""
+        if self._due:
+            self.spend(max(0.0, self._due[0][0] - self.now))
+            return True
+        return False
+
+
+class Simulated(Engine):
+    """An engine that is driven by its test."""
+
+    alive = True
+
+
+@dataclass
+class Told:
+    """What became of one request: asked when, answered when, and how.
+
+    Attributes:
+        outcome: `200`, `429`, `422` or `504`, as HTTP says it.
+        retry_s: what a refusal promised.
+    """
+
+    asked: float
+    job: Job
+    outcome: str = ""
+    answered: float = 0.0
+    retry_s: float = 0.0
+    future: Future[JobResult] | None = None
+
+
+class Service:
+    """A simulated engine with one model, `net`, whose calls cost `call_s` and `row_s` for each row."""
+
+    def __init__(self, net: Checkpoint, call_s: float = 5e-4, row_s: float = 8e-5, slower: Sequence[Any] = ()) -> None:
+        self.world, self.told = World(), []
+        self.slower = slower  # (from, until, how many times)
+        field = Field(net.velocity)
+
+        def hook(x: Tensor, t: Tensor) -> None:
+            now = self.world.now
+            times = next((factor for begin, end, factor in self.slower if begin <= now < end), 1.0)
+            self.world.calls.append((now, len(x)))
+            self.world.spend(times * (call_s + row_s * len(x)))
+
+        field.hook = hook
+        self.engine = Simulated(Settings(max_queue=1000), None, self.world.clock, self.world)
+        self.engine.load("net", 1, replace(net, velocity=field))
+        self.world.calls.clear()
+
+    def ask(self, limit_s: float = 2.0, **arguments: Any) -> Told:
+        """Submit a job now."""
+        asked = job(**arguments, deadline=self.world.now + limit_s)
+        told = Told(self.world.now, asked)
+        self.told.append(told)
+        try:
+            told.future = self.engine.submit(asked)
+        except (Overloaded, TooSlow) as refusal:
+            told.outcome, told.answered = ("429" if isinstance(refusal, Overloaded) else "422"), self.world.now
+            told.retry_s = getattr(refusal, "retry_after_s", 0.0)
+            return told
+
+        def answered(future: Future[JobResult]) -> None:
+            told.answered = self.world.now
+            told.outcome = "504" if isinstance(future.exception(), DeadlineExceeded) else "200"
+
+        told.future.add_done_callback(answered)
+        return told
+
+    def arrivals(self, rate: float, seconds: float, seed: int, draw: Callable[[Random], dict[str, Any]]) -> None:
+        """Requests come by chance, `rate` a second."""
+        chance, when = Random(seed), self.world.now
+        while True:
+            when += chance.expovariate(rate)
+            if when > self.world.now + seconds:
+                return
+            self.world.at(when, lambda arguments=draw(chance): self.ask(**arguments))
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Take turns until nothing is left to do."""
+        while not until():
+            if not self.engine._loop.turn() and not self.world.skip() and not self.engine._loop._commands:
+                return
+
+    def count(self, outcome: str) -> int:
+        return sum(told.outcome == outcome for told in self.told)
