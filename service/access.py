@@ -23,6 +23,9 @@ CORS: dict[str, Any] = {
 
 _OPEN = {"/", "/docs", "/openapi.json", "/favicon.ico"}
 _HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
+WATCHED = frozenset(_HEALTH | {"/metrics"})
+"""What those who watch the service ask for; it is answered also where all places for connections are taken."""
+
 _OPEN_FOLDERS = ("/static/", "/docs/")
 """What a browser asks for before anybody can type a key; it says nothing of models or users."""
 

@@ -72,7 +72,7 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
     """
     config = uvicorn.Config(
         app,
-        http=protocol(settings),
+        http=protocol(settings, app.state.service.metrics),
         ws="none",
         log_level="warning",
         access_log=False,
