@@ -25,15 +25,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"service: {name} is set, but no setting has this name", file=sys.stderr)
     print(*settings.lines(), sep="\n", flush=True)
     try:
-        _serve(settings)
+        return _serve(settings)
     except StartError as error:
         return _fail(str(error), FAILED)
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
-def _serve(settings: Settings) -> None:
+def _serve(settings: Settings) -> int:
     # torch is imported here: a wrong setting is answered at once, not after seconds
     from service.app import create_app
     from service.server import listen, run, url
@@ -43,7 +42,7 @@ def _serve(settings: Settings) -> None:
         app = create_app(settings)
         app.state.service.start()
         names = [name for name, _ in app.state.service.models.current()]
-        run(app, settings, bound, lambda: print(_try_it(url(bound), names), flush=True))
+        return run(app, settings, bound, lambda: print(_try_it(url(bound), names), flush=True))
     finally:
         bound.close()
 

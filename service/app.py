@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from service import errors, openapi
-from service.access import CORS, Locked
+from service.access import CORS, Guarded, Locked
 from service.engine.engine import Engine as RealEngine
 from service.metrics import Metrics
 from service.middleware import Direct, Observe
@@ -60,6 +60,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         app.add_middleware(Locked, settings=settings)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
+    app.add_middleware(Guarded, settings=settings)
     app.add_middleware(InTurn, turnstile=service.turnstile)
     app.state.traces = traces = _traces(settings)
     app.add_middleware(Observe, metrics=service.metrics, access_log=settings.access_log, traces=traces)

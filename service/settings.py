@@ -32,6 +32,13 @@ def _origin(value: str) -> str:
     return value
 
 
+def _host(value: str) -> str:
+    if not _HOST.fullmatch(value):
+        raise ValueError
+    return value.lower()
+
+
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], NoDecode]
 Names = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode]
 Secret = Annotated[SecretStr, AfterValidator(_key)] | None
 Secrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], NoDecode]
@@ -43,6 +50,7 @@ ONE_PROCESS = (
 """Why there is one worker."""
 
 _ORIGIN = re.compile(r"https?://[^\s/?#,]+|\*")
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\*")  # without a port
 _KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII but a comma
 
 
@@ -97,6 +105,11 @@ class Settings(BaseSettings):
         default=75, description="idle seconds before a connection is closed: an integer of at least 1"
     )
     drain_s: Seconds = Field(default=30.0, description="time for running requests at shutdown: seconds above 0")
+    stall_s: Seconds = Field(
+        default=60.0,
+        description="time that a network call may take; then /livez answers 503, and after twice as long the process "
+        "ends: seconds above 0",
+    )
     watch_s: float = Field(
         default=2.0,
         ge=0,
@@ -125,6 +138,11 @@ class Settings(BaseSettings):
         default=(),
         description="origins whose pages may use the service: none, * for all, or https://name of each, commas between",
     )
+    allowed_hosts: Hosts = Field(
+        default=(),
+        description="names of this service that a Host header may show, beside IP addresses and localhost: * for any, "
+        "or names with commas between; none: any, but on a loopback address only names without a dot",
+    )
     api_keys: Secrets = Field(
         default=(),
         description="keys, one of which every request must show: none, or visible ASCII, with commas between",
@@ -142,7 +160,7 @@ class Settings(BaseSettings):
     )
     access_log: bool = Field(default=False, description="one log line for each request: true or false")
 
-    @field_validator("cors_origins", "api_keys", mode="before")
+    @field_validator("cors_origins", "allowed_hosts", "api_keys", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Take a list apart that an environment variable holds as one text."""

@@ -45,6 +45,7 @@ class Loop:
             them without a lock.
         stopping: set to end the loop after its turn.
         draining: whether no more jobs are taken; so when it has ended.
+        turn_began: when the turn that runs began, in `time.monotonic`; None while it waits for work.
     """
 
     def __init__(self, tools: Device, observer: Observer | None) -> None:
@@ -52,6 +53,7 @@ class Loop:
         self.models: dict[Key, Model] = {}
         self.arenas: tuple[Model, ...] = ()
         self.stopping = self.draining = False
+        self.turn_began: float | None = None
         self._tools, self._observer = tools, observer
         self._served_s = 0.0  # time used by the model whose turn was last, before it
         self._commands: deque[Callable[[], object]] = deque()
@@ -93,16 +95,19 @@ class Loop:
         except BaseException:
             _log.exception("the engine died")  # /livez tells, and whoever watches it restarts the service
         finally:
+            self.turn_began = None
             self.draining = True
             self.desk.close(EngineFailed(STOPPED))
 
     def _turn(self) -> None:
+        self.turn_began = time.monotonic()
         begin, cost = time.perf_counter(), self._tools.seconds()
         while self._commands:
             self._commands.popleft()()
         self.desk.expire()
         busy = [model for model in self.arenas if len(model)]
         if not busy:
+            self.turn_began = None
             self._wake.wait()
             self._wake.clear()
             return
