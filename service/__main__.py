@@ -27,15 +27,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"service: {name} is set, but no setting has this name", file=sys.stderr)
     print(*settings.lines(), sep="\n", flush=True)
     try:
-        _serve(settings)
+        return _serve(settings)
     except StartError as error:
         return _fail(str(error), FAILED)
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
-def _serve(settings: Settings) -> None:
+def _serve(settings: Settings) -> int:
     # torch is imported here: a wrong setting is answered at once, not after seconds
     from service.app import create_app
     from service.server import freeze, listen, run, url
@@ -59,7 +58,7 @@ def _serve(settings: Settings) -> None:
             greet()
 
         service.start(beside=True, on_loaded=on_loaded)
-        run(app, settings, bound, on_ready)
+        return run(app, settings, bound, on_ready)
     finally:
         bound.close()
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import ipaddress
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,8 +29,12 @@ CORS: dict[str, Any] = {
 }
 """What pages of other origins may send and see, once their origins are allowed."""
 
+_SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = {"/", "/docs", "/openapi.json", "/favicon.ico"}
 _HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
+WATCHED = frozenset(_HEALTH | {"/metrics"})
+"""What those who watch the service ask for; it is answered also where all places for connections are taken."""
+
 _OPEN_FOLDERS = ("/static/", "/docs/")
 """What a browser asks for before anybody can type a key; it says nothing of models or users."""
 
@@ -48,6 +53,69 @@ class Keyring:
             for known in self._digests:
                 found |= hmac.compare_digest(digest, known)  # all of them, always
         return found
+
+
+class Guarded:
+    """ASGI middleware: answers 403 to what a page of another origin sends, and to names that are not this service's.
+
+    A browser tells where a request comes from (Sec-Fetch-Site, Origin), and a page cannot change that. A page whose
+    name was made to point here (DNS rebinding) looks like one of ours, but its Host header shows that name.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app, self._origins = app, frozenset(origin.lower() for origin in settings.cors_origins)
+        self._names = frozenset(settings.allowed_hosts)
+        self._any_name = "*" in self._names or not (self._names or _is_loopback(settings.host))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            detail = self._fault(scope, headers)
+            if detail is not None:
+                problem = ProblemError(Kind.FORBIDDEN, detail, unread=scope["method"] not in _SAFE)
+                response = problem.answer(scope["path"], context_of(scope).request_id)
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _fault(self, scope: Scope, headers: Headers) -> str | None:
+        if not self._any_name and not all(map(self._is_ours, headers.getlist("host"))):
+            return (
+                "the Host header names another service; if it is a name of this one, add it to PATHLINE_ALLOWED_HOSTS"
+            )
+        if self._is_foreign(scope, headers):
+            return (
+                "the request comes from a page of another origin; if the page may use this service, add its origin to "
+                "PATHLINE_CORS_ORIGINS"
+            )
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        name = _name_of(host)
+        if not name or _is_address(name) or name == "localhost" or name.endswith(".localhost"):
+            return True  # no name that somebody else can point here
+        return name in self._names or (not self._names and "." not in name)
+
+    def _is_foreign(self, scope: Scope, headers: Headers) -> bool:
+        """Whether a page of an origin that is not allowed has sent this; a link that a user follows is no such thing."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        method, path = scope["method"], scope["path"]
+        if (origin is None and site is None) or method == "OPTIONS" or "*" in self._origins:
+            return False
+        if origin is not None and origin.lower() in self._origins:
+            return False
+        if site in ("same-origin", "none"):
+            return False
+        if method in _SAFE:  # without Sec-Fetch-Site such requests show no origin either, or cannot be read
+            is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+            return site is not None and not is_link and path.startswith(("/v1", "/v2", "/sample"))
+        return site is not None or (origin or "").lower().partition("://")[2] != headers.get("host", "").lower()
+
+
+def from_a_browser(headers: Headers) -> bool:
+    """Return whether a page has sent a request; browsers say so with everything that carries a body."""
+    return "origin" in headers or "sec-fetch-site" in headers
 
 
 class Locked:
@@ -102,6 +170,26 @@ def _refusal(headers: Headers, where: str) -> ProblemError:
         else f"{where} asks for a key; send it as Authorization: Bearer KEY or as X-API-Key: KEY"
     )
     return ProblemError(Kind.UNAUTHORIZED, detail, headers={"WWW-Authenticate": challenge})
+
+
+def _name_of(host: str) -> str:
+    """Return the name or address of a Host header, without port, brackets and the last dot."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback if _is_address(host) else host == "localhost"
 
 
 def _digest(key: bytes) -> bytes:

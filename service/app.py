@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from service import errors, openapi
-from service.access import CORS, Locked
+from service.access import CORS, Guarded, Locked
 from service.engine.engine import Engine as RealEngine
 from service.ledger import Ledger
 from service.metrics import Metrics
@@ -65,6 +65,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         app.add_middleware(Locked, settings=settings)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
+    app.add_middleware(Guarded, settings=settings)
     app.add_middleware(InTurn, turnstile=service.turnstile)
     if settings.root_path:
         app.add_middleware(SubPath, root_path=settings.root_path)

@@ -40,7 +40,7 @@ class Kind(Enum):
     MALFORMED = _Kind("malformed-json", 400, "The body is not valid JSON")
     BAD_REQUEST = _Kind("bad-request", 400, "The request cannot be understood")
     UNAUTHORIZED = _Kind("unauthorized", 401, "A key is needed that this request does not show")
-    FORBIDDEN = _Kind("forbidden", 403, "This address is closed")
+    FORBIDDEN = _Kind("forbidden", 403, "This address is closed to this request")
     NO_ROUTE = _Kind("no-such-route", 404, "There is nothing at this address")
     UNKNOWN_MODEL = _Kind("unknown-model", 404, "No model has this name")
     UNKNOWN_VERSION = _Kind("unknown-version", 404, "The model has no such version")

@@ -16,6 +16,9 @@ disable_created_metrics()  # they would double the series of every counter and s
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+REFUSALS = ("bad-request", "head-too-large", "request-timeout", "too-many-connections", "idle", "slow-reader")
+"""Why the server ends a connection by itself: the slugs of its answers; idle where one gave way; unread answers."""
+
 SECONDS = geometric(1e-4, 60.0, 1.4)
 _POWERS = tuple(float(2**k) for k in range(18))
 _NFE = (1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 500, 1_000, 2_000, 5_000, 10_000, 100_000)
@@ -48,6 +51,14 @@ class Metrics:
         self.batch_solvers = _histogram(
             registry, "batch_solvers", "Distinct solvers in a network call.", (1, 2, 3, 4, 6, 8, 12, 16), *_CALL
         )
+        self.refusals = Counter(
+            "pathline_refused_connections",
+            "Connections refused or cut off by the server itself, before or beside the application.",
+            ("reason",),
+            registry=registry,
+        )
+        for reason in REFUSALS:
+            self.refusals.labels(reason)
         self.queue_depth = _gauge(registry, "queue_depth", "Requests that wait for the engine.")
         self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine.")
         self.active_lanes = _gauge(registry, "active_lanes", "Samples being solved.")
@@ -69,6 +80,10 @@ class Metrics:
         self.device_info = Gauge(
             "pathline_device_info", "1, with the device that networks run on.", ("device", "name"), registry=registry
         )
+
+    def refused(self, reason: str) -> None:
+        """Count a connection that was refused or cut off for one of `REFUSALS`."""
+        self.refusals.labels(reason).inc()
 
     def runs_on(self, device: str, name: str) -> None:
         """Show the device: as torch calls it, and as its maker does."""

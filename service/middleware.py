@@ -3,6 +3,7 @@
 Starlette's BaseHTTPMiddleware is not used because it hides disconnects from the application.
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -62,6 +63,12 @@ class Observe:
             await self._app(scope, receive, answer.send)
         except ClientGoneError:
             return
+        except asyncio.CancelledError:  # by the server, which ends and has waited long enough
+            if answer.status:
+                raise
+            detail = "the service is shutting down; send the request to another one"
+            response = ProblemError(Kind.DRAINING, detail).answer(scope["path"], context.request_id)
+            await response(scope, receive, answer.send)
         except Exception:
             _log.exception("request %s failed: %s %s", context.request_id, scope["method"], scope["path"])
             if answer.status:

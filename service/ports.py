@@ -52,6 +52,11 @@ class Engine(Protocol):
         """Whether the engine still works."""
         ...
 
+    @property
+    def turn_s(self) -> float:
+        """Seconds since the network call that runs began, or a few of them together; 0 while there is no work."""
+        ...
+
     def start(self) -> None:
         """Begin to work."""
         ...

@@ -4,9 +4,12 @@ import contextlib
 import errno
 import gc
 import logging
-import math
+import os
+import resource
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -14,11 +17,16 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from service.connections import protocol
+from service.connections import Connection, protocol
+from service.places import KEPT
 from service.settings import Settings, StartError
 from service.state import Service
 
 _BACKLOG = 2048
+_OWN_FILES = 64  # files of the process itself: models, logs, threads, sockets that close
+_LET_GO_S = 5.0  # an engine that was told to give up does so after the network call that runs
+_LAST_S = 10.0  # for what is done after the last answer
+_FAILED = 1
 _log = logging.getLogger("pathline")
 
 
@@ -68,11 +76,37 @@ def freeze() -> None:
     gc.freeze()
 
 
-def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callable[[], None]) -> None:
+def within_files(settings: Settings) -> Settings:
+    """Raise the limit of open files as far as the connections need it; return settings with as many as fit into it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = settings.max_connections + KEPT + _OWN_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return settings
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        wanted = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if soft >= needed:
+        return settings
+    fitting = max(1, soft - KEPT - _OWN_FILES)
+    _log.warning(
+        "%d files may be open, too few for PATHLINE_MAX_CONNECTIONS=%d: %d connections are taken; "
+        "raise the limit to %d (ulimit -n) or lower the setting",
+        *(soft, settings.max_connections, fitting, needed),
+    )
+    return settings.model_copy(update={"max_connections": fitting})
+
+
+def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callable[[], None]) -> int:
     """Serve until SIGTERM or SIGINT; requests that run then have `drain_s` seconds to finish.
 
     From the signal on /readyz answers 503 and new work is refused, while the socket stays open for those who ask. A
-    second signal ends it at once.
+    second signal ends the process at once, and so does what hangs when it should have ended. A dead engine ends it
+    too, so that whoever watches it starts it again.
+
+    Returns:
+        The exit code: 0 after a signal, 1 where the engine has died.
 
     Args:
         app: The application, its service started.
@@ -83,9 +117,10 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
     Raises:
         StartError: The models were loaded beside, and none can be.
     """
+    settings = within_files(settings)
     config = uvicorn.Config(
         app,
-        http=protocol(settings),
+        http=protocol(settings, app.state.service.metrics),
         ws="none",
         log_level="warning",
         access_log=False,
@@ -95,9 +130,11 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
         backlog=_BACKLOG,
     )
-    _Server(config, app.state.service, settings.drain_s, on_ready).run(sockets=[bound])
+    server = _Server(config, app.state.service, settings.drain_s, on_ready)
+    server.run(sockets=[bound])
     if app.state.service.failed is not None:
         raise app.state.service.failed
+    return server.code
 
 
 class _Server(uvicorn.Server):
@@ -107,6 +144,8 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service, self._drain_s, self._on_ready = service, drain_s, on_ready
         self._drained_by: float | None = None
+        self._gave_up = False
+        self.code = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         freeze()
@@ -125,7 +164,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._drained_by is not None:
-            self.should_exit = self.force_exit = True
+            self._leave(128 + sig, f"{signal.Signals(sig).name} again: ending at once")
             return
         _log.info("%s: finishing what runs, for at most %g s", signal.Signals(sig).name, self._drain_s)
         self._drained_by = time.monotonic() + self._drain_s
@@ -134,11 +173,47 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._service.failed is not None:
             self.should_exit = True
-        if self._drained_by is not None and not self.should_exit:
-            if time.monotonic() > self._drained_by:
-                self._drained_by = math.inf
-                self._service.engine.give_up()
-                self.config.timeout_graceful_shutdown = 1  # an answer that nobody reads is not waited for
-            # When the engine is empty, uvicorn still waits for answers that are on their way.
-            self.should_exit = self._service.engine.active_jobs == 0
+        if not self.should_exit:
+            self._look()
         return await super().on_tick(counter)
+
+    def _look(self) -> None:
+        """Decide whether the process ends."""
+        engine, now = self._service.engine, time.monotonic()
+        if self._service.started and not engine.alive:
+            _log.error("the engine has stopped; the process ends, so that it is started again")
+            self.code = _FAILED
+            self._end(_LET_GO_S)
+        elif engine.turn_s > 2 * self._service.settings.stall_s:
+            self._leave(_FAILED, f"a network call has not ended for {engine.turn_s:.0f} s; the process ends")
+        elif self._drained_by is None:
+            return
+        elif engine.active_jobs == 0:  # uvicorn still waits for answers that are on their way
+            self._end(1 if self._gave_up else self._drain_s)  # one that nobody reads is not waited for
+        elif now > self._drained_by + _LET_GO_S:
+            self._leave(_FAILED, "the engine does not let go of its work; the process ends")
+        elif now > self._drained_by and not self._gave_up:
+            self._gave_up = True
+            engine.give_up()
+
+    def _end(self, wait_s: float) -> None:
+        """End in order, waiting so long for answers; what hangs then does not hold the process."""
+        self.should_exit = True
+        self.config.timeout_graceful_shutdown = max(1, round(wait_s))
+        fuse = threading.Timer(wait_s + _LAST_S, self._leave, (self.code or _FAILED, "something hangs at the end"))
+        fuse.daemon = True
+        fuse.start()
+
+    def _leave(self, code: int, why: str) -> None:
+        """End the process now, whatever its threads do; whoever waits for an answer is told."""
+        fuse = threading.Timer(1.0, os._exit, (code,))  # writing to a log may hang as well
+        fuse.daemon = True
+        fuse.start()
+        _log.error(why)
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.farewell()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)

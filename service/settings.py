@@ -39,6 +39,13 @@ def _path(value: str) -> str:
     return value
 
 
+def _host(value: str) -> str:
+    if not _HOST.fullmatch(value):
+        raise ValueError
+    return value.lower()
+
+
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], NoDecode]
 Names = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode]
 Secret = Annotated[SecretStr, AfterValidator(_key)] | None
 Secrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], NoDecode]
@@ -51,6 +58,7 @@ ONE_PROCESS = (
 
 _ORIGIN = re.compile(r"https?://[^\s/?#,]+|\*")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\*")  # without a port
 _KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII but a comma
 
 
@@ -116,6 +124,11 @@ class Settings(BaseSettings):
         default=75, description="idle seconds before a connection is closed: an integer of at least 1"
     )
     drain_s: Seconds = Field(default=30.0, description="time for running requests at shutdown: seconds above 0")
+    stall_s: Seconds = Field(
+        default=60.0,
+        description="time that a network call may take; then /livez answers 503, and after twice as long the process "
+        "ends: seconds above 0",
+    )
     watch_s: float = Field(
         default=2.0,
         ge=0,
@@ -148,6 +161,11 @@ class Settings(BaseSettings):
     cors_origins: Names = Field(
         default=(),
         description="origins whose pages may use the service: none, * for all, or https://name of each, commas between",
+    )
+    allowed_hosts: Hosts = Field(
+        default=(),
+        description="names of this service that a Host header may show, beside IP addresses and localhost: * for any, "
+        "or names with commas between; none: any, but on a loopback address only names without a dot",
     )
     api_keys: Secrets = Field(
         default=(),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import time
 from concurrent.futures import Future
 
 from starlette.types import Receive
@@ -11,6 +12,9 @@ from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, Jo
 from service.errors import ClientGoneError, Kind, ProblemError
 from service.ledger import Hold
 from service.ports import Engine
+
+LATE_S = 5.0
+"""The engine sees a deadline after the network call that runs; who asked for what is reached by then waits that long."""
 
 REFUSALS = (Overloaded, Draining, DeadlineExceeded, EngineFailed)
 
@@ -66,16 +70,24 @@ async def _solve(engine: Engine, job: Job, receive: Receive, hold: Hold | None) 
     result.add_done_callback(look_at)
     gone = asyncio.ensure_future(until_disconnect(receive))
     try:
-        await asyncio.wait((result, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((result, gone), timeout=patience(job), return_when=asyncio.FIRST_COMPLETED)
     finally:
+        left = gone.done()
         gone.cancel()
-        if not result.done():  # the client left, or this request is being cancelled
+        if not result.done():  # the client left, it is too late, or this request is being cancelled
             engine.cancel(future)
     if not result.done():
-        raise ClientGoneError
+        raise ClientGoneError if left else DeadlineExceeded
     if result.cancelled():  # by the engine: its CancelledError must not look like ours
         raise EngineFailed("the job was given up")
     return result.result()
+
+
+def patience(job: Job) -> float | None:
+    """Return for how many seconds a job is waited for at most, whatever the engine does; None for any."""
+    if job.deadline is None:
+        return None
+    return max(0.0, job.deadline + (LATE_S if job.partial else 0.0) - time.monotonic())
 
 
 async def until_disconnect(receive: Receive) -> None:

@@ -148,8 +148,18 @@ class Service:
             return Kind.DRAINING, "the service is shutting down; send the request to another one"
         if not self.started:
             return Kind.NOT_READY, "the models are being loaded; try again in a few seconds"
-        if not self.engine.alive:
-            return Kind.NOT_READY, "the engine has stopped; the service must be started again"
+        ailment = self.ailment()
+        return None if ailment is None else (Kind.NOT_READY, ailment)
+
+    def ailment(self) -> str | None:
+        """Return why the process can no longer work and must be started again, or None."""
+        if self.started and not self.engine.alive:
+            return "the engine has stopped; the service must be started again"
+        if self.started and (spent := self.engine.turn_s) > (most := self.settings.stall_s):
+            return (
+                f"a network call has not ended for {spent:.0f} s, the limit is {most:g} (PATHLINE_STALL_S); "
+                "the service must be started again"
+            )
         return None
 
     def unready(self) -> ProblemError | None:

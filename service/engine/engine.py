@@ -77,6 +77,12 @@ class Engine:
         return self._thread is not None and self._thread.is_alive()
 
     @property
+    def turn_s(self) -> float:
+        """Seconds that the thread has spent in its present turn, which is a network call or a few; 0 while it waits."""
+        began = self._loop.turn_began
+        return 0.0 if began is None else max(0.0, time.monotonic() - began)
+
+    @property
     def device_name(self) -> str:
         """What the device is called by its maker."""
         return self._tools.name

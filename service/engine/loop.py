@@ -55,6 +55,7 @@ class Loop:
             them without a lock.
         stopping: set to end the loop after its turn.
         draining: whether no more jobs are taken; so when it has ended.
+        turn_began: when the turn that runs began, in `time.monotonic`; None while it waits for work.
     """
 
     def __init__(self, tools: Device, observer: Observer | None, clock: Callable[[], float]) -> None:
@@ -64,6 +65,7 @@ class Loop:
         self.stopping = self.draining = False
         self._tools, self._observer, self._clock = tools, observer, clock
         self._looked = clock()
+        self.turn_began: float | None = None
         self._served_s = 0.0  # time used by the model whose turn was last, before it
         self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
@@ -106,11 +108,13 @@ class Loop:
         except BaseException:
             _log.exception("the engine died")  # /livez tells, and whoever watches it restarts the service
         finally:
+            self.turn_began = None
             self.draining = True
             self.desk.close(EngineFailed(STOPPED))
 
     def turn(self) -> bool:
         """Do what there is to do, with at most a few ticks of one model; whether there was a model with jobs."""
+        self.turn_began = time.monotonic()
         begin, cost = self._clock(), self._tools.seconds()
         while self._commands:
             self._commands.popleft()()
@@ -118,6 +122,7 @@ class Loop:
         self._give_up(begin)
         busy = [model for model in self.arenas if len(model)]
         if not busy:
+            self.turn_began = None
             return False
         model = min(busy, key=lambda each: each.used_s)
         self._served_s = model.used_s

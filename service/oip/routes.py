@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from starlette.responses import StreamingResponse
 
+from service.access import from_a_browser
 from service.answers import Answer
 from service.bodies import read_body
 from service.context import context_of
@@ -29,7 +30,7 @@ router = APIRouter(prefix="/v2", tags=["Open Inference Protocol v2"])
 
 Version = Annotated[int, Path(ge=1, description="version of the model", openapi_examples={"1": {"value": 1}})]
 
-_MEDIA = ("application/json", BINARY, "")  # the last: Triton's client names no type
+_MEDIA = ("application/json", BINARY)
 
 
 @read(router, "", responses=description.SERVER)
@@ -41,9 +42,9 @@ async def server_metadata() -> Any:
 @read(router, "/health/live", responses=description.LIVE)
 async def server_live(request: Request) -> Any:
     """Answer 200 while the process can work, like /livez."""
-    service = service_of(request)
-    if service.started and not service.engine.alive:
-        raise ProblemError(Kind.NOT_READY, "the engine has stopped; the service must be started again")
+    ailment = service_of(request).ailment()
+    if ailment is not None:
+        raise ProblemError(Kind.NOT_READY, ailment)
     return {"live": True}
 
 
@@ -114,7 +115,9 @@ async def _infer(request: Request, name: str, version: int | None) -> Response:
 
 async def _understand(request: Request, name: str, version: int | None) -> tuple[SampleRequest, Served, Job, Wanted]:
     service = service_of(request)
-    body = await read_body(request, service.settings.max_body_bytes, _MEDIA)
+    # Triton's client names no type. Nor does a page that wants to get by the preflight of its browser.
+    allowed = _MEDIA if from_a_browser(request.headers) else (*_MEDIA, "")
+    body = await read_body(request, service.settings.max_body_bytes, allowed)
     header, large = header_of(request), len(body) > LARGE_BODY
     asked = await asyncio.to_thread(take_apart, body, header) if large else take_apart(body, header)
     wish = to_wish(name, version, *asked)

@@ -18,10 +18,10 @@ router = APIRouter()
 
 @read(router, "/livez", responses=answered(Alive, alive=examples.ALIVE) | problems(Kind.NOT_READY))
 async def livez(request: Request) -> Any:
-    """Answer 200 while the process can work; 503 once the engine has died, so that it is started again."""
-    service = service_of(request)
-    if service.started and not service.engine.alive:
-        raise ProblemError(Kind.NOT_READY, "the engine has stopped; the service must be started again")
+    """Answer 200 while the process can work; 503 once the engine has died or hangs, so that it is started again."""
+    ailment = service_of(request).ailment()
+    if ailment is not None:
+        raise ProblemError(Kind.NOT_READY, ailment)
     return {"status": "alive"}
 
 

@@ -33,7 +33,8 @@ _KEEP = "public, max-age=31536000, immutable"  # its address has its version
 _PAGE_HEADERS = {
     # Nothing from elsewhere is loaded or run. Plotly styles its elements in place and draws icons as data: addresses.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'",
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Vary": "Accept",

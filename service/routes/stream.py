@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from service.answers import saved_to_data
 from service.context import Context, context_of
 from service.encoders import ENCODERS, NUMBERS_A_PIECE, Pieces, states_json
-from service.engine.job import Job, JobResult, Progress
+from service.engine.job import DeadlineExceeded, Job, JobResult, Progress
 from service.feed import Feed
 from service.middleware import CLIENT_GONE
 from service.negotiate import choose
@@ -30,7 +30,7 @@ from service.routes.sample import answer_of, count, is_small, understand
 from service.schemas import SampleRequest
 from service.served import Served
 from service.sizes import predict_bytes
-from service.solving import REFUSALS, look_at, problem_of, submit, until_disconnect
+from service.solving import REFUSALS, look_at, patience, problem_of, submit, until_disconnect
 from service.state import Service, service_of
 
 router = APIRouter()
@@ -119,7 +119,10 @@ class _Followed:
     async def events(self) -> AsyncIterator[bytes | memoryview]:
         yield _event("start", self._start())
         while not self.future.done():
-            if not await self._feed.wait(KEEP_ALIVE_S):
+            left = patience(self._job)
+            if left == 0:
+                break
+            if not await self._feed.wait(KEEP_ALIVE_S if left is None else min(left, KEEP_ALIVE_S)):
                 for part in self._fitting(_KEEP_ALIVE):
                     yield part
                 continue
@@ -130,6 +133,8 @@ class _Followed:
                 for part in self._fitting(_event("progress", self._progress(progress))):
                     yield part
         try:
+            if not self.future.done():
+                raise DeadlineExceeded
             result = self.future.result()
         except REFUSALS as error:
             problem = problem_of(error)

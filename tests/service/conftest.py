@@ -45,6 +45,7 @@ class FakeEngine:
     refuse: Exception | None = None
     hold: bool = False
     alive: bool = False
+    turn_s: float = 0.0
     draining: bool = False
     deterministic: bool = True
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))

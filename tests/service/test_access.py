@@ -133,3 +133,112 @@ async def test_origins(serve: Serve) -> None:
             assert (asked.status_code == 200) is allowed
             assert refused.status_code == 401
         assert "X-Request-ID" in answer.headers.get("access-control-expose-headers", "X-Request-ID")
+
+
+OWN = {"Host": "localhost:8000"}
+FOREIGN = [
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://localhost:9999"},
+    {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"},
+    {"Origin": "http://a.localhost:8000", "Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "cross-site"},
+]
+OURS = [
+    {},
+    {"Origin": "http://localhost:8000"},
+    {"Origin": "https://proxy.example", "Sec-Fetch-Site": "same-origin"},  # a proxy has changed Host
+    {"Sec-Fetch-Site": "none"},
+]
+DOORS = ["/v1/sample", "/sample", "/v1/sample/stream", "/v1/models/moons/encode", "/v1/models:reload"]
+INFER = "/v2/models/moons/infer"
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+async def test_pages_of_other_origins_run_nothing(serve: Serve, engine: Any, headers: dict[str, str]) -> None:
+    async with serve() as http:
+        for path in (*DOORS, INFER):
+            for media in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json"}):
+                answer = await http.post(path, content=b"{}", headers=OWN | headers | media)
+                assert answer.status_code == 403, path
+                assert "PATHLINE_CORS_ORIGINS" in answer.text
+        assert engine.jobs == []
+        assert 'outcome="403"' in (await http.get("/metrics")).text
+
+
+@pytest.mark.parametrize("headers", OURS)
+async def test_our_own_page_and_programs_are_answered(serve: Serve, headers: dict[str, str]) -> None:
+    async with serve() as http:
+        assert (await http.post("/v1/sample", json=ASK, headers=OWN | headers)).status_code == 200
+        assert (await http.get("/v1/models", headers=OWN | headers)).status_code == 200
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+async def test_allowed_origins_may_ask(serve: Serve, headers: dict[str, str]) -> None:
+    async with serve(cors_origins=("*",)) as http:
+        assert (await http.post("/v1/sample", json=ASK, headers=OWN | headers)).status_code == 200
+    async with serve(cors_origins=("https://evil.example",)) as http:
+        allowed = headers.get("Origin") == "https://evil.example"
+        answer = await http.post("/v1/sample", json=ASK, headers=OWN | headers)
+        assert answer.status_code == (200 if allowed else 403)
+
+
+async def test_a_picture_on_another_page_loads_no_model_but_a_link_leads_here(serve: Serve) -> None:
+    picture = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+    frame = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+    link = {**frame, "Sec-Fetch-Dest": "document"}
+    async with serve() as http:
+        for path in ("/v1/models/moons", "/v2/models/moons/versions/1"):
+            assert [(await http.get(path, headers=OWN | h)).status_code for h in (picture, frame, link)] == [
+                403,
+                403,
+                200,
+            ]
+        for path in ("/", "/docs", "/livez", "/metrics"):
+            assert (await http.get(path, headers=OWN | link)).status_code == 200
+
+
+async def test_a_body_of_no_type_is_taken_from_programs_only(serve: Serve, engine: Any) -> None:
+    body = b'{"inputs": [{"name": "num_samples", "datatype": "INT64", "shape": [1], "data": [1]}]}'
+    async with serve() as http:
+        plain = await http.post(INFER, content=body, headers=OWN)
+        page = await http.post(INFER, content=body, headers=OWN | {"Sec-Fetch-Site": "same-origin"})
+        assert (plain.status_code == 415, page.status_code) == (False, 415)
+        for path in ("/v1/sample", "/v1/sample/stream", "/v1/models/moons/encode"):
+            assert (await http.post(path, content=b"{}", headers=OWN)).status_code == 415
+
+
+GOOD_HOSTS = ["localhost", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST:1", "a.localhost", "10.0.0.7:8000", "laptop", ""]
+BAD_HOSTS = ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "evil.example."]
+
+
+@pytest.mark.parametrize("host", BAD_HOSTS)
+async def test_a_name_that_was_made_to_point_here_is_refused(serve: Serve, engine: Any, host: str) -> None:
+    async with serve() as http:
+        for method, path in (("POST", "/v1/sample"), ("GET", "/v1/models"), ("GET", "/"), ("GET", "/metrics")):
+            answer = await http.request(method, path, headers={"Host": host})
+            assert answer.status_code == 403
+            assert "PATHLINE_ALLOWED_HOSTS" in answer.text
+        assert engine.jobs == []
+    async with serve(allowed_hosts=("evil.example",)) as http:
+        own = host.rstrip(".").partition(":")[0] == "evil.example"
+        assert (await http.get("/v1/models", headers={"Host": host})).status_code == (200 if own else 403)
+        assert (await http.get("/v1/models", headers={"Host": "laptop"})).status_code == 403
+    for settings in ({"host": "0.0.0.0"}, {"allowed_hosts": ("*",)}):  # noqa: S104
+        async with serve(**settings) as http:
+            assert (await http.get("/v1/models", headers={"Host": host})).status_code == 200
+
+
+@pytest.mark.parametrize("host", GOOD_HOSTS)
+async def test_names_of_this_machine_are_taken(serve: Serve, host: str) -> None:
+    async with serve() as http:
+        assert (await http.post("/v1/sample", json=ASK, headers={"Host": host})).status_code == 200
+        assert (await http.get("/livez", headers={"Host": host})).status_code == 200
+
+
+async def test_no_page_draws_ours_in_a_frame(serve: Serve) -> None:
+    async with serve() as http:
+        for path in ("/", "/docs"):
+            headers = (await http.get(path)).headers
+            assert headers["x-frame-options"] == "DENY"
+            assert "frame-ancestors 'none'" in headers["content-security-policy"]

@@ -141,6 +141,57 @@ def test_garbage_after_a_request_does_not_garble_its_answer(address: tuple[str, 
     assert body.count(b"HTTP/1.1 400 ") == 1
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.3])
+def test_garbage_in_the_same_piece_does_not_cost_the_answer(address: tuple[str, int], pause: float) -> None:
+    status, _, body = _ask(address, WHOLE + b"garbage\r\n\r\n", b"more garbage\r\n\r\n", pause=pause)
+    assert status == 200
+    assert body.count(b"HTTP/1.1 400 ") == 1
+    status, _, body = _ask(address, WHOLE + CHUNKED + b"zz\r\n")  # the second fails in its body, and is never begun
+    assert status == 200
+    assert body.count(b"HTTP/1.1 400 ") == 1
+    assert body.count(b"HTTP/1.1 200 ") == 0
+
+
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+_BODY_CHUNK = b"%x\r\n%s\r\n" % (len(BODY), BODY)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        CHUNKED + _BODY_CHUNK + b"0\r\n" + b"X-T: 1\r\n" * 4000,
+        CHUNKED + _BODY_CHUNK + b"0\r\nX-T: " + b"a" * 40_000,
+        CHUNKED + b"5;a=" + b"b" * 40_000,
+        CHUNKED + b"5;" + b"a=b;" * 10_000,
+        b"\r\n" * 20_000,
+    ],
+)
+def test_what_is_neither_head_nor_body_is_bounded(address: tuple[str, int], sent: bytes) -> None:
+    answer = _ask(address, sent)
+    _is_problem(answer, 400, "bad-request")
+    assert b"PATHLINE_MAX_HEADER_BYTES" in answer[2]
+
+
+def test_small_chunks_and_a_few_trailers_are_fine(address: tuple[str, int]) -> None:
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in b" " * 20_000 + BODY)
+    status, _, body = _ask(address, CHUNKED + chunks + b"0\r\nX-Sum: 1\r\n\r\n")
+    assert status == 200
+    assert json.loads(body)["shape"] == [1, 2]
+
+
+def test_a_trailer_is_no_header(address: tuple[str, int]) -> None:
+    tail = b"0\r\nX-Request-ID: trailer\r\nContent-Encoding: gzip\r\n\r\n"
+    status, headers, _ = _ask(address, CHUNKED + _BODY_CHUNK + tail)
+    assert status == 200
+    assert headers["x-request-id"] != "trailer"
+
+
+def test_many_requests_in_one_piece_are_taken_in_a_few_at_a_time(address: tuple[str, int]) -> None:
+    asked = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    _, _, received = _ask(address, asked * 3000)
+    assert received.count(b"HTTP/1.1 200 ") == 2999  # besides the first, which is taken apart
+
+
 def test_two_requests_in_one_piece(address: tuple[str, int]) -> None:
     _, _, received = _ask(address, WHOLE + WHOLE)
     assert received.count(b"HTTP/1.1 200 ") == 1  # besides the first, which is taken apart

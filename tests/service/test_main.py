@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from service.__main__ import main
+from service.metrics import REFUSALS
 from service.settings import Settings
 
 COMMAND = [sys.executable, "-m", "service"]
@@ -179,27 +180,44 @@ def _large_upload(base: str) -> None:
 
 
 def _many_connections(base: str) -> None:
-    """One connection too many gets a problem; when others close there is room again."""
+    """Idle connections give way; where all are busy, health and metrics are still answered and the rest is refused."""
     host, port = base.removeprefix("http://").split(":")
+    before = _refused(base)
     held = [socket.create_connection((host, int(port)), 5) for _ in range(25)]
     try:
-        answers = []
-        for raw in held[20:]:
+        for raw in held[:5]:
             raw.settimeout(5)
-            answers.append(raw.recv(4096))
-        assert all(answer.startswith(b"HTTP/1.1 503 ") for answer in answers)
-        assert all(b"/problems/too-many-connections" in answer for answer in answers)
+            assert raw.recv(4096) == b""
+        assert httpx.get(f"{base}/v1/models").status_code == 200
+        for raw in held[6:]:  # a whole head: the request is being answered, and its body never comes
+            raw.sendall(b"POST /v1/sample HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+            raw.sendall(b"Content-Length: 10\r\n\r\n")
+        held += [socket.create_connection((host, int(port)), 5)]
+        held[-1].sendall(b"POST /v1/sample HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        held[-1].sendall(b"Content-Length: 10\r\n\r\n")
+        _until(lambda: _status(base, "/v1/models") == 503)
+        assert {_status(base, path) for path in ("/livez", "/readyz", "/metrics", "/v2/health/live")} == {200}
+        refused = httpx.get(f"{base}/v1/models")
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/too-many-connections")
+        assert refused.headers["Retry-After"] == "1"
+        counted = _refused(base)
+        assert counted["idle"] - before["idle"] >= 5
+        assert counted["too-many-connections"] >= 2
+        assert set(counted) == set(REFUSALS)
     finally:
         for raw in held:
             raw.close()
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        try:
-            if httpx.get(f"{base}/livez").status_code == 200:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.05)
-    pytest.fail("no room after all connections were closed")
+    _until(lambda: _status(base, "/v1/models") == 200)
+
+
+def _status(base: str, path: str) -> int:
+    return httpx.get(base + path).status_code
+
+
+def _refused(base: str) -> dict[str, float]:
+    """What the server counted of connections that it refused, by reason."""
+    pattern = r'^pathline_refused_connections_total\{reason="([a-z-]+)"\} (\S+)$'
+    return {reason: float(n) for reason, n in re.findall(pattern, httpx.get(f"{base}/metrics").text, re.MULTILINE)}
 
 
 def _run(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
