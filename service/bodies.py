@@ -1,5 +1,6 @@
 """From the bytes of a request to a checked `SampleRequest`: size, content type, JSON, fields, in this order."""
 
+import codecs
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -50,13 +51,18 @@ async def read_body(request: Request, limit: int, allowed: Sequence[str] = ("app
 def parse(model: type[Body], body: bytes) -> Body:
     """Parse a JSON body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown fields, none given twice.
 
+    A byte order mark in front, as some editors and shells write it, is passed over, as the RFC allows.
+
     Raises:
         ProblemError: 400 where it is not JSON, 422 with one entry for each field at fault.
     """
+    body = body.removeprefix(codecs.BOM_UTF8)
     try:
         content = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         hint = " (JSON has no NaN or Infinity)" if b"NaN" in body or b"Infinity" in body else ""
+        if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\x00" in body[:4]:
+            hint = " (it looks like UTF-16 or UTF-32; send UTF-8)"
         raise ProblemError(Kind.MALFORMED, f"the body is not valid JSON: {error}{hint}") from None
     if not isinstance(content, dict):
         raise ProblemError(Kind.INVALID, f"the body must be a JSON object, not {shown(content)}")

@@ -22,7 +22,7 @@ FILE = f"{PREFIX}SETTINGS"
 
 _OTHERS = {FILE, f"{PREFIX}URL", f"{PREFIX}API_KEY"}  # no settings of the service: the last two are the SDK's
 _SECRETS = ("api_keys", "admin_key")
-_LISTS = ("api_keys", "cors_origins")
+_LISTS = ("api_keys", "cors_origins", "allowed_hosts")
 
 
 class SettingsError(ValueError):

@@ -396,6 +396,16 @@ class TestOthers:
         assert main(["models", "--url", "http://127.0.0.1:9"]) == 3
         assert "cannot connect to http://127.0.0.1:9" in one_line(capsys)
 
+    def test_what_the_system_refuses_is_not_put_down_to_the_output(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        def refuse(*arguments: Any) -> None:
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr("asyncio.run", lambda coroutine: refuse(coroutine.close()))
+        assert main(["bench", "moons"]) == 3
+        assert one_line(capsys).startswith("pathline: Too many open files; ")
+
     def test_interrupting(self, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
         def interrupt(arguments: object) -> int:
             raise KeyboardInterrupt

@@ -247,3 +247,14 @@ def test_a_transport_of_the_user_is_left_alone(
     given: Callable[..., Any] = httpx.MockTransport if kind is Client else httpx.ASGITransport
     transport = given(service.handle if kind is Client else service.app)
     assert len(ask(kind, "https://pathline.invalid", transport=transport)) == 1
+
+
+@both
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+def test_a_blank_url_is_the_default_and_space_around_one_does_not_count(
+    kind: type, blank: str, live: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATHLINE_URL", f"{blank}{live}{blank}")
+    assert kind().base_url == live
+    monkeypatch.setenv("PATHLINE_URL", blank)
+    assert kind().base_url == "http://127.0.0.1:8000"

@@ -93,3 +93,32 @@ def test_long_values_are_cut_in_messages() -> None:
 def test_whole_objects_are_not_repeated_in_messages() -> None:
     with pytest.raises(ProblemError, match=r"rtol = a list of 1000 is not allowed"):
         parse(SampleRequest, b'{"model": "moons", "rtol": [' + b"1," * 999 + b"1]}")
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    assert parse(SampleRequest, '\ufeff{"model": "moons"}'.encode()).model == "moons"
+    for twice in ("\ufeff\ufeff{}", "{\ufeff}"):
+        with pytest.raises(ProblemError, match=r"is not valid JSON: (expected value|key must be)"):
+            parse(SampleRequest, twice.encode())
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_other_encodings_are_named(encoding: str) -> None:
+    with pytest.raises(ProblemError, match="it looks like UTF-16 or UTF-32; send UTF-8") as caught:
+        parse(SampleRequest, '{"model": "moons"}'.encode(encoding))
+    assert caught.value.kind.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/sample", "/v1/sample/stream", "/v2/models/moons/infer", "/v1/models/moons/encode"]
+)
+async def test_every_door_reads_a_body_with_a_mark(running: Any, path: str) -> None:
+    body = {
+        "/v2/models/moons/infer": '{"parameters": {"num_samples": 1}}',
+        "/v1/models/moons/encode": '{"samples": [[0.5, 0.5]]}',
+    }.get(path, '{"model": "moons", "num_samples": 1}')
+    for mark in ("", "\ufeff"):
+        answer = await running.http.post(
+            path, content=f"{mark}{body}".encode(), headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 200, answer.text

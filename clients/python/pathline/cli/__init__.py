@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from pathline.cli import commands
 from pathline.cli.arguments import parser
+from pathline.cli.output import STDOUT
 from pathline.errors import APIError, IncompleteAnswer, NoSuchRoute, PathlineError, RequestTimeout, Unauthorized
 
 
@@ -25,7 +26,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parser().parse_args(argv)
         status = getattr(commands, arguments.command)(arguments)
-        sys.stdout.flush()
     except SystemExit as stop:  # argparse: 0 after --help, 2 after an error
         return int(stop.code or 0)
     except KeyboardInterrupt:
@@ -38,9 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         return _complain(str(error), 2)
     except OSError as error:
-        if error.filename is None:  # what was printed did not get through; files are named
+        if error.filename is None:  # not about what is written: that is named
+            return _complain(f"{error.strerror or error}; nothing was asked or no answer came", 3)
+        if error.filename == STDOUT:
             _drop_output()
-        return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}", 5)
+        return _complain(f"{error.filename}: {error.strerror or error}", 5)
     return status
 
 

@@ -20,7 +20,7 @@ from pathline._result import SampleResult
 from pathline.cli.arguments import options
 from pathline.cli.bar import Bar
 from pathline.cli.bench import measure
-from pathline.cli.output import FORMATS, numbers, replacing
+from pathline.cli.output import FORMATS, numbers, replacing, show
 from pathline.cli.tally import Tally
 
 
@@ -61,10 +61,10 @@ def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleRe
         written = {} if shown is not None else {"output": str(arguments.output)}
         _print_json({**tally.describe(), **written, **samples})
     elif shown is not None:
-        print(shown)
-        print(np.array2string(shown.samples, threshold=20, edgeitems=3, precision=4))
+        show(str(shown))
+        show(np.array2string(shown.samples, threshold=20, edgeitems=3, precision=4))
     else:
-        print(f"{tally.summary()}\nwritten to {arguments.output}")
+        show(f"{tally.summary()}\nwritten to {arguments.output}")
 
 
 def models(arguments: argparse.Namespace) -> int:
@@ -124,11 +124,11 @@ def compare(arguments: argparse.Namespace) -> int:
         chosen = None if advice.row is None else advice.row.label
         _print_json({**table.to_dict(), "within": advice.within, "recommended": chosen})
     else:
-        print(f"{table.table()}\n{advice}")
+        show(f"{table.table()}\n{advice}")
         if advice.row is not None:
             longest = None if "steps" in read_spec(advice.row.label) else arguments.max_step
             more = [] if longest is None else [f"--max-step {longest:g}"]
-            print(f"draw with it: pathline sample {arguments.model} {' '.join(_flags(advice.row.label) + more)}")
+            show(f"draw with it: pathline sample {arguments.model} {' '.join(_flags(advice.row.label) + more)}")
     return 0
 
 
@@ -156,12 +156,12 @@ def bench(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(report.to_dict())
     else:
-        print(report)
+        show(str(report))
     return 1 if report.errors else 0
 
 
 def _print_json(content: Any) -> None:
-    print(json.dumps(content, allow_nan=False))
+    show(json.dumps(content, allow_nan=False))
 
 
 def _shape(shape: Sequence[int] | None) -> str:
@@ -172,4 +172,4 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     table = [list(head), *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        show("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

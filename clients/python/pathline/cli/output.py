@@ -1,4 +1,4 @@
-"""Writing samples to a file page by page, in bounded memory and never half-written under the final name."""
+"""Standard output, and samples into a file: page by page, and never half-written under its final name."""
 
 from __future__ import annotations
 
@@ -16,6 +16,23 @@ import numpy as np
 from pathline._picture import draw, refusal
 from pathline.cli.tally import Tally
 from pathline.errors import PathlineError
+
+STDOUT = "standard output"
+
+
+def show(text: str) -> None:
+    """Print to standard output, at once.
+
+    Raises:
+        BrokenPipeError: Nobody reads it.
+        OSError: It cannot be written; the error's `filename` is `STDOUT`.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, STDOUT) from error
 
 
 @contextmanager
