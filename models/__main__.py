@@ -54,10 +54,9 @@ def _list(repository: Repository) -> int:
     rows = [("MODEL", "VERSION", "ARCHITECTURE", "DTYPE", "EVENT", "DATA", "DATASET")]
     status = 0
     found, closed = _versions(repository)
-    for name, version, path in found:
+    for name, version in found:
         try:
-            repository.signature(name, version)
-            card = read_card(path)
+            card = read_card(repository.folder(name, version))
         except (CheckpointError, RepositoryError, LookupError) as error:
             status = 1
             rows.append((name, str(version), f"cannot be read: {error}", "", "", "", ""))
@@ -80,10 +79,9 @@ def _check(repository: Repository) -> int:
     """Load every version as the service would; print one line for each, and for each thing that is not served."""
     found, closed = _versions(repository)
     status = 0
-    for name, version, path in found:
+    for name, version in found:
         try:
-            repository.signature(name, version)  # the service reads no file that leads out of the repository
-            checkpoint = load(path)
+            checkpoint = load(repository.folder(name, version))
         except (CheckpointError, RepositoryError, LookupError) as error:
             status = 1
             print(f"bad  {name} {version}: {error}")
@@ -103,12 +101,12 @@ def _check(repository: Repository) -> int:
     return 1 if faults else status
 
 
-def _versions(repository: Repository) -> tuple[list[tuple[str, int, Path]], list[str]]:
+def _versions(repository: Repository) -> tuple[list[tuple[str, int]], list[str]]:
     """Every version of every model, and a line for each model whose folder cannot be read."""
     found, closed = [], []
     for name in repository.names():
         try:
-            found += [(name, version, repository.root / name / str(version)) for version in repository.versions(name)]
+            found += [(name, version) for version in repository.versions(name)]
         except RepositoryError as error:
             closed.append(str(error))
         except UnknownModel:  # removed since the names were read

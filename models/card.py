@@ -12,6 +12,7 @@ from models.architectures import explain
 from models.condition import ConditionConfig
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
+from models.regular import NotRegular, open_regular
 
 CARD_FILE = "card.json"
 WEIGHTS_FILE = "weights.safetensors"
@@ -140,10 +141,12 @@ def read_card(folder: Path) -> Card:
     """
     path = folder / CARD_FILE
     try:
-        if not path.is_file():
-            raise CheckpointError(f"{path}: is missing{_instead(folder)}")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(_MAX_CARD_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{path}: is missing{_instead(folder)}") from None
+    except NotRegular as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from None
     except OSError as error:
         raise UnreadableCheckpoint(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(content) > _MAX_CARD_BYTES:
@@ -152,8 +155,8 @@ def read_card(folder: Path) -> Card:
         card = Card.model_validate_json(content)
         expected = _sha256(json.loads(content))
     except ValidationError as error:
-        raise CheckpointError(f"{path}: {explain(error)}") from None
-    except ValueError as error:
+        raise CheckpointError(f"{path}: {_fault(error)}") from None
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: {error}") from None
     if card.card_sha256 not in (None, expected):
         raise CheckpointError(
@@ -161,6 +164,17 @@ def read_card(folder: Path) -> Card:
             "take the field out of a card that was edited on purpose"
         )
     return card.model_copy(update={"card_sha256": expected})
+
+
+def _fault(error: ValidationError) -> str:
+    """What is wrong with a card. Of a file that is no card nothing is quoted: it may be any file, with any secrets."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    missing = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing" and len(fault["loc"]) == 1]
+    if missing:
+        return f"is no card: lacks {', '.join(missing)}"
+    if any(not fault["loc"] and fault["type"] != "value_error" for fault in faults):
+        return f"is no card: {faults[0]['msg']}"
+    return explain(error)
 
 
 def is_pickle(path: Path) -> bool:

@@ -5,11 +5,13 @@ leads to must lie inside the root once symbolic links are followed.
 """
 
 import errno
+import os
 import re
 import stat
 from pathlib import Path
 
 from models.card import CARD_FILE, MODEL_NAME, WEIGHTS_FILE, is_pickle
+from models.regular import open_regular
 
 Signature = tuple[tuple[int, int, int] | None, ...]
 """Identity, size and time of change of the files of a version; equal ones mean that nothing was written there."""
@@ -107,6 +109,10 @@ class Repository:
             raise UnknownVersion(name, version, versions)
         return self.root / name / str(version)
 
+    def folder(self, name: str, version: int) -> Path:
+        """The folder of a version whose files may be read; errors as in `signature`."""
+        return self._files(name, version)[0].parent
+
     def signature(self, name: str, version: int) -> Signature:
         """What changes when the files of a version do; cheap, as no file is read.
 
@@ -120,8 +126,10 @@ class Repository:
         """What the tensors of a version take in bytes, 0 if they are missing; errors as in `signature`."""
         path = self._files(name, version)[1]
         try:
-            with path.open("rb") as file:
-                return max(0, path.stat().st_size - 8 - int.from_bytes(file.read(8), "little"))  # without the header
+            with open_regular(path) as file:
+                return max(
+                    0, os.fstat(file.fileno()).st_size - 8 - int.from_bytes(file.read(8), "little")
+                )  # without the header
         except OSError:
             return 0
 

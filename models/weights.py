@@ -2,10 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 import safetensors.torch
 import torch
@@ -13,8 +14,14 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from models.card import CARD_FILE, CheckpointError, UnreadableCheckpoint
+from models.regular import NotRegular, open_regular
 
 _STORED = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
+_SLACK = 64 << 20
+_HEADER, _HEADER_A_TENSOR = 1 << 20, 1 << 10  # bytes of a header: for what it says of the file, and for each tensor
+_SHOWN = 5
+_COMPARED = 500  # names that are searched for the nearest
+_LONGEST = 200  # letters of a name that is searched for, or shown
 _STORED |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
 
 
@@ -31,21 +38,23 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
             where the disk refuses or memory does not suffice.
     """
     try:
-        if not file.is_file():
-            raise CheckpointError(f"{file}: is missing")
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
+            _refuse_larger(stream, expected)
             found = hashlib.file_digest(stream, "sha256").hexdigest()
             if found != sha256:
                 raise CheckpointError(
                     f"{file}: is damaged or not the file of its card: SHA-256 found {found}, "
                     f"weights_sha256 in {CARD_FILE} is {sha256}"
                 )
-            problems = list(_differences(_header(stream), expected))
-            if problems:
-                more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
-                raise CheckpointError(f"{file}: {'; '.join(problems[:5])}{more}")
+            problems = differences(_header(stream, len(expected)), expected)
+            if problems is not None:
+                raise CheckpointError(f"{file}: {problems}")
             stream.seek(0)
             return safetensors.torch.load(stream.read())
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{file}: is missing") from None
+    except NotRegular as error:
+        raise CheckpointError(f"{file}: {error.strerror}") from None
     except OSError as error:
         raise UnreadableCheckpoint(f"{file}: cannot be read: {error.strerror or error}") from None
     except MemoryError:
@@ -54,35 +63,77 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
         raise CheckpointError(f"{file}: is no safetensors file: {first_line(error)}") from None
 
 
-def _header(stream: BinaryIO) -> dict[str, tuple[str, list[int]]]:
+def _refuse_larger(stream: BufferedReader, expected: Mapping[str, Tensor]) -> None:
+    """Refuse a file that is far larger than its tensors, before all of it is hashed.
+
+    Twice their size passes, so that tensors of another type or shape are named.
+    """
+    size, needed = os.fstat(stream.fileno()).st_size, sum(tensor.nbytes for tensor in expected.values())
+    if size > 2 * needed + _SLACK:
+        raise ValueError(f"it has {size} bytes, the tensors of this architecture take {needed}")
+
+
+def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[int]]]:
     """Read each tensor's type and shape from the header: 8 bytes of its length, then JSON."""
     size = stream.seek(0, 2)
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
     if length > size - 8:
         raise ValueError(f"its header claims {length} bytes, the file has {size}")
+    most = _HEADER + tensors * _HEADER_A_TENSOR
+    if length > most:
+        raise ValueError(f"its header has {length} bytes; for the {tensors} tensors of this architecture it is {most}")
     header = json.loads(stream.read(length))
     return {k: (v["dtype"], v["shape"]) for k, v in header.items() if k != "__metadata__"}
 
 
-def _differences(found: dict[str, tuple[str, list[int]]], expected: Mapping[str, Tensor]) -> Iterator[str]:
-    """Say for each key how the file differs from the architecture."""
-    for key in sorted(expected.keys() - found.keys()):
-        yield f"key {key}: is missing{_nearest(key, found.keys() - expected.keys())}"
-    for key in sorted(found.keys() - expected.keys()):
-        yield f"key {key}: is surplus{_nearest(key, expected.keys() - found.keys())}"
-    for key in sorted(found.keys() & expected.keys()):
-        stored, shape = found[key]
-        dtype = str(expected[key].dtype).removeprefix("torch.")
-        if _STORED.get(stored, stored) != dtype:
-            yield f"key {key}: found {_STORED.get(stored, stored)}, expected {dtype}"
-        if shape != list(expected[key].shape):
-            yield f"key {key}: found shape {shape}, expected {list(expected[key].shape)}"
+def differences(
+    found: Mapping[str, tuple[str, list[int]]],
+    expected: Mapping[str, Tensor],
+    cutoff: float = 0.8,
+    suggestion: str = "did you mean {}?",
+) -> str | None:
+    """Say for the first few keys that differ how a file differs from the architecture; None if it does not.
+
+    Args:
+        found: the type, as safetensors calls it or empty where any will do, and the shape of each key of the file.
+        expected: every key with a tensor of the type and shape it must have.
+        cutoff: how alike a name must be to be named as the nearest, from 0 to 1.
+        suggestion: how the nearest name is said.
+    """
+    missing, surplus = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    said = [f"key {key}: is missing{nearest(key, surplus, cutoff, suggestion)}" for key in missing[:_SHOWN]]
+    said += [f"key {shown(key)}: is surplus{nearest(key, missing, cutoff, suggestion)}" for key in surplus[:_SHOWN]]
+    other = [line for key in sorted(found.keys() & expected.keys()) for line in _other(key, found[key], expected[key])]
+    count = len(missing) + len(surplus) + len(other)
+    if not count:
+        return None
+    more = f" (and {count - _SHOWN} more)" if count > _SHOWN else ""
+    return "; ".join([*said, *other][:_SHOWN]) + more
 
 
-def _nearest(key: str, others: set[str]) -> str:
-    match = get_close_matches(key, sorted(others), n=1, cutoff=0.8)
-    return f" (did you mean {match[0]}?)" if match else ""
+def _other(key: str, found: tuple[str, list[int]], expected: Tensor) -> Iterator[str]:
+    stored, shape = found
+    dtype = str(expected.dtype).removeprefix("torch.")
+    if stored and _STORED.get(stored, stored) != dtype:
+        yield f"key {key}: found {shown(_STORED.get(stored, stored))}, expected {dtype}"
+    if shape != list(expected.shape):
+        yield f"key {key}: found shape {shown(str(shape))}, expected {list(expected.shape)}"
+
+
+def nearest(key: str, others: Sequence[str], cutoff: float, said: str) -> str:
+    """The name most like a key, said in brackets, or nothing; of very many or very long names not all are looked at."""
+    if len(key) > _LONGEST:
+        return ""
+    compared = [other for other in others[:_COMPARED] if len(other) <= _LONGEST]
+    match = get_close_matches(key, compared, n=1, cutoff=cutoff)
+    return f" ({said.format(match[0])})" if match else ""
+
+
+def shown(key: str) -> str:
+    """A name on one line of no great length."""
+    text = key if key.isprintable() else repr(key)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -16,6 +16,7 @@ from models.program import TENSOR_DTYPES
 
 _MAJOR = 8  # of the schema of torch.export that is understood
 _MOST_JSON = 64 << 20
+_MOST_REPEATED = 1 << 22  # numbers of a tensor that has fewer of its own, because dimensions repeat them
 SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
 """Types of tensors by their number in the schema; others are not served."""
 
@@ -58,7 +59,10 @@ class Members:
         meta = entry["tensor_meta"]
         kind = SCALAR_TYPES.get(meta["dtype"])
         if kind is None:
-            raise ForeignError(f"{self.path}: tensor {name} is of a type that is not served; export in float32")
+            raise ForeignError(
+                f"{self.path}: tensor {name} is {_OTHER_TYPES.get(meta['dtype'], 'of a type')} that is not served; "
+                "export in float32"
+            )
         shape = [size["as_int"] for size in meta["sizes"]]
         strides = [stride["as_int"] for stride in meta["strides"]]
         offset = meta["storage_offset"]["as_int"]
@@ -68,6 +72,11 @@ class Members:
         last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         if min([offset, *shape, *strides], default=0) < 0 or (math.prod(shape) and last >= len(flat)):
             raise ForeignError(f"{self.path}: tensor {name} of shape {shape} is larger than its {len(content)} bytes")
+        if math.prod(shape) > max(len(flat), _MOST_REPEATED):
+            raise ForeignError(
+                f"{self.path}: tensor {name} of shape {shape} repeats the numbers of its {len(content)} bytes; "
+                "make it contiguous() before the export"
+            )
         tensor = flat.as_strided(shape, strides, offset).clone() if math.prod(shape) else flat.new_zeros(shape)
         if not tensor.isfinite().all():
             raise ForeignError(f"{self.path}: tensor {name} holds numbers that are not finite")

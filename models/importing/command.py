@@ -11,6 +11,7 @@ from models.condition import LabelCondition
 from models.importing.checking import look
 from models.importing.files import ForeignError
 from models.importing.weights import Declared, Imported, import_program, import_weights
+from models.weights import shown
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs."""
@@ -116,8 +117,8 @@ def read_config(text: str) -> dict[str, Any]:
             config = tomllib.loads(content) if text.endswith(".toml") else json.loads(content)
     except OSError as error:
         raise ForeignError(f"--config {text}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ForeignError(f"--config {text}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ForeignError(f"--config {shown(text)}: {error}") from None
     if not isinstance(config, dict):
         raise ForeignError(f"--config {text}: is no object of names and values")
     return config

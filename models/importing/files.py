@@ -9,7 +9,9 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from models.card import CheckpointError
+from models.regular import open_regular, opened_path
 from models.weights import first_line
 
 _DEEPEST = 32  # levels of nested containers
@@ -47,36 +50,49 @@ def read_tensors(path: Path) -> dict[str, Found]:
     Raises:
         ForeignError: the file is missing, damaged, no tensors are in it, or it would have to run code to be read.
     """
-    if not path.is_file():
-        raise ForeignError(f"{path}: is missing or no file; name a .safetensors, .pt, .pth, .ckpt or .bin file")
-    try:
-        content = _safetensors(path) if path.suffix.lower() == ".safetensors" else _pickle(path)
-    except OSError as error:
-        raise ForeignError(f"{path}: cannot be read: {error.strerror or error}") from None
-    found = dict(_walk(content, (), 0))
+    read = _safetensors if path.suffix.lower() == ".safetensors" else _pickle
+    with opened(path) as stream:
+        content = read(path, stream)
+    found = dict(_walk(content, (), 0, set()))
     if not found:
         kind = type(content).__name__
         raise ForeignError(f"{path}: holds no tensors, only a {kind}; save model.state_dict() into it")
     return found
 
 
-def _safetensors(path: Path) -> Mapping[str, Tensor]:
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedReader]:
+    """Open a foreign file.
+
+    Raises:
+        ForeignError: it is missing, no regular file, or cannot be read, also in the block.
+    """
     try:
-        return safetensors.torch.load_file(path)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        with open_regular(path) as stream:
+            yield stream
+    except FileNotFoundError:
+        raise ForeignError(f"{path}: is missing; name a .safetensors, .pt, .pth, .ckpt, .bin or .pt2 file") from None
+    except OSError as error:
+        raise ForeignError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _safetensors(path: Path, stream: BufferedReader) -> Mapping[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(opened_path(stream))
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ForeignError(f"{path}: is no safetensors file: {first_line(error)}") from None
 
 
-def _pickle(path: Path) -> Any:
-    mapped = zipfile.is_zipfile(path)
+def _pickle(path: Path, stream: BufferedReader) -> Any:
+    mapped = zipfile.is_zipfile(stream)
     if mapped:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(stream) as archive:
             if any(name.endswith("/models/model.json") for name in archive.namelist()):
                 raise ForeignError(f"{path}: is an exported program; import it with --program")
     try:
         with warnings.catch_warnings():  # of pickle protocols: what cannot be read is an error below
             warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped or None)
+            return torch.load(opened_path(stream), map_location="cpu", weights_only=True, mmap=mapped or None)
     except pickle.UnpicklingError as error:
         what = re.search(r"GLOBAL (\S+)", str(error))
         wants = f"it would run {what.group(1)}" if what else "it holds more than tensors and plain containers"
@@ -84,24 +100,33 @@ def _pickle(path: Path) -> Any:
             f"{path}: is a pickle that was refused, nothing of it was run: {wants}; "
             "save model.state_dict() alone, best as safetensors"
         ) from None
-    except (RuntimeError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ForeignError(f"{path}: cannot be read as a file of torch.save: {first_line(error)}") from None
+    except (RuntimeError, zipfile.BadZipFile) as error:
+        said = first_line(error)
+    except (EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, LookupError) as error:
+        said = type(error).__name__  # (its text may quote the file)
+    raise ForeignError(f"{path}: cannot be read as a file of torch.save: {said}")
 
 
-def _walk(value: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[str, Found]]:
-    """Go through nested containers; what is neither a container nor a tensor is passed over."""
+def _walk(value: Any, path: tuple[str, ...], depth: int, seen: set[int]) -> Iterator[tuple[str, Found]]:
+    """Go through nested containers; what is neither a container nor a tensor is passed over.
+
+    A container that is in several places, or in itself, is gone through where it is met first: nested ones that share
+    their parts would have more places than could ever be visited.
+    """
     if isinstance(value, Tensor):
         yield ".".join(path), Found(".".join(path[:-1]) if depth else "", value)
         return
-    if depth > _DEEPEST:
+    if depth > _DEEPEST or id(value) in seen:
         return
+    if isinstance(value, Mapping | list | tuple):
+        seen.add(id(value))
     if isinstance(value, Mapping):
         own = ".".join(path)
         for key, item in value.items():
             if isinstance(item, Tensor):
                 yield ".".join((*path, str(key))), Found(own, item)
             else:
-                yield from _walk(item, (*path, str(key)), depth + 1)
+                yield from _walk(item, (*path, str(key)), depth + 1, seen)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _walk(item, (*path, str(index)), depth + 1)
+            yield from _walk(item, (*path, str(index)), depth + 1, seen)

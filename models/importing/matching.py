@@ -4,12 +4,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
 from torch import Tensor
 
 from models.importing.files import ForeignError, Found
+from models.weights import differences, shown
 
 Which = Literal["ema", "raw"]
 
@@ -38,9 +38,10 @@ def candidates(found: Mapping[str, Found], expected: Mapping[str, Tensor]) -> li
     Any prefix is found, for what is looked for is the architecture's own keys at the end of the file's.
     """
     counts: Counter[str] = Counter()
+    longest = max((key.count(".") + 1 for key in expected), default=0)
     for key in found:
         parts = key.split(".")
-        for cut in range(len(parts)):
+        for cut in range(max(0, len(parts) - longest), len(parts)):
             if ".".join(parts[cut:]) in expected:
                 counts[".".join(parts[:cut]) + ("." if cut else "")] += 1
     best = max(counts.values(), default=0)
@@ -102,37 +103,19 @@ def select(
         for key, each in found.items()
         if key.startswith(chosen.prefix) and each.group in groups and not (others and key.startswith(others))
     }
-    problems = [*_missing(mine, expected), *_shapes(mine, expected)]
-    if problems:
-        more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
-        where = f" under the prefix {chosen.prefix!r}" if chosen.prefix else ""
-        raise ForeignError(f"{file}{where}: {'; '.join(problems[:_SHOWN])}{more}")
+    shapes = {key: ("", list(tensor.shape)) for key, tensor in mine.items()}
+    problems = differences(shapes, expected, 0.6, "nearest is {}")
+    if problems is not None:
+        where = f" under the prefix {shown(repr(chosen.prefix))}" if chosen.prefix else ""
+        raise ForeignError(f"{file}{where}: {problems}")
     return chosen, mine
 
 
-def _missing(mine: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
-    missing, surplus = sorted(expected.keys() - mine.keys()), sorted(mine.keys() - expected.keys())
-    said = [f"key {key}: is missing{_nearest(key, surplus)}" for key in missing]
-    return said + [f"key {key}: is surplus{_nearest(key, missing)}" for key in surplus]
-
-
-def _shapes(mine: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
-    return [
-        f"key {key}: found shape {list(mine[key].shape)}, expected {list(expected[key].shape)}"
-        for key in sorted(mine.keys() & expected.keys())
-        if mine[key].shape != expected[key].shape
-    ]
-
-
-def _nearest(key: str, others: list[str]) -> str:
-    match = get_close_matches(key, others, n=1, cutoff=0.6)
-    return f" (nearest is {match[0]})" if match else ""
-
-
 def _names(keys: Mapping[str, object]) -> str:
-    shown = sorted(keys)[:_SHOWN]
-    return ", ".join(shown) + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
+    first = [shown(key) for key in sorted(keys)[:_SHOWN]]
+    return ", ".join(first) + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
 
 
 def _list(there: list[Candidate]) -> str:
-    return ", ".join(f"{each.which} under {each.prefix!r}" for each in there)
+    listed = ", ".join(f"{each.which} under {shown(repr(each.prefix))}" for each in there[:_SHOWN])
+    return listed + (f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else "")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.condition import LabelCondition, VectorCondition
 from models.importing.archive import SCALAR_TYPES, Members
-from models.importing.files import ForeignError
+from models.importing.files import ForeignError, opened
 from models.operations import OperationError, operation
 
 _ROWS_NEEDED = 1024
@@ -41,12 +41,12 @@ def read_program(
         ForeignError: it is none, or holds something that a program may not; the message says what.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened(path) as stream, zipfile.ZipFile(stream) as archive:
             members = Members(path, archive)
             return _Reader(path, members, members.program()).read(event_shape, labels)
-    except (OSError, zipfile.BadZipFile) as error:
+    except zipfile.BadZipFile as error:
         raise ForeignError(f"{path}: is no archive of torch.export: {error}") from None
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise ForeignError(f"{path}: is no program that is understood: {type(error).__name__}: {error}") from None
 
 

@@ -22,8 +22,6 @@ from models.mixing import Mixing, RowByRow, find_mixing
 from models.saving import save
 from models.weights import first_line
 
-_HALVES = (torch.float16, torch.bfloat16)
-
 
 @dataclass(frozen=True)
 class Declared:
@@ -226,10 +224,35 @@ def _usable(
     target = torch.float64 if kinds == {torch.float64} else torch.float32
     usable = {}
     for key, tensor in tensors.items():
-        if expected[key].is_floating_point() != tensor.is_floating_point() or tensor.is_complex():
+        reason = _unusable(tensor)
+        if reason is not None:
+            raise ForeignError(f"{file}: key {key}: {reason}")
+        if expected[key].is_floating_point() != tensor.is_floating_point():
             raise ForeignError(f"{file}: key {key}: found {tensor.dtype}, expected {expected[key].dtype}")
-        if not tensor.isfinite().all():
-            raise ForeignError(f"{file}: key {key}: holds numbers that are not finite")
         usable[key] = tensor.to(target) if tensor.is_floating_point() else tensor
-    halves = sorted(str(kind).removeprefix("torch.") for kind in kinds & set(_HALVES))
-    return usable, [f"precision: {' and '.join(halves)} became float32"] if halves else []
+        if not usable[key].isfinite().all():
+            large = tensor.dtype == torch.float64 and tensor.isfinite().all()
+            what = "are too large for float32; save all as float64" if large else "are not finite"
+            raise ForeignError(f"{file}: key {key}: holds numbers that {what}")
+    became = sorted(str(kind).removeprefix("torch.") for kind in kinds - {target})
+    if not became:
+        return usable, []
+    note = f"precision: {' and '.join(became)} became {str(target).removeprefix('torch.')}"
+    scaled = any(name.startswith("float8") for name in became)
+    return usable, [note + ("; scales that may belong to them were not applied" if scaled else "")]
+
+
+def _unusable(tensor: Tensor) -> str | None:
+    """Why the numbers of a tensor cannot be taken, whatever its shape; None if they can."""
+    if tensor.is_meta:
+        return "has a shape but no numbers (meta device); save the state dict of a network whose weights were loaded"
+    if tensor.layout != torch.strided or tensor.is_nested:
+        layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        return f"is {layout}; save a plain tensor, such as tensor.to_dense()"
+    if tensor.is_quantized:
+        return f"is quantized ({str(tensor.dtype).removeprefix('torch.')}); save tensor.dequantize()"
+    if tensor.is_complex():
+        return f"is {str(tensor.dtype).removeprefix('torch.')}; the networks here have real weights"
+    if str(tensor.dtype) == "torch.float4_e2m1fn_x2":
+        return "is float4_e2m1fn_x2, two numbers in a byte; save it as float32"
+    return None

@@ -114,7 +114,7 @@ def test_a_missing_file_is_named(folder: Path, file: str) -> None:
     (folder / file).unlink()
     assert f"{file}: is missing" in refused(folder)
     (folder / file).mkdir()
-    assert f"{file}: is missing" in refused(folder)
+    assert f"{file}: is a folder; only regular files are read" in refused(folder)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_no_tensors_and_no_file(saved: Save, tmp_path: Path) -> None:
         take(saved({"epoch": 3}))
     with pytest.raises(ForeignError, match="is missing"):
         take(tmp_path / "nothing.pt")
-    with pytest.raises(ForeignError, match="is missing or no file"):
+    with pytest.raises(ForeignError, match="cannot be read: is a folder; only regular files are read"):
         take(tmp_path)
 
 
