@@ -200,7 +200,12 @@ class Models(Shelf):
         """
         changes = Changes()
         for name in self._wait(self.run(self._scan, changes)) or ():
-            self._wait(self.run(self._refresh, name, changes, anew))
+            try:
+                self._wait(self.run(self._refresh, name, changes, anew))
+            except Exception as error:  # of one model, which must not keep the others from being looked at
+                _log.exception("looking at model %s failed", name)
+                said = f"{type(error).__name__}: {error}".splitlines()[0]
+                self._wait(self.run(self._refuse, name, UNREADABLE, said, None, changes, transient=True))
         self.complete = self.complete or not self._closed
         return changes
 

@@ -111,8 +111,9 @@ class Service:
         while not self.models.complete and not self._stopping.is_set():
             try:
                 self.models.refresh()
-            except RepositoryError as error:
-                _log.error("%s; it is looked at again in %g s", error, _LOOK_AGAIN_S)
+            except Exception as error:
+                said = str(error) if isinstance(error, RepositoryError) else f"{type(error).__name__}: {error}"
+                _log.error("%s; the models are looked at again in %g s", said, _LOOK_AGAIN_S)
                 self._stopping.wait(_LOOK_AGAIN_S)
         try:
             if not self._stopping.is_set():

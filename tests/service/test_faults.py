@@ -195,6 +195,28 @@ def test_an_unreadable_folder_changes_nothing_for_what_is_loaded(
     assert (models.current(), models.broken()) == ([("moons", 2)], {})
 
 
+def test_a_model_that_cannot_be_looked_at_stops_no_other(
+    root: Path, engine: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(repository / "gaussian", root / "gaussian")
+    models = Models(root, engine)
+    versions = models._repository.versions
+
+    def odd(name: str) -> list[int]:
+        if name == "gaussian":
+            raise ValueError("odd")
+        return versions(name)
+
+    models.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(models._repository, "versions", odd)
+        models.refresh()
+    assert (models.current(), models.complete) == ([("moons", 2)], True)
+    assert models.broken() == {"gaussian": {0: "ValueError: odd"}}
+    models.refresh()
+    assert models.current() == [("gaussian", 1), ("moons", 2)]
+
+
 def test_a_loaded_version_whose_files_lead_out_stops_no_other(
     models: Models, root: Path, repository: Path, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -272,6 +273,18 @@ def test_empty_repository(environment: pytest.MonkeyPatch, capsys: pytest.Captur
     code, said = _run(environment, capsys)
     assert code == 1
     assert "is empty; run `make models`" in said
+
+
+def test_repository_of_damaged_models(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], repository: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(repository / "broken", tmp_path / "broken")
+    environment.setenv("PATHLINE_MODELS_DIR", str(tmp_path))
+    environment.setattr("service.server.freeze", lambda: None)  # this process goes on
+    assert main([]) == 1
+    out, said = capsys.readouterr()
+    assert "Pathline serves" not in out
+    assert said.strip().splitlines()[-1].startswith(f"service: no model of {tmp_path} can be loaded: broken/1: ")
 
 
 def test_port_in_use(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from models.repository import RepositoryError
 from service import state
 from service.app import create_app
 from service.errors import Kind, ProblemError
@@ -234,6 +235,25 @@ async def test_nothing_that_can_be_served_is_a_failure_after_all_were_tried(repo
     assert eventually(lambda: service.failed is not None)
     assert "no model of" in str(service.failed)
     assert "broken/1" in str(service.failed)
+    service.stop()
+
+
+async def test_a_repository_that_cannot_be_read_at_first_is_looked_at_again(
+    many: Settings, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_LOOK_AGAIN_S", 0.0)
+    service: Service = create_app(many, engine).state.service
+    refresh, tries = service.models.refresh, iter([RepositoryError("cannot be read"), OSError("odd")])
+
+    def unsteady() -> Any:
+        for error in tries:
+            raise error
+        return refresh()
+
+    monkeypatch.setattr(service.models, "refresh", unsteady)
+    service.start(beside=True)
+    assert eventually(lambda: service.unready() is None)
+    assert len(service.models.current()) == 4
     service.stop()
 
 
