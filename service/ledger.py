@@ -144,5 +144,5 @@ class Ledger:
         with self._lock:
             hold = self._holds.pop(number)
             self._in_hand -= hold.bytes
-            weight = min(0.5, hold.bytes / self._limit + 0.01)  # what large ones do decides
+            weight = min(0.5, hold.bytes / self._limit)  # small ones hardly tell how long memory is held
             self._mean_s += (self.now() - hold.begun - self._mean_s) * weight

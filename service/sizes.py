@@ -18,6 +18,8 @@ _A_TIME = 26
 _AN_EVENT = 120
 _A_SAMPLE = 128  # bytes of memory: its t, calls and status, and room to put them together
 _A_STEP = 80  # bytes of memory: an attempt as it is kept, and as an entry of the trace
+_MOST_LANES = 8_192  # that run at the same time, and keep what they save until some of them end
+_A_SAVED = 32  # bytes of memory: whose state it is and at which time, while it is kept so
 _LIKELY_STEPS = 20  # attempts of a sample under error control, before any is known
 
 
@@ -117,7 +119,9 @@ def lanes_bytes(
     takes = model.card.condition
     condition = 0 if takes is None else takes.examples(1, model.dtype).nbytes
     numbers = width * (1 + saved + given) + 2 * constants  # twice: with the job, and in the table of the engine
-    return lanes * (numbers * model.dtype.itemsize + 2 * condition + _A_SAMPLE + steps * _A_STEP)
+    size = model.dtype.itemsize
+    kept = min(lanes, _MOST_LANES) * saved * (width * size + _A_SAVED)
+    return lanes * (numbers * size + 2 * condition + _A_SAMPLE + steps * _A_STEP) + kept
 
 
 def memory_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:

@@ -46,8 +46,8 @@ def count_of(samples: Any) -> int:
 
 
 def data_bytes(n: int, model: Served) -> int:
-    """Return the bytes of memory that n samples take beside their states, as they came and as their states decode."""
-    return 2 * n * math.prod(model.card.data_shape) * model.dtype.itemsize
+    """Return the bytes of memory that n samples take beside their states: as they came, decoded again, and answered."""
+    return 3 * n * math.prod(model.card.data_shape) * model.dtype.itemsize
 
 
 def states_of(request: Given, model: Served) -> States:

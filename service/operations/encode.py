@@ -37,7 +37,7 @@ def prepare(request: EncodeRequest, model: Served, settings: Settings, media: st
     shapes = [(n, *model.event_shape), (n,)]
     answer = check_size("samples", shapes, model.card.dtype, solve, media, settings.max_answer_bytes)
     width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
-    needed = lanes_bytes(model, n, width, saved=1, given=True, steps=steps)  # saved: what was reached, once more
+    needed = lanes_bytes(model, n, width, given=True, steps=steps)
     hold = take(needed + data_bytes(n, model) + answer, deadline)
     states = states_of(request, model)
     job = Job(

@@ -52,7 +52,7 @@ def prepare(request: LogProbRequest, model: Served, settings: Settings, media: s
     answer = check_size("samples", [(n,)] * 3, "float64", solve, media, settings.max_answer_bytes)
     lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
     constants = 0 if exact else width
-    needed = lanes_bytes(model, lanes, width + 1, saved=1, given=True, constants=constants, steps=steps)
+    needed = lanes_bytes(model, lanes, width + 1, given=True, constants=constants, steps=steps)
     hold = take(needed + lanes_bytes(model, n, width) + data_bytes(n, model) + answer, deadline)
     states = states_of(request, model)
     seed = 0 if exact else seed_of(request.seed)
