@@ -48,7 +48,7 @@ def _box(points: NDArray[np.float64]) -> Box:
     reach = np.where(high > low, (high - low) * _SPREAD, np.inf)
     low, high = np.maximum(points.min(0), low - reach), np.minimum(points.max(0), high + reach)
     size = float(np.abs([low, high]).max())
-    half = max(0.54 * float((high - low).max()), 1e-4 * size)  # below, the texts of ticks would be all alike
+    half = max(0.54 * float((high - low).max()), 1e-11 * size)  # below, float64 has no round numbers between
     if not (high > low).any():
         half = size or 1.0
     (x, y) = (low + high) / 2
@@ -80,23 +80,37 @@ def _dots(image: Image.Image, points: NDArray[np.float64], box: Box) -> None:
 
 def _axes(draw: ImageDraw.ImageDraw, box: Box) -> None:
     right, bottom = SIDE - _RIGHT, SIDE - _BOTTOM
-    for value, text in _ticks(box[0], box[1]):
+    across, up = _origin(box[0], box[1]), _origin(box[2], box[3])
+    if across:
+        draw.text((right, bottom + 24), f"{across:.15g} and", _INK, _font(12), "ra")
+    if up:
+        draw.text((4, 4), f"{up:.15g} and", _INK, _font(12), "la")
+    for value, text in _ticks(box[0] - across, box[1] - across, bool(across)):
+        value += across
         x = _LEFT + (value - box[0]) / (box[1] - box[0]) * (right - _LEFT)
         draw.line((x, _TOP, x, bottom), _GRID)
         draw.text((x, bottom + 8), text, _INK, _font(14), "ma")
-    for value, text in _ticks(box[2], box[3]):
+    for value, text in _ticks(box[2] - up, box[3] - up, bool(up)):
+        value += up
         y = bottom - (value - box[2]) / (box[3] - box[2]) * (bottom - _TOP)
         draw.line((_LEFT, y, right, y), _GRID)
         draw.text((_LEFT - 8, y), text, _INK, _font(14), "rm")
 
 
-def _ticks(low: float, high: float) -> list[tuple[float, str]]:
+def _origin(low: float, high: float) -> float:
+    """Return what the texts of an axis count from: 0, or where they would be all alike a round number between."""
+    if high - low > 1e-4 * max(abs(low), abs(high)):
+        return 0.0
+    return float(f"{(low + high) / 2:.{math.ceil(math.log10(max(abs(low), abs(high)) / (high - low)))}g}")
+
+
+def _ticks(low: float, high: float, signed: bool = False) -> list[tuple[float, str]]:
     """Return about six round numbers between two others, each with its text."""
     rough = (high - low) / 6
     power = 10.0 ** math.floor(math.log10(rough))
     step = power * next(m for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     values = [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    return [(value, f"{value + 0.0:.6g}") for value in values]
+    return [(value, f"{value + 0.0:+.6g}" if signed else f"{value + 0.0:.6g}") for value in values]
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

@@ -113,6 +113,16 @@ def test_degenerate_points(points: Any) -> None:
     assert _pixels(points).shape == (SIDE, SIDE, 3)
 
 
+@pytest.mark.parametrize("centre", [1e9, -1e9, 1e6])
+def test_points_far_from_zero_are_spread_like_those_near_it(centre: float) -> None:
+    near = np.random.default_rng(0).normal(size=(300, 2))
+    inner = (slice(24, 596), slice(56, 616))  # without frame and texts
+    dark = [(_pixels(near + at)[inner] < 200).any(2) for at in (0.0, centre)]
+    assert dark[1].sum() == pytest.approx(dark[0].sum(), rel=0.05)
+    rows, columns = np.nonzero(dark[1])
+    assert min(np.ptp(rows), np.ptp(columns)) > 300
+
+
 def test_the_same_data_gives_the_same_bytes() -> None:
     points = RNG.normal(size=(1000, 2)).astype(np.float32)
     assert draw(points) == draw(points)
