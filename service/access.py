@@ -74,7 +74,9 @@ class Guarded:
 
     def _fault(self, scope: Scope, headers: Headers) -> str | None:
         if not self._any_name and not all(map(self._is_ours, headers.getlist("host"))):
-            return "the Host header names another service; if it is a name of this one, add it to PATHLINE_ALLOWED_HOSTS"
+            return (
+                "the Host header names another service; if it is a name of this one, add it to PATHLINE_ALLOWED_HOSTS"
+            )
         if self._is_foreign(scope, headers):
             return (
                 "the request comes from a page of another origin; if the page may use this service, add its origin to "

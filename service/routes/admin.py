@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, HTTPException, Request
 
 from models.repository import RepositoryError
 from service import examples
@@ -52,3 +52,9 @@ async def unload(request: Request, name: ModelName) -> Any:
     """Free the memory of a model, once its running requests are answered; the next request loads it again."""
     service = _administered(request)
     return {"name": name, "unloaded": await asyncio.to_thread(service.models.unload, name)}
+
+
+@router.api_route("/v1/models/{name}:unload", methods=["GET", "HEAD"], include_in_schema=False)
+async def unload_is_posted(name: ModelName) -> Any:
+    """Say so, where the address of a model would take this for a name."""
+    raise HTTPException(405, headers={"Allow": "POST"})

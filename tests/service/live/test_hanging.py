@@ -66,7 +66,9 @@ def _status(url: str) -> int:
 
 
 @pytest.mark.parametrize("on_timeout", ["error", "partial"])
-def test_a_deadline_holds_where_the_engine_hangs(sick: Callable[..., tuple[subprocess.Popen[str], str]], on_timeout: str) -> None:
+def test_a_deadline_holds_where_the_engine_hangs(
+    sick: Callable[..., tuple[subprocess.Popen[str], str]], on_timeout: str
+) -> None:
     running, url = sick("hang", stall_s=60)
     body = {**BODY, "on_timeout": on_timeout}
     answer = httpx.post(f"{url}/v1/sample", json=body, timeout=60)
