@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from service.logs import OneRecord
 from service.settings import ONE_PROCESS, Settings, SettingsError, StartError, load_settings, unknown_variables
 
 USAGE, FAILED = 2, 1  # exit codes: a wrong setting; something that is not there
@@ -17,7 +18,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
     parser.add_argument("--workers", type=int, default=1, help="always 1; see the message for why")
     options = parser.parse_args(arguments)
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneRecord("%(levelname)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     try:
         settings = load_settings()
         _refuse_workers(options.workers)

@@ -56,7 +56,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    for module in (page, sample, stream, operations, catalogue, admin, health, docs, oip):
+    for module in (page, sample, stream, operations, admin, catalogue, health, docs, oip):
         app.include_router(module.router)
     errors.install(app)
     openapi.complete(app)

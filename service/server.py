@@ -122,6 +122,7 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
         app,
         http=protocol(settings, app.state.service.metrics),
         ws="none",
+        log_config=None,  # as the rest is logged
         log_level="warning",
         access_log=False,
         server_header=False,

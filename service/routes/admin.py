@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, HTTPException, Request
 
 from models.repository import RepositoryError
 from service import examples
@@ -56,3 +56,9 @@ async def unload(request: Request, name: ModelName) -> Any:
     service = _administered(request)
     models = service.models
     return {"name": name, "unloaded": await asyncio.wrap_future(models.run(models.unload_now, name))}
+
+
+@router.api_route("/v1/models/{name}:unload", methods=["GET", "HEAD"], include_in_schema=False)
+async def unload_is_posted(name: ModelName) -> Any:
+    """Say so, where the address of a model would take this for a name."""
+    raise HTTPException(405, headers={"Allow": "POST"})

@@ -1,13 +1,15 @@
 """What the server does around its start; how it drains and stops is tried with a real process (test_main.py)."""
 
 import gc
+import resource
 import socket
 from typing import Any
 
 import pytest
 import uvicorn
 
-from service.server import _Server
+from service.server import _Server, within_files
+from service.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -31,3 +33,22 @@ async def test_what_is_there_at_the_start_is_not_collected_again(running: Any) -
         finally:
             gc.unfreeze()
             await server.shutdown([bound])
+
+
+@pytest.mark.parametrize(
+    ("limits", "most", "raised"),
+    [((4096, 4096), 2000, None), ((1024, 4096), 2000, 2080), ((128, 128), 48, None), ((64, 200), 120, 200)],
+)
+def test_connections_fit_into_the_open_files(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    limits: tuple[int, int],
+    most: int,
+    raised: int | None,
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: told.append(pair))
+    assert within_files(Settings()).max_connections == most
+    assert told == ([] if raised is None else [(raised, limits[1])])
+    assert ("too few for PATHLINE_MAX_CONNECTIONS=2000" in caplog.text) == (most < 2000)

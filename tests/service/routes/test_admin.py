@@ -87,3 +87,11 @@ async def test_the_watch_sees_new_versions(repository: Path, tmp_path: Path, eng
                 break
         else:
             pytest.fail("version 3 did not appear")
+
+
+@pytest.mark.parametrize("path", ["/v1/models:reload", "/v1/models/moons:unload"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "HEAD"])
+async def test_other_methods_are_told_the_right_one(running: Any, path: str, method: str) -> None:
+    answer = await running.http.request(method, path, headers=KEY)
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "POST"

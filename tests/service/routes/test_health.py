@@ -113,3 +113,14 @@ async def test_index_links_lead_somewhere(running: Any) -> None:
     index = (await running.http.get("/", headers={"Accept": "application/json"})).json()
     for path in set(index["links"].values()) - {"v1/sample"}:
         assert (await running.http.get(f"/{path}")).status_code == 200, path
+
+
+async def test_a_network_call_that_does_not_end(running: Any) -> None:
+    running.engine.turn_s = 59.0
+    assert (await running.http.get("/livez")).status_code == 200
+    running.engine.turn_s = 61.0
+    for path in ("/livez", "/readyz", "/v2/health/live", "/v2/health/ready"):
+        answer = await running.http.get(path)
+        assert answer.status_code == 503
+        assert "PATHLINE_STALL_S" in answer.text
+    assert (await running.post()).status_code == 503
