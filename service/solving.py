@@ -7,18 +7,18 @@ from concurrent.futures import Future
 
 from starlette.types import Receive
 
-from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded
-from service.errors import ClientGoneError, Kind, ProblemError
+from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded, TooSlow
+from service.errors import ClientGoneError, Kind, ProblemError, invalid
 from service.ports import Engine
 
-REFUSALS = (Overloaded, Draining, DeadlineExceeded, EngineFailed)
+REFUSALS = (Overloaded, TooSlow, Draining, DeadlineExceeded, EngineFailed)
 
 
 async def solve(engine: Engine, job: Job, receive: Receive) -> JobResult:
     """Submit a job and wait for its result, or for the client to leave; the body must have been read.
 
     Raises:
-        ProblemError: 429, 503, 504 or 500, as the engine says.
+        ProblemError: 422, 429, 503, 504 or 500, as the engine says.
         ClientGoneError: The client closed its connection; the job is given up.
     """
     try:
@@ -31,7 +31,7 @@ def submit(engine: Engine, job: Job) -> Future[JobResult]:
     """Submit a job; whoever waits for it must cancel it if the client leaves.
 
     Raises:
-        ProblemError: 429, 503 or 500, as the engine says.
+        ProblemError: 422, 429, 503 or 500, as the engine says.
     """
     try:
         return engine.submit(job)
@@ -43,11 +43,19 @@ def problem_of(error: Exception) -> ProblemError:
     """Return one of the engine's exceptions (`REFUSALS`) as a problem."""
     if isinstance(error, Overloaded):
         return _overloaded(error)
+    if isinstance(error, TooSlow):
+        detail = (
+            f"timeout_s is too short: this takes about {error.needed_s:.2g} s even with the machine to itself; "
+            "raise it, ask for fewer samples or steps, or set on_timeout to 'partial'"
+        )
+        return invalid("timeout_s", detail, needed_s=error.needed_s)
     if isinstance(error, Draining):
         detail = "the service is shutting down; send the request to another one"
         return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
     if isinstance(error, DeadlineExceeded):
-        detail = "the samples were not done within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
+        detail = (
+            "the samples could not be done within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
+        )
         return ProblemError(Kind.DEADLINE, detail)
     return ProblemError(Kind.ENGINE, f"the engine failed on this request: {error}")
 
