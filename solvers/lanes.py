@@ -177,6 +177,17 @@ class Lanes:
         Raises:
             SolverError: for anything else than such a tensor; nothing has changed then.
         """
+        kinds, present, ended = self.receive(v)
+        if present & ~_OF_PLANS:
+            ended += end_rows(self, kinds, present)
+        return self.collect() if ended else None
+
+    def receive(self, v: Tensor) -> tuple[Index, int, int]:
+        """Take in velocities as `absorb` does, but finish only the steps of plans.
+
+        Returns:
+            (n,) what ends for each lane, a bit mask of the kinds that occur, and how many lanes ended.
+        """
         n = len(self.records)
         v = checked(v, (n, *self.event_shape), self.dtype, self.states.x.device)
         if len(self._kinds) != n:
@@ -186,9 +197,7 @@ class Lanes:
         present, ended = self.states.receive(v, self.records, self.bank, kinds)
         if self.saving and present >> END_FIXED & 1:
             save_grid(self, clocks.of_kind(kinds, END_FIXED))
-        if present & ~_OF_PLANS:
-            ended += end_rows(self, kinds, present)
-        return self.collect() if ended else None
+        return kinds, present, ended
 
     def stop(self, owner: int, status: Status) -> None:
         """End all lanes of an owner; `collect` gives them back."""
