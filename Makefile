@@ -47,9 +47,7 @@ check: $(VENV)/.dev ## format, lint, types, import layers
 
 test: $(VENV)/.dev ## all tests that need only Python
 	@echo "test: everything but what needs Debian packages, $(WORKERS) at a time"
-	@$(BIN)/python -m pytest -m "not system and not alone" -n $(WORKERS) --dist worksteal
-	@echo "test: what compares times, with nothing beside it"
-	@$(BIN)/python -m pytest -m alone tests/service/live
+	@$(BIN)/python -m pytest -m "not system" -n $(WORKERS) --dist worksteal
 
 test-system: $(VENV)/.dev $(VENV)/kserve/.done ## tests that need Debian's chromium and prometheus, kserve or TorchCFM (installs them; needs root)
 	@sh tests/system/install.sh

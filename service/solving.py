@@ -8,15 +8,15 @@ from concurrent.futures import Future
 
 from starlette.types import Receive
 
-from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded
-from service.errors import ClientGoneError, Kind, ProblemError
+from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded, TooSlow
+from service.errors import ClientGoneError, Kind, ProblemError, invalid
 from service.ledger import Hold
 from service.ports import Engine
 
 LATE_S = 5.0
-"""The engine sees a deadline after the network call that runs; who asked for what is reached by then waits that long."""
+"""The engine sees a deadline after the network call that runs; a partial answer is waited for that much longer."""
 
-REFUSALS = (Overloaded, Draining, DeadlineExceeded, EngineFailed)
+REFUSALS = (Overloaded, TooSlow, Draining, DeadlineExceeded, EngineFailed)
 
 
 async def solve(engine: Engine, job: Job, receive: Receive, hold: Hold | None = None) -> JobResult:
@@ -25,7 +25,7 @@ async def solve(engine: Engine, job: Job, receive: Receive, hold: Hold | None = 
     The memory of the `hold` is kept until the engine has let go of the job.
 
     Raises:
-        ProblemError: 429, 503, 504 or 500, as the engine says.
+        ProblemError: 422, 429, 503, 504 or 500, as the engine says.
         ClientGoneError: The client closed its connection; the job is given up.
     """
     try:
@@ -38,7 +38,7 @@ def submit(engine: Engine, job: Job, hold: Hold | None = None) -> Future[JobResu
     """Submit a job; whoever waits for it must cancel it if the client leaves. For the `hold` see `solve`.
 
     Raises:
-        ProblemError: 429, 503 or 500, as the engine says.
+        ProblemError: 422, 429, 503 or 500, as the engine says.
     """
     try:
         future = engine.submit(job)
@@ -53,11 +53,19 @@ def problem_of(error: Exception) -> ProblemError:
     """Return one of the engine's exceptions (`REFUSALS`) as a problem."""
     if isinstance(error, Overloaded):
         return _overloaded(error)
+    if isinstance(error, TooSlow):
+        detail = (
+            f"timeout_s is too short: this takes about {error.needed_s:.2g} s even with the machine to itself; "
+            "raise it, ask for fewer samples or steps, or set on_timeout to 'partial'"
+        )
+        return invalid("timeout_s", detail, needed_s=error.needed_s)
     if isinstance(error, Draining):
         detail = "the service is shutting down; send the request to another one"
         return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
     if isinstance(error, DeadlineExceeded):
-        detail = "the samples were not done within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
+        detail = (
+            "the samples could not be done within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
+        )
         return ProblemError(Kind.DEADLINE, detail)
     return ProblemError(Kind.ENGINE, f"the engine failed on this request: {error}")
 

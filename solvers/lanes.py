@@ -193,11 +193,22 @@ class Lanes:
         Raises:
             SolverError: for anything else than such a tensor; nothing has changed then.
         """
+        kinds, present, ended = self.receive(v)
+        return self._finish(kinds, present, ended)
+
+    def receive(self, v: Tensor) -> tuple[Index, int, int]:
+        """Take in velocities as `absorb` does, but finish only the steps of plans.
+
+        Returns:
+            (n,) what ends for each lane, a bit mask of the kinds that occur, and how many lanes ended.
+        """
         n = len(self.records)
         v = checked(v, (n, *self.event_shape), self.dtype, self.states.x.device)
         v = v if self._flat else v.reshape(n, self.width)
-        present, ended = self.states.receive(v, self.records, self.bank, self._room_for_kinds())
-        return self._finish(present, ended)
+        kinds = self._room_for_kinds()
+        present, ended = self.states.receive(v, self.records, self.bank, kinds)
+        self._save(kinds, present)
+        return kinds, present, ended
 
     def run(self, runner: Runner, calls: int) -> tuple[Finished | None, int]:
         """Have a network run the lanes by itself: `query`, network and `absorb` up to `calls` times in one call.
@@ -209,20 +220,23 @@ class Lanes:
             The lanes that ended, None where there are none; and how many calls there were.
         """
         until = ~_OF_PLANS & _ALL_KINDS | (1 << END_FIXED if self.saving else 0)
-        limits = Limits(calls, until)
-        present, ended, done = self.states.run(runner, self.records, self.bank, self._room_for_kinds(), limits)
-        return self._finish(present, ended), done
+        kinds, limits = self._room_for_kinds(), Limits(calls, until)
+        present, ended, done = self.states.run(runner, self.records, self.bank, kinds, limits)
+        self._save(kinds, present)
+        return self._finish(kinds, present, ended), done
 
     def _room_for_kinds(self) -> Index:
         if len(self._kinds) != len(self.records):
             self._kinds = np.empty(len(self.records), dtype=np.int64)
         return self._kinds
 
-    def _finish(self, present: int, ended: int) -> Finished | None:
-        """Save and end what the last call completed; the lanes that ended."""
-        kinds = self._kinds
+    def _save(self, kinds: Index, present: int) -> None:
+        """Save the states of plans that a step has brought to a save time."""
         if self.saving and present >> END_FIXED & 1:
             save_grid(self, clocks.of_kind(kinds, END_FIXED))
+
+    def _finish(self, kinds: Index, present: int, ended: int) -> Finished | None:
+        """End what steps under error control end with this call; the lanes that ended."""
         if present & ~_OF_PLANS:
             ended += end_rows(self, kinds, present)
         return self.collect() if ended else None

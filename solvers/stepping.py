@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from solvers.clocks import Index, Numbers, Records
 from solvers.compiled import compiled
 from solvers.rows import END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP
 from solvers.saving import save_passed
+from solvers.states import Attempts
 
 if TYPE_CHECKING:
     from solvers.lanes import Lanes
@@ -37,23 +39,35 @@ def end_rows(lanes: Lanes, kinds: Index, present: int) -> int:
 
 
 def _first_slope(lanes: Lanes, index: Index) -> int:
+    norms = [_norms(lanes.records, index, sums, lanes.width) for sums in lanes.states.slopes(index, lanes.records)]
+    return decide_first_slope(lanes, index, norms)
+
+
+def decide_first_slope(lanes: Lanes, index: Index, norms: Sequence[Numbers]) -> int:
     """v(x0, t0) is known: guess a trial step, or begin with the step that was given."""
-    d0, d1 = (_norms(lanes.records, index, sums, lanes.width) for sums in lanes.states.slopes(index, lanes.records))
-    return adaptive.first_slope(lanes.records, index, d0, d1, lanes.bank.rows)
+    return adaptive.first_slope(lanes.records, index, norms[0], norms[1], lanes.bank.rows)
 
 
 def _first_step(lanes: Lanes, index: Index) -> int:
-    """v after the trial step is known: choose the first step."""
     d2 = _norms(lanes.records, index, lanes.states.change(index, lanes.records), lanes.width)
+    return decide_first_step(lanes, index, d2)
+
+
+def decide_first_step(lanes: Lanes, index: Index, d2: Numbers) -> int:
+    """v after the trial step is known: choose the first step."""
     lanes.states.wipe(index[~np.isfinite(d2)])
     return adaptive.end_first_step(lanes.records, index, d2, lanes.bank.rows)
 
 
 def _end_adaptive(lanes: Lanes, index: Index) -> int:
+    records = lanes.records
+    found = lanes.states.attempt(index, records, lanes.bank)
+    return decide_attempt(lanes, index, found, _errors(records, index, found.sums, lanes.width))
+
+
+def decide_attempt(lanes: Lanes, index: Index, found: Attempts, error: Numbers) -> int:
     """An attempt is complete: accept or reject it, and choose the next step."""
     records, bank, states = lanes.records, lanes.bank, lanes.states
-    found = states.attempt(index, records, bank)
-    error = _errors(records, index, found.sums, lanes.width)
     lanes.log.record(records, index, error, found.rho)
     if lanes.saving:
         passed = error <= 1

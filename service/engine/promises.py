@@ -13,16 +13,17 @@ import numpy as np
 
 from service.engine.forecast import Demand, Lot, Times, wall
 
-KEPT = 0.8
-"""A forecast may take up this share of a job's time: the rest is for what it cannot know."""
+KEPT = 0.6
+"""A forecast may take up this share of a job's time: the rest is for what it cannot know. It costs no goodput: under overload
+the device is never idle, only the queue is shorter."""
 
-_KEPT_FOR_SHORT = 0.95
+_KEPT_FOR_SHORT = 0.9
 """So far may a job that is much shorter push the others."""
 
 _SHORT = 0.25
 """A job is much shorter than another if it takes at most this share of what that one still takes."""
 
-_SURELY = 0.95
+_SURELY = 0.7
 """A job is given up once this share of what it is forecast to take does not fit in its time."""
 
 _BISECTIONS = 8
@@ -62,13 +63,14 @@ class Prospects:
             return False
         for lot, before in zip(self._lots, self._before, strict=True):
             now = after[:-1] if lot is self._mine else wall(lot, lot.ends, self._others(lot, total))
-            if self._breaks(lot, before, now):
+            if self._breaks(lot, before, now, joins_s):
                 return False
         return True
 
-    def _breaks(self, lot: Lot, before: Times, after: Times) -> bool:
-        short = self._alone_s <= _SHORT * before
-        kept = np.where(short, _KEPT_FOR_SHORT, KEPT) * lot.left
+    def _breaks(self, lot: Lot, before: Times, after: Times, joins_s: float) -> bool:
+        """Whether one of a lot's promises holds before and not after, seen from when the newcomer comes."""
+        short = self._alone_s <= _SHORT * (before - joins_s)
+        kept = joins_s + np.where(short, _KEPT_FOR_SHORT, KEPT) * (lot.left - joins_s)
         held = lot.promised & ~(short & lot.tight) & (before <= lot.left)
         return bool((held & (after > kept) & (after > before + 1e-9)).any())
 

@@ -18,6 +18,9 @@ from service.engine.job import DeadlineExceeded, Job, JobResult, Overloaded, Too
 
 from .conftest import Field, Settings, job
 
+START = 1000.0
+"""When a simulated service has its model loaded, by its clock."""
+
 
 class World(Device):
     """A device whose work takes pretended time, and what happens in that time.
@@ -102,6 +105,7 @@ class Service:
         self.engine = Simulated(Settings(max_queue=1000), None, self.world.clock, self.world)
         self.engine.load("net", 1, replace(net, velocity=field))
         self.world.calls.clear()
+        self.world.now = START
 
     def ask(self, limit_s: float = 2.0, **arguments: Any) -> Told:
         """Submit a job now."""

@@ -98,7 +98,7 @@ def test_a_guided_sample_is_expected_to_cost_two_rows(conditional: Engine) -> No
     conditional._loop.send(settled.set)  # what was asked before is counted
     assert settled.wait(60)
     asked = [(1, None), (1, 0.0), (1, 1.0), (2, 2.5)]
-    entries = [model.entry(0, job(3, condition=CONDITION, guidance=guidance, **EULER)) for _, guidance in asked]
+    entries = [model.entry(0, job(3, condition=CONDITION, guidance=guidance, **EULER), 0.0) for _, guidance in asked]
     assert [entry.rows for entry in entries] == [3 * width for width, _ in asked]
     for n in (4, 3000):  # a small job and a large one
         guided = model.outlook(job(n, condition=torch.zeros(n, dtype=torch.int64), guidance=2.5, **EULER), [])

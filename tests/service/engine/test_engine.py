@@ -110,10 +110,10 @@ def slow(seconds: float) -> Callable[[Tensor, Tensor], None]:
 def test_a_deadline_ends_a_job_with_an_error_or_with_what_was_reached(engine: Engine, field: Field) -> None:
     field.hook = slow(0.01)
     with pytest.raises(DeadlineExceeded):
-        engine.submit(job(4, solver="euler", steps=500, deadline=time.monotonic() + 0.1)).result(5)
+        engine.submit(job(4, solver="dopri5", deadline=time.monotonic() + 0.1)).result(60)
     assert eventually(lambda: engine.active_lanes == 0)
     arguments = {"solver": "euler", "steps": 500, "partial": True}
-    result = engine.submit(job(100_000, deadline=time.monotonic() + 0.3, **arguments)).result(5)
+    result = engine.submit(job(100_000, deadline=time.monotonic() + 0.3, **arguments)).result(60)
     assert set(result.status) == {"deadline"}
     assert 0 < result.t[0] < 1
     assert result.t[-1] == 0
@@ -272,7 +272,7 @@ def test_a_broken_fixed_step_stands_in_the_trace(engine: Engine) -> None:
     assert np.isinf(result.trace.error[0])
 
 
-def test_a_deadline_too_short_on_an_idle_engine_is_not_overload(engine: Engine) -> None:
+def test_a_deadline_that_has_passed_on_an_idle_engine_is_not_overload(engine: Engine) -> None:
     with pytest.raises(DeadlineExceeded):
         engine.submit(job(deadline=time.monotonic() - 1)).result(10)
 

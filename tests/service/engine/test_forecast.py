@@ -1,121 +1,133 @@
 """Forecasts against queues whose end can be counted by hand."""
 
-from typing import Any
+import math
 
+import numpy as np
 import pytest
 
-from service.engine.forecast import Outlook, Snapshot
+from service.engine.forecast import Demand, Lot, walk, wall
+from service.engine.pace import Curve
+from service.engine.promises import Prospects, hopeless
 from service.engine.scheduler import Entry, Scheduler
 
+BUDGET = 100
 
-def outlook(**changed: Any) -> Outlook:
-    plain: dict[str, Any] = {
-        "wait": 0.0,
-        "work": 100.0,
-        "cost": 10.0,
-        "rivals": (),
-        "rows": 100,
-        "backlog_s": 0.0,
-        "busy_tick_s": 0.02,
-        "idle_tick_s": 0.01,
-    }
-    return Outlook(**{**plain, **changed})
+
+def linear(rows: float) -> float:
+    """A millisecond a row."""
+    return 0.001 * rows
+
+
+def flat(rows: float) -> float:
+    return 0.01
+
+
+def demand(number: int, rows: int, calls: float, **about: object) -> Demand:
+    given = {"small": rows <= BUDGET // 4, "runs": True, **about}
+    return Demand(number, rows, calls, rows * calls, **given)  # pyright: ignore[reportArgumentType]
+
+
+def lot(*demands: Demand, bulk: bool = False) -> Lot:
+    return Lot("net", bulk, BUDGET, Curve([(1.0, 0.001)]), list(demands))  # in proportion: a millisecond a row
+
+
+def promised(number: int, rows: int, calls: float, left_s: float, **about: object) -> Demand:
+    return demand(number, rows, calls, left_s=left_s, promised=True, **about)
 
 
 def test_alone_a_job_takes_its_calls() -> None:
-    assert outlook().end_s() == outlook().alone_s() == pytest.approx(0.1)
+    assert walk([demand(0, 20, 10)], BUDGET, linear) == [pytest.approx(0.2)]
 
 
-def test_more_work_than_lanes_takes_longer() -> None:
-    assert outlook(work=5000.0).alone_s() == pytest.approx(0.5)
+def test_all_lanes_take_part_in_every_tick() -> None:
+    assert walk([demand(0, 20, 10), demand(1, 10, 30)], BUDGET, linear) == pytest.approx([0.3, 0.5])
 
 
-def test_a_small_job_waits_and_ticks_slowly_while_others_are_there() -> None:
-    # 30 ticks of 20 ms until its lanes start, then 2 slow ones while the backlog lasts, then 8 of its own.
-    assert outlook(wait=30.0, backlog_s=0.64).end_s() == pytest.approx(0.6 + 0.04 + 0.08)
+def test_small_jobs_wait_for_room_by_their_deadlines() -> None:
+    running = [demand(k, 25, 10) for k in range(4)]
+    late, early = (demand(k, 25, 5, runs=False, left_s=left) for k, left in ((4, 9.0), (5, 8.0)))
+    more = demand(6, 80, 1, small=True, runs=False, left_s=10.0)
+    ends = walk([*running, late, early, more], BUDGET, flat)
+    assert ends[4] == ends[5] == pytest.approx(0.15)
+    assert ends[6] == pytest.approx(0.16)
+    ends = walk([*running, *(demand(k, 60, 5, small=True, runs=False, left_s=9 - k) for k in (4, 5))], BUDGET, flat)
+    assert ends[4:] == pytest.approx([0.2, 0.15])
 
 
-def test_a_large_job_shares_with_each_rival_as_far_as_its_own_work_goes() -> None:
-    large = outlook(work=10_000.0, rivals=(2_000.0, 50_000.0))
-    assert large.end_s() == pytest.approx((2_000 + 10_000 + 10_000) / 100 * 0.02)
+def test_large_jobs_share_three_quarters_equally() -> None:
+    assert walk([demand(0, 1000, 3)], BUDGET, flat) == pytest.approx([0.4])
+    assert walk([demand(0, 1000, 3), demand(1, 500, 3)], BUDGET, flat) == pytest.approx([0.6, 0.4])
+    small = [demand(k, 25, 100) for k in (1, 2, 3)]
+    assert walk([demand(0, 250, 10), *small], BUDGET, flat)[0] == pytest.approx(1.0)  # a quarter is left to it
 
 
-def test_other_models_take_turns_and_no_more_than_they_have() -> None:
-    assert outlook(elsewhere_s=[0.03, 9.0]).end_s() == pytest.approx(0.1 + 0.03 + 0.1)
+def test_who_joins_later_finds_what_is_left_then() -> None:
+    first, second = demand(0, 20, 10), demand(1, 10, 10, runs=False)
+    assert walk([first, second], BUDGET, linear, 0.1) == pytest.approx([0.25, 0.3])
+    assert walk([first, second], BUDGET, linear, 5.0) == pytest.approx([0.2, 5.1])
 
 
-def test_bulk_yields_but_never_starves() -> None:
-    assert outlook(above_s=1000.0).end_s() == pytest.approx(8 * 0.1)
-    assert outlook(above_s=0.05).end_s() == pytest.approx(0.15)
+def test_samples_under_error_control_leave_one_by_one() -> None:
+    job = Demand(0, 20, 20, 200.0, runs=True)  # ten calls on average, twenty at most
+    assert walk([job], BUDGET, linear) == pytest.approx([0.2])
 
 
-@pytest.mark.parametrize("rivals", [(), (100_000.0,)])
-def test_taken_when_the_forecast_meets_the_deadline(rivals: tuple[float, ...]) -> None:
-    work = 100.0 if not rivals else 60_000.0
-    queued = outlook(wait=1000.0, work=work, rivals=rivals, backlog_s=20.0)
-    limit = queued.alone_s() + 3.0 if not rivals else 14.0
-    after = queued.taken_in_s(limit)
-    assert 0 < after < 20
-    assert queued.end_s(after) == pytest.approx(limit, rel=1e-3)
-    assert queued.end_s(after + 1) <= limit
-
-
-def filled(budget: int, *jobs: tuple[int, float]) -> Scheduler:
-    scheduler = Scheduler(budget)
-    for number, (samples, cost) in enumerate(jobs):
+@pytest.mark.parametrize(("rows", "calls"), [(20, 10.0), (1000, 4.0)])
+def test_a_walk_ends_when_the_scheduler_does(rows: int, calls: float) -> None:
+    scheduler, rows_now = Scheduler(BUDGET), []
+    for number, (samples, cost) in enumerate([(rows, calls), (20, 30.0), (25, 12.0), (25, 7.0), (25, 9.0)]):
         scheduler.add(Entry(number, samples, cost))
-    scheduler.grant()
-    return scheduler
-
-
-def test_room_means_no_wait() -> None:
-    assert Snapshot(filled(100, (25, 50.0))).wait([], 25) == 0
-
-
-def test_a_full_arena_is_waited_for_in_the_order_of_the_queue() -> None:
-    # Four jobs fill it, with 10, 20, 30 and 40 calls; a fifth waits for the first to end.
-    scheduler = filled(100, (25, 10.0), (25, 20.0), (25, 30.0), (25, 40.0), (25, 100.0))
-    snapshot = Snapshot(scheduler)
-    assert snapshot.first_end == 10
-    assert snapshot.wait([], 25) == 20
-    assert snapshot.wait([], 25) == 20  # asking changes nothing
-    assert snapshot.wait([Entry(9, 25, 5.0)], 25) == 25  # the one on its way starts at 20 and ends at 25
-
-
-def test_the_forecast_is_what_the_scheduler_then_does() -> None:
-    scheduler = filled(64, *[(16, 7.0 + 3 * k) for k in range(12)])
-    expected = Snapshot(scheduler).wait([], 16)
-    scheduler.add(Entry(99, 16, 5.0))
-    running = {number: 7.0 + 3 * number for number in range(4)}
-    ticks = 0
-    while True:
-        ticks += 1
+    entries = scheduler.entries()
+    expected = walk([Demand.of(each, 0, each.small, 0.0) for each in entries], BUDGET, flat)
+    lanes: list[tuple[float, int, int]] = []
+    found: dict[int, float] = {}
+    while len(scheduler):
+        lanes += [(scheduler.tick + entries[number].cost, number, count) for number, _, count in scheduler.grant()]
         scheduler.tick += 1
-        for number in [number for number, left in running.items() if left <= ticks]:
-            del running[number]
-            scheduler.ended(number, 16)
-        granted = [number for number, _, _ in scheduler.grant()]
-        if 99 in granted:
-            break
-        running |= {number: ticks + 7.0 + 3 * number for number in granted}
-    assert ticks == expected
+        rows_now.append(scheduler.active_rows)
+        for end, number, count in [each for each in lanes if each[0] <= scheduler.tick]:
+            lanes.remove((end, number, count))
+            if scheduler.ended(number, count):
+                found[number] = 0.01 * scheduler.tick
+    assert max(rows_now) <= BUDGET
+    assert [found[k] for k in range(5)] == pytest.approx(expected, rel=0.25)
 
 
-def test_large_jobs_are_rivals() -> None:
-    snapshot = Snapshot(filled(100, (1000, 10.0), (20, 5.0)))
-    assert len(snapshot.rivals) == 1
-    assert snapshot.against([Entry(7, 500, 4.0), Entry(8, 5, 4.0)])[1:] == [2000.0]
-    assert 25 <= snapshot.large_rows <= 75
+def test_other_models_and_priorities_take_their_turns() -> None:
+    mine, ends = lot(demand(0, 10, 10)), np.array([0.1])
+    other, bulk = lot(demand(1, 20, 100)), lot(demand(2, 20, 100), bulk=True)
+    assert wall(mine, ends, [(other, other.total)]) == pytest.approx([0.2])
+    assert wall(mine, ends, [(other, 0.03)]) == pytest.approx([0.13])
+    assert wall(mine, ends, [(bulk, bulk.total)]) == pytest.approx([0.1 * 8 / 7])
+    assert wall(bulk, ends, [(mine, math.inf)]) == pytest.approx([0.8])
 
 
-def test_guided_samples_are_forecast_as_the_rows_they_cost() -> None:
-    plain, guided = filled(100, (24, 10.0), (20, 30.0), (1000, 10.0)), Scheduler(100)
-    for number, (samples, cost) in enumerate([(12, 10.0), (10, 30.0), (500, 10.0)]):
-        guided.add(Entry(number, samples, cost, width=2))
-    guided.grant()
-    expected, found = Snapshot(plain), Snapshot(guided)
-    for name in ("rows", "small_rows", "work", "rivals", "large_rows", "first_end"):
-        assert getattr(found, name) == getattr(expected, name), name
-    one, pair = [Entry(9, 24, 5.0)], [Entry(9, 12, 5.0, width=2)]
-    assert found.wait(pair, 20) == expected.wait(one, 20) > 0
-    assert found.against([Entry(9, 300, 5.0, width=2)]) == expected.against([Entry(9, 600, 5.0)])
+def fits(present: Lot, newcomer: Demand, joins_s: float = 0.0) -> bool:
+    alone_s = newcomer.alone(BUDGET, linear)
+    return Prospects([present], present, newcomer, alone_s).fits(joins_s)
+
+
+def test_a_newcomer_is_taken_only_if_all_stay_in_time() -> None:
+    here = lot(promised(0, 20, 50, 2.0))  # a second of its own
+    assert fits(here, promised(1, 4, 40, 2.0, runs=False))
+    assert not fits(here, promised(1, 20, 40, 9.0, runs=False))  # it would end in time, the other would not
+    assert not fits(here, promised(1, 4, 40, 0.5, runs=False))  # it would be late itself
+    assert fits(here, promised(1, 20, 40, 9.0, runs=False), joins_s=0.9)
+
+
+def test_a_newcomer_among_other_models_is_held_to_their_promises() -> None:
+    here, other = lot(), lot(promised(0, 20, 50, 1.8))
+    newcomer = promised(1, 20, 100, 60.0, runs=False)
+    assert Prospects([here], here, newcomer, 2.0).fits()
+    assert not Prospects([here, other], here, newcomer, 2.0).fits()
+
+
+def test_those_who_are_late_anyway_keep_nobody_out() -> None:
+    assert fits(lot(promised(0, 20, 50, 0.5)), promised(1, 20, 20, 9.0, runs=False))
+
+
+def test_the_job_that_wants_most_is_given_up() -> None:
+    first, second = lot(promised(0, 20, 40, 1.0), promised(1, 20, 60, 1.2)), lot(demand(2, 1, 1))
+    assert hopeless([first, second]) == (first, 1)
+    assert hopeless([first.without(1), second]) is None
+    assert hopeless([lot(promised(0, 20, 60, 0.1))]) is None  # nobody would gain

@@ -180,8 +180,26 @@ def test_a_job_that_takes_longer_than_thought_is_repriced() -> None:
     scheduler.grant()
     scheduler.tick = 20
     assert scheduler.backlog() == 2
-    scheduler.reprice(0, 50)
-    assert scheduler.backlog() == 60
+    scheduler.reprice(0, nfe=20, share=0.5, least=0.25)  # the rest as was thought, after the calls it has had
+    assert scheduler.backlog() == 2 * (20 + 0.5 * 8 - 20)
+    [entry] = scheduler.entries()
+    assert entry.calls == 20 + 0.75 * 8
+
+
+def test_a_guess_gives_way_to_the_pace_so_far() -> None:
+    scheduler = Scheduler(64)
+    scheduler.add(Entry(0, 2, cost=8, known=False))
+    assert scheduler.reprice(0, nfe=20, share=0.5, least=0.1) is None  # too early to tell
+    entry = scheduler.reprice(0, nfe=30, share=0.75, least=0.5)
+    assert entry is not None
+    assert (entry.cost, entry.calls) == (40, 60)
+
+
+def test_small_jobs_enter_by_their_deadlines() -> None:
+    scheduler = Scheduler(64)
+    for number, deadline in enumerate([9.0, 3.0, 9.0, 5.0]):
+        scheduler.add(Entry(number, 16, cost=1, deadline=deadline))
+    assert [number for number, _, _ in scheduler.grant()] == [1, 3, 0, 2]
 
 
 def test_bulk_gets_its_part_of_the_time_and_no_more() -> None:

@@ -1,0 +1,151 @@
+"""The lanes of one request under batch error control, in parts: one network call each, and one norm for all.
+
+A request that shares its steps among many samples would make one network call as large as itself. Its lanes stand in
+several `Lanes` instead, of which one takes part in a tick. What a call tells of a part is kept until the last part has
+had its own; then the norm over all samples, in their order, decides for each part when its turn comes again. So every
+bit is the same as with all lanes in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from solvers.arithmetic import group_norms
+from solvers.clocks import Index, Numbers, Records
+from solvers.errors import Status
+from solvers.lanes import Lanes
+from solvers.records import Admission, Finished, Saved
+from solvers.rows import END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP, MID
+from solvers.states import Attempts
+from solvers.stepping import decide_attempt, decide_first_slope, decide_first_step
+
+
+@dataclass
+class _Part:
+    """Some of the lanes, what their last call told, and the norms by which they are to be decided upon."""
+
+    lanes: Lanes
+    sums: Sequence[Numbers] = ()
+    found: Attempts | None = None
+    norms: Sequence[Numbers] = ()
+
+
+class Parted:
+    """Lanes of one admission; for a tick they are those of the part whose turn it is.
+
+    Args:
+        admission: of a method under batch error control.
+        make: an empty `Lanes`.
+        size: the most lanes of a part.
+    """
+
+    def __init__(self, admission: Admission, make: Callable[[], Lanes], size: int) -> None:
+        self._parts: list[_Part] = []
+        for first in range(0, len(admission.x0), size):
+            lanes = make()
+            x0 = admission.x0[first : first + size]
+            lanes.admit([replace(admission, x0=x0, first_index=admission.first_index + first)])
+            self._parts.append(_Part(lanes))
+        self._turn, self._kind = 0, MID
+
+    def __len__(self) -> int:
+        """Lanes that take part in the next tick."""
+        return len(self._parts[self._turn].lanes)
+
+    @property
+    def total(self) -> int:
+        """All lanes that run."""
+        return sum(len(part.lanes) for part in self._parts)
+
+    @property
+    def records(self) -> Records:
+        """Of the lanes that take part in the next tick."""
+        return self._parts[self._turn].lanes.records
+
+    @property
+    def all(self) -> list[Lanes]:
+        """The lanes of all parts."""
+        return [part.lanes for part in self._parts]
+
+    def query(self) -> tuple[Tensor, Tensor]:
+        """See `Lanes.query`; of the part whose turn it is."""
+        return self._parts[self._turn].lanes.query()
+
+    def absorb(self, v: Tensor) -> Finished | None:
+        """See `Lanes.absorb`: take in the part's velocities, and make the next part ready."""
+        part = self._parts[self._turn]
+        kinds, _, _ = part.lanes.receive(v)
+        self._kind = int(kinds[0])  # lanes that share their steps are all at the same row
+        self._measure(part)
+        ended: list[Finished] = []
+        while True:
+            self._turn += 1
+            if self._turn == len(self._parts):
+                self._turn = 0
+                self._share()
+            part = self._parts[self._turn]
+            if part.norms and self._decide(part):
+                finished = part.lanes.collect()
+                ended += [] if finished is None else [finished]
+            if len(part.lanes) or not self.total:
+                return _joined(ended)
+
+    def _measure(self, part: _Part) -> None:
+        lanes = part.lanes
+        index: Index = np.arange(len(lanes))
+        part.sums, part.found, part.norms = (), None, ()
+        if self._kind == FIRST_SLOPE:
+            part.sums = lanes.states.slopes(index, lanes.records)
+        elif self._kind == FIRST_STEP:
+            part.sums = (lanes.states.change(index, lanes.records),)
+        elif self._kind == END_ADAPTIVE:
+            part.found = lanes.states.attempt(index, lanes.records, lanes.bank)
+            part.sums = (part.found.sums,)
+
+    def _share(self) -> None:
+        """All parts have had their call: the norms over all samples, in their order."""
+        told = [part for part in self._parts if part.sums]
+        if not told:
+            return
+        edges = np.cumsum([len(part.sums[0]) for part in told])[:-1]
+        together = [np.concatenate(sums) for sums in zip(*(part.sums for part in told), strict=True)]
+        one = np.zeros(len(together[0]), dtype=np.int64)
+        norms = [np.split(group_norms(sums, told[0].lanes.width, one), edges) for sums in together]
+        for place, part in enumerate(told):
+            part.sums, part.norms = (), [each[place] for each in norms]
+
+    def _decide(self, part: _Part) -> int:
+        lanes, norms, found = part.lanes, part.norms, part.found
+        part.norms, part.found = (), None
+        index: Index = np.arange(len(lanes))
+        if found is not None:
+            error = np.where(np.isfinite(norms[0]), norms[0], np.inf)
+            return decide_attempt(lanes, index, found, error)
+        return decide_first_slope(lanes, index, norms) if len(norms) == 2 else decide_first_step(lanes, index, norms[0])
+
+    def stop(self, owner: int, status: Status) -> None:
+        """End all lanes of an owner; `collect` gives them back."""
+        for part in self._parts:
+            part.lanes.stop(owner, status)
+
+    def collect(self) -> Finished | None:
+        """Take the ended lanes out."""
+        ended = [finished for part in self._parts if (finished := part.lanes.collect()) is not None]
+        return _joined(ended)
+
+    def take_saved(self) -> list[Saved]:
+        """The states saved since the last call."""
+        return [saved for part in self._parts for saved in part.lanes.take_saved()]
+
+
+def _joined(ended: Sequence[Finished]) -> Finished | None:
+    if len(ended) < 2:
+        return ended[0] if ended else None
+    parts = {field.name: [getattr(each, field.name) for each in ended] for field in fields(Finished)}
+    x = torch.cat(parts.pop("x"))
+    return Finished(x=x, **{name: np.concatenate(values) for name, values in parts.items()})

@@ -1,0 +1,157 @@
+"""More than can be done, on a pretended clock: what was taken is done in time, and refusals say the truth."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from models.analytic import Mixture
+from models.checkpoint import Checkpoint, load, save
+from models.decoder import Decoder
+from service.engine.job import Priority
+
+from .simulation import START, Service, Told
+
+DOPRI5 = {"num_samples": 20, "solver": "dopri5"}
+SATURATION = 10.7
+"""Requests like that a second that keep the pretended device busy: 58 calls a sample, 80 microseconds a row."""
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """Samples under error control take 50 to 110 calls, so that forecasts cannot be exact."""
+    path = tmp_path_factory.mktemp("mixture")
+    return load(save(path, "net", Mixture(), Decoder.identity((2,)), dataset={}, training={}, seed=0))
+
+
+def loaded(mixture: Checkpoint, rate: float, *kinds: dict[str, Any], seconds: float = 15, **world: Any) -> Service:
+    """Requests of some kinds, each as likely, for some seconds."""
+    service, seeds = Service(mixture, **world), iter(range(10**6))
+
+    def draw(chance: Random) -> dict[str, Any]:
+        return {"dtype": torch.float64, "seed": next(seeds), **chance.choice(kinds)}
+
+    service.arrivals(rate, seconds, 1, draw)
+    service.run()
+    assert {told.outcome for told in service.told} <= {"200", "429", "504"}
+    return service
+
+
+def late_share(told: list[Told]) -> float:
+    taken = [each for each in told if each.outcome in ("200", "504")]
+    return sum(each.outcome == "504" for each in taken) / len(taken)
+
+
+def test_goodput_holds_at_twice_and_four_and_a_half_times_what_can_be_done(mixture: Checkpoint) -> None:
+    full = loaded(mixture, SATURATION, DOPRI5).count("200")
+    for times in (2, 4.5):
+        service = loaded(mixture, times * SATURATION, DOPRI5)
+        assert service.count("200") >= 0.85 * full
+        assert late_share(service.told) < 0.02
+        assert all(told.answered <= told.asked + 2.05 for told in service.told)
+
+
+def test_a_machine_that_is_slow_for_some_seconds_costs_few(mixture: Checkpoint) -> None:
+    usual = loaded(mixture, 2 * SATURATION, DOPRI5)
+    slow = loaded(mixture, 2 * SATURATION, DOPRI5, slower=[(START + 5, START + 10, 1.5)])
+    assert slow.count("200") > 0.75 * usual.count("200")
+    assert late_share(slow.told) < 0.1
+
+
+MIXES = [
+    [DOPRI5, {"num_samples": 1, "solver": "rk4", "steps": 5}],
+    [DOPRI5, {"num_samples": 300, "solver": "euler", "steps": 30, "limit_s": 6.0}],
+    [DOPRI5, {"num_samples": 5, "solver": "euler", "steps": 800, "limit_s": 8.0}],
+    [DOPRI5, {"num_samples": 20, "solver": "rk4", "steps": 20, "priority": Priority.BULK, "limit_s": 20.0}],
+    [{"num_samples": 20, "solver": "rk4", "steps": 15}, {"num_samples": 40, "solver": "heun2", "steps": 10}],
+]
+
+
+@pytest.mark.parametrize("kinds", MIXES)
+def test_mixed_loads_keep_their_promises_and_starve_nobody(mixture: Checkpoint, kinds: list[dict[str, Any]]) -> None:
+    service = loaded(mixture, 2 * SATURATION, *kinds)
+    assert late_share(service.told) < 0.02
+    for kind in kinds:
+        of_kind = [told for told in service.told if told.job.num_samples == kind["num_samples"]]
+        assert sum(told.outcome == "200" for told in of_kind) >= 5
+
+
+@pytest.mark.parametrize("limit_s", [0.6, 2.0, 10.0])
+@pytest.mark.parametrize("many", [1, 5])
+def test_retry_after_is_true_within_a_factor_of_two(mixture: Checkpoint, limit_s: float, many: int) -> None:
+    """Nobody else comes: the same request, asked again and again, is taken about when it was told."""
+    asked = {"num_samples": 20, "solver": "rk4", "steps": 15, "limit_s": limit_s, "dtype": torch.float64}
+    service = Service(mixture)
+    while (told := service.ask(**asked | {"num_samples": 20 * many})).outcome != "429":
+        pass
+    refused, world = service.ask(**asked), service.world
+    while refused.outcome != "429":
+        refused = service.ask(**asked)
+    again = refused
+
+    def ask_again() -> None:
+        nonlocal again
+        again = service.ask(**asked)
+        if again.outcome == "429":
+            world.at(world.now + 0.005, ask_again)
+
+    world.at(world.now + 0.005, ask_again)
+    service.run()
+    truth = again.asked - refused.asked
+    assert again.outcome == "200"
+    assert told.retry_s > 0
+    assert 0.5 * truth <= refused.retry_s <= max(2 * truth, 0.1)
+
+
+def test_what_is_too_slow_even_alone_is_refused_unless_a_part_is_of_use(mixture: Checkpoint) -> None:
+    service = Service(mixture)
+    slow = {"num_samples": 20, "solver": "euler", "steps": 2000, "dtype": torch.float64}  # 4.2 s
+    assert service.ask(**slow).outcome == "422"
+    partial, enough = service.ask(**slow, partial=True), service.ask(**slow, limit_s=60.0)
+    service.run()
+    assert partial.future is not None
+    assert set(partial.future.result().status) == {"deadline"}
+    assert enough.outcome == "200"
+
+
+def test_a_kind_of_error_control_that_was_seen_is_known_to_be_too_slow(mixture: Checkpoint) -> None:
+    service, asked = Service(mixture), {**DOPRI5, "dtype": torch.float64, "limit_s": 0.1}
+    unknown = service.ask(**asked)
+    service.run()
+    assert unknown.outcome == "504"  # nobody could know
+    service.ask(**asked | {"limit_s": 5.0})
+    service.run()
+    assert service.ask(**asked).outcome == "422"
+
+
+def test_a_job_of_one_sample_does_not_wait_for_one_of_a_hundred_thousand(mixture: Checkpoint) -> None:
+    service, euler = Service(mixture), {"solver": "euler", "dtype": torch.float64}
+    large = service.ask(num_samples=100_000, steps=10, limit_s=600.0, **euler)
+    service.run(lambda: len(service.world.calls) > 5)
+    one = service.ask(num_samples=1, steps=10, **euler)
+    calls = len(service.world.calls)
+    service.run(lambda: bool(one.outcome))
+    assert one.outcome == "200"
+    assert len(service.world.calls) - calls <= 12
+    assert not large.outcome
+
+
+def test_a_long_request_with_little_time_to_spare_keeps_short_ones_from_nothing(mixture: Checkpoint) -> None:
+    service, kind = Service(mixture), {"dtype": torch.float64}
+    service.ask(num_samples=3, solver="euler", steps=10_000, limit_s=9.0, **kind)  # 7.4 s alone
+    service.run(lambda: len(service.world.calls) > 5)
+    short = [service.ask(num_samples=1, solver="rk4", steps=5, **kind) for _ in range(20)]
+    service.run()
+    assert {told.outcome for told in short} == {"200"}
+
+
+def test_who_cannot_be_in_time_is_told_early_and_leaves_the_rest_in_time(mixture: Checkpoint) -> None:
+    """The machine becomes three times as slow once eight jobs are taken."""
+    service = Service(mixture, slower=[(START + 0.05, START + 100, 3.0)])
+    told = [service.ask(num_samples=20, solver="rk4", steps=15, dtype=torch.float64) for _ in range(8)]
+    service.run()
+    assert {each.outcome for each in told} == {"200", "504"}
+    assert sum(each.outcome == "200" for each in told) >= 3  # without it, nobody
+    assert any(each.answered < each.asked + 1.5 for each in told if each.outcome == "504")
