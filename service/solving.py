@@ -13,7 +13,7 @@ from service.errors import ClientGoneError, Kind, ProblemError
 from service.ports import Engine
 
 LATE_S = 5.0
-"""The engine sees a deadline after the network call that runs; who asked for what is reached by then waits that long."""
+"""The engine sees a deadline after the network call that runs; for what is reached by then one waits that long."""
 
 REFUSALS = (Overloaded, Draining, DeadlineExceeded, EngineFailed)
 
