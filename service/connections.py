@@ -125,8 +125,8 @@ class Connection(HttpToolsProtocol):
     def _parse(self, piece: bytes) -> int:
         """Parse a piece; return how many of its bytes."""
         self._turns, self._body_in_piece, between = 0, 0, not self._in_message
-        parser = self.parser
-        assert parser is not None  # or the connection is lost, and nothing is unread
+        if (parser := self.parser) is None:  # the connection is lost
+            return len(piece)
         try:
             parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:  # not offered: it is answered as HTTP/1.1
