@@ -98,7 +98,7 @@ class Guarded:
         return name in self._names or (not self._names and "." not in name)
 
     def _is_foreign(self, scope: Scope, headers: Headers) -> bool:
-        """Whether a page of an origin that is not allowed has sent this; a link that a user follows is no such thing."""
+        """Whether a page of an origin that is not allowed has sent this; a link that a user follows is none."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         method, path = scope["method"], scope["path"]
         if (origin is None and site is None) or method == "OPTIONS" or "*" in self._origins:

@@ -125,8 +125,10 @@ class Connection(HttpToolsProtocol):
     def _parse(self, piece: bytes) -> int:
         """Parse a piece; return how many of its bytes."""
         self._turns, self._body_in_piece, between = 0, 0, not self._in_message
+        if (parser := self.parser) is None:  # the connection is lost
+            return len(piece)
         try:
-            self.parser.feed_data(piece)
+            parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:  # not offered: it is answered as HTTP/1.1
             return upgrade.args[0] or len(piece)
         except httptools.HttpParserError:

@@ -1,4 +1,4 @@
-"""Places for connections: how many are held, which of them are idle and give way, and a few kept for health and metrics."""
+"""Places for connections: how many are held, which of them give way, and a few kept for health and metrics."""
 
 from collections import OrderedDict
 from typing import Protocol

@@ -1,5 +1,6 @@
 """Request ids, timing headers, and answers that break half-way."""
 
+import asyncio
 import re
 from typing import Any
 
@@ -58,3 +59,20 @@ async def test_access_log(running: Any, caplog: pytest.LogCaptureFixture) -> Non
     running.http._transport.app.user_middleware[0].kwargs["access_log"] = True
     await running.http.get("/v1/models/moons", headers={"X-Request-ID": "r7"})
     assert re.search(r"GET /v1/models/\{name\} 200 \d+\.\d ms request=r7", caplog.text)
+
+
+async def test_who_is_cancelled_by_the_server_is_told_so() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise asyncio.CancelledError
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    await Observe(app, Metrics())({"type": "http", "method": "GET", "path": "/", "headers": []}, receive, send)
+    assert [message["status"] for message in sent if "status" in message] == [503]
+    assert b"/problems/draining" in sent[1]["body"]

@@ -88,6 +88,11 @@ def test_a_deadline_holds_where_the_engine_hangs(
         assert (told.status_code, told.json()["type"]) == (503, "/problems/draining")
 
 
+def _said(running: subprocess.Popen[str]) -> str:
+    assert running.stdout is not None
+    return running.stdout.read()
+
+
 def _hangs(url: str) -> bool:
     return float(re.findall(r"^pathline_active_jobs (\S+)$", httpx.get(f"{url}/metrics").text, re.MULTILINE)[0]) >= 3
 
@@ -97,7 +102,7 @@ def test_livez_tells_of_a_hang_and_the_process_ends(sick: Callable[..., tuple[su
     assert httpx.post(f"{url}/v1/sample", json=BODY, timeout=60).status_code == 504
     assert eventually(lambda: _status(f"{url}/livez") == 503)
     assert running.wait(60) == 1
-    assert "a network call has not ended" in running.stdout.read()
+    assert "a network call has not ended" in _said(running)
 
 
 def test_one_signal_ends_a_service_that_hangs(sick: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
@@ -105,7 +110,7 @@ def test_one_signal_ends_a_service_that_hangs(sick: Callable[..., tuple[subproce
     assert httpx.post(f"{url}/v1/sample", json=BODY, timeout=60).status_code == 504
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 1
-    assert "does not let go" in running.stdout.read()
+    assert "does not let go" in _said(running)
 
 
 def test_a_dead_engine_ends_the_process(sick: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
@@ -113,4 +118,4 @@ def test_a_dead_engine_ends_the_process(sick: Callable[..., tuple[subprocess.Pop
     answer = httpx.post(f"{url}/v1/sample", json={**BODY, "timeout_s": 60}, timeout=60)
     assert (answer.status_code, answer.json()["type"]) == (500, "/problems/engine-failed")
     assert running.wait(60) == 1
-    assert "the engine has stopped; the process ends" in running.stdout.read()
+    assert "the engine has stopped; the process ends" in _said(running)
