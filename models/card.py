@@ -146,7 +146,7 @@ def read_card(folder: Path) -> Card:
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{path}: is missing{_instead(folder)}") from None
     except NotRegular as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from None
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise UnreadableCheckpoint(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(content) > _MAX_CARD_BYTES:

@@ -127,9 +127,8 @@ class Repository:
         path = self._files(name, version)[1]
         try:
             with open_regular(path) as file:
-                return max(
-                    0, os.fstat(file.fileno()).st_size - 8 - int.from_bytes(file.read(8), "little")
-                )  # without the header
+                header = int.from_bytes(file.read(8), "little")
+                return max(0, os.fstat(file.fileno()).st_size - 8 - header)
         except OSError:
             return 0
 

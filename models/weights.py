@@ -54,7 +54,7 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{file}: is missing") from None
     except NotRegular as error:
-        raise CheckpointError(f"{file}: {error.strerror}") from None
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise UnreadableCheckpoint(f"{file}: cannot be read: {error.strerror or error}") from None
     except MemoryError:

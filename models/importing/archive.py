@@ -19,6 +19,9 @@ _MOST_JSON = 64 << 20
 _MOST_REPEATED = 1 << 22  # numbers of a tensor that has fewer of its own, because dimensions repeat them
 SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
 """Types of tensors by their number in the schema; others are not served."""
+_OTHER_TYPES = {6: "float16", 13: "bfloat16", 9: "complex32", 10: "complex64", 11: "complex128", 28: "uint16"}
+_OTHER_TYPES |= {34: "uint32", 35: "uint64", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz"}
+_OTHER_TYPES |= {32: "float8_e5m2fnuz", 33: "float8_e8m0fnu"}
 
 
 class Members:
@@ -60,8 +63,8 @@ class Members:
         kind = SCALAR_TYPES.get(meta["dtype"])
         if kind is None:
             raise ForeignError(
-                f"{self.path}: tensor {name} is {_OTHER_TYPES.get(meta['dtype'], 'of a type')} that is not served; "
-                "export in float32"
+                f"{self.path}: tensor {name} is {_OTHER_TYPES.get(meta['dtype'], 'of an unknown type')}, which is not "
+                "served; export in float32"
             )
         shape = [size["as_int"] for size in meta["sizes"]]
         strides = [stride["as_int"] for stride in meta["strides"]]

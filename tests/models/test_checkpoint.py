@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import re
 import resource
 import struct
@@ -114,7 +115,7 @@ def test_a_missing_file_is_named(folder: Path, file: str) -> None:
     (folder / file).unlink()
     assert f"{file}: is missing" in refused(folder)
     (folder / file).mkdir()
-    assert f"{file}: is a folder; only regular files are read" in refused(folder)
+    assert f"{file}: cannot be read: is a folder; only regular files are read" in refused(folder)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
@@ -252,3 +253,59 @@ def test_cards_without_a_type_of_the_data_are_written_as_before(folder: Path) ->
     card = load(folder).card
     assert card.data_dtype == card.dtype == "float32"
     assert card.signed().to_json() == (folder / "card.json").read_bytes()
+
+
+@pytest.mark.parametrize("file", ["card.json", "weights.safetensors"])
+def test_a_pipe_or_a_device_is_not_opened(folder: Path, file: str) -> None:
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    assert f"{file}: cannot be read: is a named pipe; only regular files are read" in refused(folder)
+    (folder / file).unlink()
+    (folder / file).symlink_to("/dev/zero")
+    assert f"{file}: cannot be read: is a device; only regular files are read" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["root:secret:0:0", '{"key": "secret"}', '["secret"]', '"secret"', '{"secret', '{"key": {"key": "secret"}}']
+)
+def test_nothing_of_a_file_that_is_no_card_is_quoted(folder: Path, text: str) -> None:
+    (folder / "card.json").write_text(text)
+    message = refused(folder)
+    assert "is no card" in message
+    assert "secret" not in message
+
+
+def header(keys: int, length: int = 20) -> bytes:
+    """A safetensors file of so many empty tensors with names of a length."""
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    content = json.dumps({f"{key:0{length}}": empty for key in range(keys)}).encode()
+    return struct.pack("<Q", len(content)) + content
+
+
+def test_a_header_far_longer_than_the_architecture_needs_is_not_parsed(folder: Path) -> None:
+    replace_weights(folder, header(20_000))
+    assert "its header has " in refused(folder)
+
+
+def test_few_names_are_compared_however_many_differ(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def count(word: str, possibilities: list[str], **options: Any) -> list[str]:
+        compared.append(len(possibilities))
+        assert max(map(len, [word, *possibilities])) <= 200
+        return []
+
+    monkeypatch.setattr("models.weights.get_close_matches", count)
+    replace_weights(folder, header(5_000))
+    assert "key velocity.blocks.0.linear1.bias: is missing" in (message := refused(folder))
+    assert "more)" in message
+    replace_weights(folder, header(100, 3_000))
+    assert len(refused(folder)) < 3_000
+    assert sum(compared) < 20 * 500
+
+
+def test_a_file_far_larger_than_its_tensors_is_not_hashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (folder / "weights.safetensors").open("r+b") as file:
+        file.truncate(1 << 40)  # takes no space on the disk
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    assert "it has 1099511627776 bytes, the tensors of this architecture take " in refused(folder)

@@ -131,3 +131,22 @@ def test_check_names_a_network_that_mixes_rows(tmp_path: Path, capsys: pytest.Ca
     assert "the network mixes rows" in bad
     assert good.startswith("ok   mean 2: sha256:")
     assert good.endswith(", row by row")
+
+
+@pytest.mark.parametrize("file", ["card.json", "weights.safetensors"])
+@pytest.mark.parametrize("command", ["check", "list"])
+def test_a_link_out_of_the_repository_is_refused_as_the_service_does_and_not_read(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, file: str
+) -> None:
+    outside = tmp_path / "outside"
+    (folder / file).rename(outside)
+    (folder / file).symlink_to(outside)
+    assert main([command, "--models-dir", str(folder.parent.parent)]) == 1
+    out = capsys.readouterr().out
+    assert f"{folder / file}: leads out of the repository; copy the file here instead" in out
+
+
+def test_a_link_within_the_repository_is_followed(folder: Path) -> None:
+    (folder / "card.json").rename(folder / "real.json")
+    (folder / "card.json").symlink_to("real.json")
+    assert main(["check", "--models-dir", str(folder.parent.parent)]) == 0

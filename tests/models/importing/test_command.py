@@ -71,3 +71,11 @@ def test_refusals_are_one_line(
 def test_the_architecture_must_be_named(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command[:4], *command[6:]]) == 1
     assert "--architecture is missing" in capsys.readouterr().err
+
+
+def test_a_config_of_very_deep_json_is_refused(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "deep.json").write_text('{"dim": ' + "[" * 200_000 + "]" * 200_000 + "}")
+    assert main([*command, "--config", str(tmp_path / "deep.json")]) == 1
+    assert capsys.readouterr().err.startswith("refused: --config")

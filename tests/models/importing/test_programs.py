@@ -398,3 +398,40 @@ def test_conditions_that_cannot_be(tmp_path: Path, condition: Tensor, labels: An
     path = export(network, (torch.randn(4, 3), torch.rand(4), condition), tmp_path / "net.pt2")
     with pytest.raises(ForeignError, match=said):
         take(path, tmp_path, labels=labels)
+
+
+def test_very_deep_json_is_refused(archive: Path, tmp_path: Path) -> None:
+    def deepen(members: dict[str, bytes], marker: Path) -> None:
+        members["models/model.json"] = b"[" * 200_000 + b"]" * 200_000
+
+    with pytest.raises(ForeignError, match="RecursionError"):
+        take(rewritten(archive, tmp_path / "deep.pt2", deepen), tmp_path)
+
+
+def test_a_tensor_that_repeats_few_numbers_without_end_is_refused(archive: Path, tmp_path: Path) -> None:
+    def expand(members: dict[str, bytes], marker: Path) -> None:
+        name = "data/weights/model_weights_config.json"
+        table = json.loads(members[name])
+        meta = next(iter(table["config"].values()))["tensor_meta"]
+        meta["sizes"], meta["strides"] = [{"as_int": 1 << 40}], [{"as_int": 0}]
+        members[name] = json.dumps(table).encode()
+
+    with pytest.raises(ForeignError, match=r"of shape \[1099511627776\] repeats the numbers of its \d+ bytes"):
+        take(rewritten(archive, tmp_path / "expanded.pt2", expand), tmp_path)
+
+
+def test_a_tensor_of_another_type_is_named(archive: Path, tmp_path: Path) -> None:
+    def retype(members: dict[str, bytes], marker: Path) -> None:
+        name = "data/weights/model_weights_config.json"
+        table = json.loads(members[name])
+        next(iter(table["config"].values()))["tensor_meta"]["dtype"] = 30
+        members[name] = json.dumps(table).encode()
+
+    with pytest.raises(ForeignError, match="is float8_e5m2, which is not served; export in float32"):
+        take(rewritten(archive, tmp_path / "retyped.pt2", retype), tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "net.pt2")
+    with pytest.raises(ForeignError, match="is a named pipe; only regular files are read"):
+        take(tmp_path / "net.pt2", tmp_path)

@@ -210,3 +210,86 @@ def test_decoders(trained: State, saved: Save) -> None:
     assert (card.data_shape, card.decoder.clip) == ((1, 2), (-1.0, 1.0))
     with pytest.raises(ForeignError, match="--data-shape or --clip"):
         take(file, decoder={"data_shape": (3, 3)})
+
+
+EIGHT_BITS = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_eight_bits_become_single_and_are_said(
+    trained: State, saved: Save, tmp_path: Path, dtype: torch.dtype, suffix: str
+) -> None:
+    state = {key: tensor.to(dtype) for key, tensor in trained.items()}
+    file = tmp_path / "weights.safetensors"
+    if suffix == "pt":
+        file = saved(state)
+    else:
+        safetensors.torch.save_file(state, file)
+    imported = take(file)
+    name = str(dtype).removeprefix("torch.")
+    note = f"precision: {name} became float32; scales that may belong to them were not applied"
+    assert note in imported.said
+    weight = load(imported.path).velocity.state_dict()["output.weight"]
+    assert torch.equal(weight, state["output.weight"].float())
+
+
+def test_double_beside_single_becomes_single_and_is_said(trained: State, saved: Save) -> None:
+    assert "precision: float64 became float32" in take(saved({**trained, "output.bias": torch.zeros(2).double()})).said
+    with pytest.raises(ForeignError, match=r"key output.bias: holds numbers that are too large for float32"):
+        take(saved({**trained, "output.bias": torch.full((2,), 1e300, dtype=torch.float64)}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w: w.to("meta"), "has a shape but no numbers"),
+        (lambda w: w.to_sparse(), "is sparse_coo; save a plain tensor"),
+        (
+            lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8),
+            r"is quantized \(qint8\); save tensor.dequantize",
+        ),
+        (lambda w: w.to(torch.complex64), "is complex64; the networks here have real weights"),
+        (lambda w: w.to(torch.int8), "found torch.int8, expected torch.float32"),
+        (lambda w: w.to(torch.uint16), "found torch.uint16, expected torch.float32"),
+        (lambda w: w > 0, "found torch.bool, expected torch.float32"),
+        (lambda w: torch.zeros(w.shape, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "is float4_e2m1fn_x2"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*quant.*")  # torch's own
+def test_types_that_cannot_be_taken_are_named(
+    trained: State, saved: Save, change: Callable[[Tensor], Tensor], said: str
+) -> None:
+    with pytest.raises(ForeignError, match=rf"key output.weight: {said}"):
+        take(saved({**trained, "output.weight": change(trained["output.weight"])}))
+
+
+def test_expanded_tensors_are_written_whole(trained: State, saved: Save) -> None:
+    state = {**trained, "output.weight": torch.tensor(0.5).expand(trained["output.weight"].shape)}
+    weight = load(take(saved(state)).path).velocity.state_dict()["output.weight"]
+    assert torch.equal(weight, torch.full(weight.shape, 0.5))
+    huge = torch.zeros(1).expand(1 << 40)
+    with pytest.raises(ForeignError, match=r"found shape \[1099511627776\], expected"):
+        take(saved({**trained, "output.weight": huge}))
+
+
+def test_containers_that_share_their_parts_are_gone_through_once(trained: State, saved: Save) -> None:
+    nested: Any = {"a": 1.0}
+    for _ in range(30):
+        nested = {"a": nested, "b": nested}  # a billion paths
+    assert "under the prefix 'net.'" in take(saved({"more": nested, "net": trained})).said[0]
+
+
+def test_keys_of_very_many_parts_and_very_many_keys_are_refused(trained: State, saved: Save) -> None:
+    one = torch.zeros(1)
+    more = {f"output.weigh{k}": one for k in range(3000)} | {"a." * 20_000 + "b": one}
+    with pytest.raises(ForeignError, match=r"is surplus.* more\)") as caught:
+        take(saved({**trained, **more}))
+    assert len(str(caught.value)) < 3000
+
+
+def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
+    for suffix in ("pt", "safetensors"):
+        os.mkfifo(tmp_path / f"pipe.{suffix}")
+        with pytest.raises(ForeignError, match="is a named pipe; only regular files are read"):
+            take(tmp_path / f"pipe.{suffix}")
