@@ -19,6 +19,7 @@ from service.engine.job import Job
 from service.engine.operation import Operation, derived_field
 from service.engine.tables import Table
 from solvers.lanes import Lanes
+from solvers.parted import Parted
 
 _DERIVED_ROWS_AT_ONCE = 128
 
@@ -83,7 +84,7 @@ class Network:
             if table is not None:
                 table.remove(owner)
 
-    def __call__(self, x: Tensor, t: Tensor, chosen: Sequence[Lanes], failed: dict[int, str]) -> Tensor:
+    def __call__(self, x: Tensor, t: Tensor, chosen: Sequence[Lanes | Parted], failed: dict[int, str]) -> Tensor:
         """One call.
 
         Args:
@@ -104,7 +105,7 @@ class Network:
         self.seconds += time.perf_counter() - begin
         return v
 
-    def _given(self, chosen: Sequence[Lanes]) -> tuple[Tensor, ...]:
+    def _given(self, chosen: Sequence[Lanes | Parted]) -> tuple[Tensor, ...]:
         """Conditions and guidances of the lanes; nothing for an unconditional model."""
         if self._conditions is None:
             return ()
@@ -114,7 +115,9 @@ class Network:
         self.rows += int(((guidance != 0) & (guidance != 1)).sum())
         return condition, guidance
 
-    def _evaluate(self, arguments: Sequence[Tensor], chosen: Sequence[Lanes], failed: dict[int, str]) -> Tensor:
+    def _evaluate(
+        self, arguments: Sequence[Tensor], chosen: Sequence[Lanes | Parted], failed: dict[int, str]
+    ) -> Tensor:
         try:
             v = self._ask(*arguments)
             self._device.finish()
@@ -155,7 +158,7 @@ class Network:
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _whose(chosen: Sequence[Lanes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _whose(chosen: Sequence[Lanes | Parted]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Jobs of the lanes, and their numbers in them."""
     owner, index = (np.concatenate([lanes.records[name] for lanes in chosen]) for name in ("owner", "index"))
     return owner, index
