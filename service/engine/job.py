@@ -101,6 +101,7 @@ class Job:
         on_progress: called in the engine's thread, which it must not hold up; or None.
         progress_s: least seconds between two calls of it.
         operation: what is computed; jobs of others than `sample` give `x0` and need `Engine.prepare` first.
+        follows: whether it is the second half of a request: what it lacks in time, others or the first half have taken.
         constants: (num_samples, constants) of the operation's field, see `models.derived`; None where it has none.
     """
 
@@ -122,6 +123,7 @@ class Job:
     progress_s: float = 0.1
     operation: Operation = Operation.SAMPLE
     constants: torch.Tensor | None = None
+    follows: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -150,7 +150,7 @@ class Model:
 
     def _check_speed(self, job: Job, left_s: float) -> None:
         calls = self.costs.of(job).typical
-        if job.partial or calls is None or left_s <= 0:
+        if job.partial or job.follows or calls is None or left_s <= 0:
             return
         rows, most = job.num_samples * network_rows(job.guidance), self.schedulers[job.priority].budget
         # What others want of the cores may change: only what the work itself takes says that it never fits.
