@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 
 import numpy as np
@@ -42,11 +42,13 @@ class Desk:
         self._deadlines[number] = (deadline, model)
         self.next_deadline = min(self.next_deadline, deadline)
 
-    def deliver(self, model: Model, finished: Finished | None) -> None:
+    def deliver(self, model: Model, ended: Sequence[Finished]) -> None:
         """Give what has ended, and what was saved, to the jobs it belongs to."""
         self.keep_saved(model)
-        if finished is None:
-            return
+        for finished in ended:
+            self._deliver(model, finished)
+
+    def _deliver(self, model: Model, finished: Finished) -> None:
         # Lanes that were admitted together stand together, so their share is a slice.
         edges = np.flatnonzero(np.diff(finished.owner)) + 1
         attempts = np.concatenate([[0], np.cumsum(finished.attempts)])
@@ -103,9 +105,7 @@ class Desk:
         if waiting < job.num_samples:
             running.assembly.unstarted(waiting, Status.DEADLINE)
             scheduler.drop_waiting(number)
-        finished = model.arena.stop(number, Status.DEADLINE, job.priority)
-        if finished is not None:
-            self.deliver(model, finished)
+        self.deliver(model, model.arena.stop(number, Status.DEADLINE, job.priority))
         if number in model.jobs:  # nothing of it ran
             self._complete(model, number)
 

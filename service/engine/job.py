@@ -103,6 +103,7 @@ class Job:
         operation: what is computed; jobs of others than `sample` give `x0` and need `Engine.prepare` first.
         on_logged: called in the engine's thread with a number of attempted steps under error control that are kept for
             the job's trace from now on; or None.
+        follows: whether it is the second half of a request: what it lacks in time, others or the first half have taken.
         constants: (num_samples, constants) of the operation's field, see `models.derived`; None where it has none.
     """
 
@@ -125,6 +126,7 @@ class Job:
     on_logged: Callable[[int], None] | None = None
     operation: Operation = Operation.SAMPLE
     constants: torch.Tensor | None = None
+    follows: bool = False
 
 
 @dataclass(frozen=True, eq=False)

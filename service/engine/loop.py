@@ -130,7 +130,7 @@ class Loop:
         groups = self._groups(model)
         if groups:
             rows = [model.schedulers[group].active_rows for group in groups]
-            undisturbed = len(busy) == 1 and sum(len(model.arena.lanes[group]) for group in groups) == len(model.arena)
+            undisturbed = len(busy) == 1 and sum(map(model.arena.count, groups)) == len(model.arena)
             ticks = self._tick(model, groups, _LONGEST_RUN_S if undisturbed else 0.0)
             now = self._clock()
             took, cost = now - begin, self._tools.seconds() - cost
@@ -195,7 +195,7 @@ class Loop:
             try:
                 for number, first, count, _ in wanted:
                     model.jobs[number].assembly.make_room(first, count)
-                finished = model.arena.admit(wanted, priority)
+                finished = model.arena.admit(wanted, priority, scheduler.part)
             except Exception as error:  # (what kept memory alive goes with the handler)
                 model.arena.network.said(error)
             else:
@@ -209,7 +209,7 @@ class Loop:
         number, first, count, _ = wanted
         try:
             model.jobs[number].assembly.make_room(first, count)
-            finished = model.arena.admit([wanted], priority)
+            finished = model.arena.admit([wanted], priority, model.schedulers[priority].part)
         except Exception as error:
             said = model.arena.network.said(error)
         else:
@@ -221,7 +221,7 @@ class Loop:
 
     def _groups(self, model: Model) -> list[Priority]:
         """Whose lanes take part in the tick."""
-        interactive, bulk = (len(model.arena.lanes[priority]) for priority in Priority)
+        interactive, bulk = (model.arena.count(priority) for priority in Priority)
         groups = [Priority.INTERACTIVE] if interactive else []
         return [*groups, Priority.BULK] if model.turns.bulk(interactive, bulk) else groups
 
@@ -242,8 +242,7 @@ class Loop:
             finished, failed, ticks = arena.tick(groups, go_on, at_once)
             for number, said in failed.items():
                 self.desk.settle(self.desk.forget(model, number), EngineFailed(said))
-            for each in finished:
-                self.desk.deliver(model, each)
+            self.desk.deliver(model, finished)
         except Exception as error:
             said = arena.network.said(error)
             _log.exception("the lanes of model %s failed; their requests are told", model.name)

@@ -21,6 +21,12 @@ from solvers.plan import Plan
 
 _LOT_S = 0.02
 _LEAST_RETRY_S = 0.1
+
+_SAME_S = 0.1
+"""So long the same request is refused again without another look, or half of the time it was told to wait: under
+overload looks would cost what the requests do that were taken."""
+
+_MOST_REFUSALS = 64
 _BULK_PART = 4
 """Bulk jobs get a smaller arena: a tick of theirs, which an interactive request may wait for, takes a part of a long
 one."""
@@ -69,6 +75,7 @@ class Model:
         self.retired = False
         self.beside: dict[Operation, Model] = {}
         self.costs = Costs()
+        self._refusals: dict[tuple[float, ...], tuple[float, float]] = {}  # when, and for how long
         self._lots: dict[Priority, tuple[float, object, Lot]] = {}
 
     def __len__(self) -> int:
@@ -139,20 +146,28 @@ class Model:
         self._check_speed(job, left_s)
         if not busy or self._enters_easily(entry, job.priority, busy):
             return
+        kind = (job.priority is Priority.BULK, entry.rows, entry.promised, round(entry.calls), round(left_s, 1))
+        what = "the requests ahead leave no room for this one within its timeout_s"
+        since, wait_s = self._refusals.get(kind, (0.0, 0.0))
+        if 0 <= now - since < min(_SAME_S, 0.5 * wait_s):
+            raise Overloaded(what, max(_LEAST_RETRY_S, wait_s - (now - since)))
         mine = self.lot(job.priority, now)
         lots = [mine, *(lot for model in busy for lot in model.lots(now) if lot is not mine)]
         scheduler = self.schedulers[job.priority]
         demand = Demand.of(entry, scheduler.tick, scheduler.is_small(entry.rows), now)
         prospects = Prospects(lots, mine, demand, self._alone_s(entry, job.priority))
         if not prospects.fits():
-            what = "the requests ahead leave no room for this one within its timeout_s"
-            raise Overloaded(what, max(_LEAST_RETRY_S, prospects.fits_in_s()))
+            wait_s = max(_LEAST_RETRY_S, prospects.fits_in_s())
+            if len(self._refusals) >= _MOST_REFUSALS:
+                self._refusals = {}
+            self._refusals[kind] = now, wait_s
+            raise Overloaded(what, wait_s)
 
     def _check_speed(self, job: Job, left_s: float) -> None:
         calls = self.costs.of(job).typical
         if calls is None and not isinstance(job.solve, Plan):
             calls = float(job.solve.nfe_least)
-        if job.partial or calls is None or left_s <= 0:
+        if job.partial or job.follows or calls is None or left_s <= 0:
             return
         rows, most = job.num_samples * network_rows(job.guidance), self.schedulers[job.priority].budget
         # What others want of the cores may change: only what the work itself takes says that it never fits.

@@ -20,6 +20,7 @@ from service.engine.job import Job
 from service.engine.operation import Operation, derived_field
 from service.engine.tables import Table
 from solvers.lanes import Lanes
+from solvers.parted import Parted
 from solvers.records import Finished
 
 _DERIVED_ROWS_AT_ONCE = 128
@@ -90,7 +91,7 @@ class Network:
             if table is not None:
                 table.remove(owner)
 
-    def __call__(self, x: Tensor, t: Tensor, chosen: Sequence[Lanes], failed: dict[int, str]) -> Tensor:
+    def __call__(self, x: Tensor, t: Tensor, chosen: Sequence[Lanes | Parted], failed: dict[int, str]) -> Tensor:
         """One call.
 
         Args:
@@ -111,10 +112,10 @@ class Network:
         self.seconds += time.perf_counter() - begin
         return v
 
-    def run(self, lanes: Lanes, calls: int) -> tuple[Finished | None, int] | None:
+    def run(self, lanes: Lanes | Parted, calls: int) -> tuple[Finished | None, int] | None:
         """Up to so many calls for one group of lanes in one compiled call; None where the field cannot do that."""
         field = self.velocity.velocity
-        if self.velocity.buckets[:1] != (1,) or not isinstance(field, FusedResidualMLP):
+        if isinstance(lanes, Parted) or self.velocity.buckets[:1] != (1,) or not isinstance(field, FusedResidualMLP):
             return None
         if self._conditions is not None and self._conditions.guided:
             return None
@@ -126,7 +127,7 @@ class Network:
         self.seconds += time.perf_counter() - begin
         return finished, done
 
-    def _given(self, chosen: Sequence[Lanes]) -> tuple[Tensor, ...]:
+    def _given(self, chosen: Sequence[Lanes | Parted]) -> tuple[Tensor, ...]:
         """Conditions and guidances of the lanes; nothing for an unconditional model."""
         if self._conditions is None:
             return ()
@@ -136,7 +137,9 @@ class Network:
         self.rows += int(((guidance != 0) & (guidance != 1)).sum())
         return condition, guidance
 
-    def _evaluate(self, arguments: Sequence[Tensor], chosen: Sequence[Lanes], failed: dict[int, str]) -> Tensor:
+    def _evaluate(
+        self, arguments: Sequence[Tensor], chosen: Sequence[Lanes | Parted], failed: dict[int, str]
+    ) -> Tensor:
         try:
             v = self._ask(*arguments)
             self._device.finish()
@@ -177,7 +180,7 @@ class Network:
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _whose(chosen: Sequence[Lanes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _whose(chosen: Sequence[Lanes | Parted]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Jobs of the lanes, and their numbers in them."""
     owner, index = (np.concatenate([lanes.records[name] for lanes in chosen]) for name in ("owner", "index"))
     return owner, index

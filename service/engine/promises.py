@@ -14,8 +14,9 @@ import numpy as np
 from service.engine.forecast import Demand, Lot, Times, wall
 
 KEPT = 0.6
-"""A forecast may take up this share of a job's time: the rest is for what it cannot know. It costs no goodput: under overload
-the device is never idle, only the queue is shorter."""
+"""A forecast may take up this share of a job's time: the rest is for what it cannot know.
+
+It costs no goodput: under overload the device is never idle, only the queue is shorter."""
 
 _KEPT_FOR_SHORT = 0.9
 """So far may a job that is much shorter push the others."""

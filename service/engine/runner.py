@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from models.checkpoint import Checkpoint
+from models.guidance import network_rows
 from models.noise import noise, noise_of
 from service.engine.device import Device
 from service.engine.job import Job
@@ -18,6 +19,8 @@ from service.engine.pace import Pace
 from solvers import warm_up
 from solvers.errors import Status
 from solvers.lanes import Lanes
+from solvers.parted import Parted
+from solvers.plan import Adaptive
 from solvers.records import Admission, Finished, Saved
 
 TICK_S = 0.05
@@ -38,6 +41,7 @@ class Arena:
         deterministic: whether a sample's bits depend on nothing but checkpoint, solver, seed and index.
         budget: lanes that a group holds, as many as fit into a tick.
         lanes: the groups.
+        parted: beside those, by owner, jobs that are too large to take part in each tick as a whole.
         network: what is called for all lanes of a tick.
         pace: seconds of a tick by rows; begins with those of the network alone.
     """
@@ -58,13 +62,24 @@ class Arena:
             self.event_shape, self.deterministic = self.network.event_shape, self.network.deterministic
             self.budget = self._measure_budget()
         self.lanes = {group: self._empty() for group in groups}
+        self.parted: dict[str, dict[int, Parted]] = {group: {} for group in groups}
+        self._saved_last: list[Saved] = []  # of those that have ended
 
     def _empty(self) -> Lanes:
         return Lanes(self.event_shape, self.dtype, self.device.device)
 
     def __len__(self) -> int:
         """Running lanes of all groups."""
-        return sum(map(len, self.lanes.values()))
+        return sum(map(self.count, self.lanes))
+
+    def count(self, group: str) -> int:
+        """Running lanes of a group."""
+        return len(self.lanes[group]) + sum(each.total for each in self.parted[group].values())
+
+    def _of(self, group: str, owner: int) -> list[Lanes]:
+        """Where an owner's lanes are."""
+        parted = self.parted[group].get(owner)
+        return [self.lanes[group]] if parted is None else parted.all
 
     def _measure_budget(self) -> int:
         rows = _SMALLEST_BUDGET if self.operation is Operation.SAMPLE else _SMALLEST_DERIVED_BUDGET
@@ -83,14 +98,36 @@ class Arena:
             return job.x0[first : first + count]
         return noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype)
 
-    def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "") -> Finished | None:
-        """Start lanes for (owner, first sample, count, job); some may end at once, for want of max_nfe."""
+    def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "", part: int = 2**62) -> list[Finished]:
+        """Start lanes for (owner, first sample, count, job); some may end at once, for want of max_nfe.
+
+        Jobs whose samples share their steps and that have more than `part` rows take part in ticks by parts.
+        """
         with torch.inference_mode(), self.device.scope():
-            for owner, _, _, job in granted:
+            together: list[Admission] = []
+            parted: dict[int, Parted] = {}
+            for admission, (owner, _, count, job) in zip(self._admissions(granted), granted, strict=True):
                 self.network.add(owner, job)
-            self.lanes[group].admit(self._admissions(granted))
-            finished = self.lanes[group].collect()
-            return None if finished is None else self._fetched(finished)
+                width = network_rows(job.guidance)
+                if isinstance(job.solve, Adaptive) and job.solve.batch and count * width > part:
+                    parted[owner] = Parted(admission, self._empty, max(1, part // width))
+                else:
+                    together.append(admission)
+            self.lanes[group].admit(together)
+            self.parted[group].update(parted)  # nothing has changed where there was too little memory before
+            return self._ended(group)
+
+    def _ended(self, group: str) -> list[Finished]:
+        """Take out the lanes of a group that have ended."""
+        ended = [each.collect() for each in (self.lanes[group], *self.parted[group].values())]
+        self._drop_empty(group)
+        return [self._fetched(finished) for finished in ended if finished is not None]
+
+    def _drop_empty(self, group: str) -> None:
+        for owner, each in list(self.parted[group].items()):
+            if not each.total:
+                self._saved_last += each.take_saved()
+                del self.parted[group][owner]
 
     def _admissions(self, granted: Sequence[tuple[int, int, int, Job]]) -> list[Admission]:
         """Starting states on the device: given ones, or noise, which is made for all jobs at once."""
@@ -119,16 +156,23 @@ class Arena:
             The lanes that ended; for each owner whose rows made the network raise, what it said, its lanes being
             stopped; and how many calls there were.
         """
-        chosen, calls = [self.lanes[group] for group in groups], 0
+        chosen: list[Lanes | Parted] = []
+        for group in groups:
+            chosen += [each for each in (self.lanes[group], *self.parted[group].values()) if len(each)]
+        calls = 0
         failed: dict[int, str] = {}
         with torch.inference_mode(), self.device.scope():
             while True:
                 ended, made = self._call(chosen, failed, at_once)
                 calls += made
                 if ended or failed or not go_on():
+                    for group in groups:
+                        self._drop_empty(group)
                     return [self._fetched(finished) for finished in ended], failed, calls
 
-    def _call(self, chosen: Sequence[Lanes], failed: dict[int, str], at_once: int) -> tuple[list[Finished], int]:
+    def _call(
+        self, chosen: Sequence[Lanes | Parted], failed: dict[int, str], at_once: int
+    ) -> tuple[list[Finished], int]:
         """One network call, or up to `at_once` of a fused network; the lanes that ended, and how many calls."""
         if len(chosen) == 1:  # nearly always, and then nothing is copied
             if (ran := self.network.run(chosen[0], at_once)) is not None:
@@ -147,27 +191,32 @@ class Arena:
         self.network.remove(owner)
 
     @staticmethod
-    def _absorbed(lanes: Lanes, v: torch.Tensor, failed: dict[int, str]) -> Finished | None:
+    def _absorbed(lanes: Lanes | Parted, v: torch.Tensor, failed: dict[int, str]) -> Finished | None:
         for owner in failed:
             lanes.stop(owner, Status.CANCELLED)
+        if failed and isinstance(lanes, Parted) and (finished := lanes.collect()) is not None:
+            return finished  # all of it belongs to one owner
         finished = lanes.absorb(v)
         return lanes.collect() if failed and finished is None else finished
 
-    def stop(self, owner: int, status: Status, group: str = "") -> Finished | None:
+    def stop(self, owner: int, status: Status, group: str = "") -> list[Finished]:
         """End an owner's lanes now and take them out."""
-        self.lanes[group].stop(owner, status)
+        for lanes in self._of(group, owner):
+            lanes.stop(owner, status)
         with torch.inference_mode(), self.device.scope():
-            finished = self.lanes[group].collect()
-            return None if finished is None else self._fetched(finished)
+            return self._ended(group)
 
     def renew(self, group: str) -> None:
         """Drop all lanes of a group whose state can no longer be trusted."""
-        self.lanes[group] = self._empty()
+        self.lanes[group], self.parted[group] = self._empty(), {}
         self.device.free()
 
     def take_saved(self) -> list[Saved]:
         """States saved since the last call."""
         saved = [saved for lanes in self.lanes.values() if lanes.saved for saved in lanes.take_saved()]
+        saved += [saved for group in self.parted.values() for each in group.values() for saved in each.take_saved()]
+        saved += self._saved_last
+        self._saved_last = []
         return [replace(each, x=self.device.fetch(each.x)) for each in saved]
 
     def reached(self, owner: int, group: str) -> tuple[int, float, float]:
@@ -175,11 +224,12 @@ class Arena:
 
         The least t is that of the lane with the smallest share; (0, nan, 0) where none runs.
         """
-        lanes = self.lanes[group]
-        mine = lanes.records["owner"] == owner
+        lanes = self._of(group, owner)
+        every, shares = (np.concatenate(each) for each in zip(*((a.records, a.shares()) for a in lanes), strict=True))
+        mine = every["owner"] == owner
         if not mine.any():
             return 0, float("nan"), 0.0
-        share, records = lanes.shares()[mine], lanes.records.compress(mine)
+        share, records = shares[mine], every.compress(mine)
         return int(records["nfe"].max()), float(records["t"][share.argmin()]), float(share.sum())
 
     def paces(self, group: str) -> dict[int, tuple[float, float, float]]:
@@ -188,9 +238,10 @@ class Arena:
         Returns:
             Owner -> mean calls so far, mean share of the span behind them, and the share of the slowest.
         """
-        lanes = self.lanes[group]
-        adaptive = lanes.records["log"] >= 0
-        share, records = lanes.shares()[adaptive], lanes.records.compress(adaptive)
+        lanes = [self.lanes[group], *(part for each in self.parted[group].values() for part in each.all)]
+        every, shares = (np.concatenate(each) for each in zip(*((a.records, a.shares()) for a in lanes), strict=True))
+        adaptive = every["log"] >= 0
+        share, records = shares[adaptive], every.compress(adaptive)
         owners, member = np.unique(records["owner"], return_inverse=True)
         count, least = np.bincount(member), np.ones(len(owners))
         np.minimum.at(least, member, share)

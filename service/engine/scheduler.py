@@ -3,7 +3,8 @@
 A model's arena holds lanes of at most `budget` network rows (a lane has one, or two where it is guided), so that a tick
 stays short. Small jobs (up to a quarter of it) enter by their deadlines, the earliest first. Large ones are fed in
 slices, share equally what they get, and never take the last quarter: the next small job finds room at once. While large
-jobs wait, small ones leave them a quarter too.
+jobs wait, small ones leave them a quarter too. A large job whose samples share their steps is admitted whole, but takes
+part in each tick with a part of at most a quarter.
 
 Interactive and bulk jobs have a scheduler each; `Turns` decides when bulk lanes take part in a tick.
 """
@@ -17,6 +18,9 @@ from dataclasses import dataclass, field
 
 BULK_SHARE = 8
 """While interactive jobs want the device, bulk jobs get one part in this many of its time."""
+
+_MOST_PARTED = 2
+"""Jobs whose samples share their steps and that take part in every tick by parts: the next ones wait for one to end."""
 
 _EARLY = 0.2
 """Share of its span from which on a lane's calls tell how many it will take, where nothing else does."""
@@ -39,6 +43,7 @@ class Entry:
         tight: whether it takes more than half of its time even alone.
         relaxed: whether it is in time even if every tick is as slow as a full arena's.
         small: its class; set when it is added.
+        most: lanes that take part in a tick at most; set when it is added.
         admitted: samples that became lanes so far.
         active: of those, lanes that still run.
         begun: the tick in which those were admitted, on average.
@@ -57,6 +62,7 @@ class Entry:
     tight: bool = False
     relaxed: bool = False
     small: bool = True
+    most: int = 2**62
     admitted: int = 0
     active: int = 0
     begun: float = 0.0
@@ -77,8 +83,8 @@ class Entry:
 
     @property
     def active_rows(self) -> int:
-        """Of those, the rows of lanes that run."""
-        return self.active * self.width
+        """Of those, the rows of lanes that take part in a tick."""
+        return min(self.active, self.most) * self.width
 
     @property
     def total_work(self) -> float:
@@ -110,12 +116,14 @@ class Scheduler:
     Attributes:
         budget: network rows of the lanes that the arena holds.
         tick: how many ticks its lanes have taken.
+        parted: jobs that run in parts.
         added: how many jobs have been added so far.
         strained: how many jobs are not `relaxed`.
     """
 
     budget: int
     tick: int = 0
+    parted: int = 0
     added: int = 0
     strained: int = 0
     _entries: dict[int, Entry] = field(default_factory=dict)
@@ -143,7 +151,12 @@ class Scheduler:
 
     def is_small(self, rows: int) -> bool:
         """The class of a job, by the network rows of one call of all its samples."""
-        return rows <= max(1, self.budget // 4)
+        return rows <= self.part
+
+    @property
+    def part(self) -> int:
+        """Network rows of a part of a job that is too large to take part in each tick as a whole."""
+        return max(1, self.budget // 4)
 
     def room(self) -> int:
         """Network rows that small jobs may still take; large lanes are not pushed out for them."""
@@ -161,6 +174,8 @@ class Scheduler:
     def add(self, entry: Entry) -> None:
         """Queue a job."""
         entry.small = self.is_small(entry.rows)
+        if entry.whole and not entry.small:
+            entry.most = max(1, self.part // entry.width)
         self._entries[entry.number] = entry
         if entry.small:
             insort(self._small, entry, key=lambda each: each.deadline)
@@ -175,7 +190,7 @@ class Scheduler:
         if entry is None:
             return
         self.strained -= not entry.relaxed
-        self._active[entry.small] -= entry.active_rows
+        self._set_active(entry, 0)
         queue = self._queue_of(entry)
         if entry in queue:
             queue.remove(entry)
@@ -189,8 +204,7 @@ class Scheduler:
         entry = self._entries.get(number)
         if entry is None:
             return False
-        entry.active -= lanes
-        self._active[entry.small] -= lanes * entry.width
+        self._set_active(entry, entry.active - lanes)
         if entry.active or entry.waiting:
             return False
         del self._entries[number]
@@ -246,9 +260,9 @@ class Scheduler:
         for _ in range(len(self._large)):
             entry = self._large[0]
             if entry.whole:
-                if self.active_rows and self.active_rows + entry.rows > self.budget:
-                    return  # it waits for room, and those behind it wait with it
-                count = entry.samples
+                part = entry.most * entry.width
+                full = self.parted >= _MOST_PARTED or self.active_rows + part > self.budget
+                count = 0 if self.active_rows and full else entry.samples
             else:
                 share = max(1, limit // (len(self._large) * entry.width))
                 room = min(limit - self._active[False], self.budget - self.active_rows) // entry.width
@@ -266,8 +280,14 @@ class Scheduler:
         granted.append((entry.number, entry.admitted, count))
         entry.admitted += count
         entry.begun += (self.tick - entry.begun) * count / (entry.active + count)
-        entry.active += count
-        self._active[entry.small] += count * entry.width
+        self._set_active(entry, entry.active + count)
+
+    def _set_active(self, entry: Entry, lanes: int) -> None:
+        before, was_parted = entry.active_rows, entry.active > 0
+        entry.active = lanes
+        self._active[entry.small] += entry.active_rows - before
+        if entry.whole and not entry.small:
+            self.parted += (lanes > 0) - was_parted
 
     def _queue_of(self, entry: Entry) -> list[Entry] | deque[Entry]:
         return self._small if entry.small else self._large

@@ -141,6 +141,7 @@ class Paths:
         return replace(
             job,
             solve=resolve(solver="euler", steps=1, dtype=states.dtype),
+            follows=True,
             num_samples=len(at),
             x0=states.new_zeros(len(at), width),
             save_at=None,

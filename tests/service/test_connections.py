@@ -68,20 +68,17 @@ def _is_problem(answer: tuple[int, dict[str, str], bytes], status: int, slug: st
     ],
 )
 def test_half_a_request(address: tuple[str, int], sent: bytes) -> None:
-    begin = time.monotonic()
     _is_problem(_ask(address, sent), 408, "request-timeout")
-    assert time.monotonic() - begin < 8
 
 
 def test_a_byte_now_and_then_does_not_help(address: tuple[str, int]) -> None:
     with socket.create_connection(address, 10) as raw:
         raw.sendall(HEAD)
-        begin = time.monotonic()
+        end = time.monotonic() + 60  # a guard: the connection is closed long before
         with pytest.raises((BrokenPipeError, ConnectionResetError)):  # noqa: PT012  (whichever byte finds the connection closed)
-            while time.monotonic() - begin < 8:
+            while time.monotonic() < end:
                 raw.sendall(b"X")
                 time.sleep(0.1)
-        assert time.monotonic() - begin < 8
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n", WHOLE, WHOLE + b"\r\n"])

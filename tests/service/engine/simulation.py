@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -67,7 +68,9 @@ class World(Device):
 class Simulated(Engine):
     """An engine that is driven by its test."""
 
-    alive = True
+    @property
+    def alive(self) -> bool:
+        return True
 
 
 @dataclass
@@ -133,7 +136,7 @@ class Service:
             when += chance.expovariate(rate)
             if when > self.world.now + seconds:
                 return
-            self.world.at(when, lambda arguments=draw(chance): self.ask(**arguments))
+            self.world.at(when, partial(self.ask, **draw(chance)))
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Take turns until nothing is left to do."""

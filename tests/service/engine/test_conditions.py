@@ -15,6 +15,7 @@ from models.guidance import Guided
 from models.noise import noise
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.engine.engine import Engine
+from service.engine.forecast import Demand
 from solvers import integrate
 
 from .conftest import Observed, Settings, job
@@ -101,8 +102,10 @@ def test_a_guided_sample_is_expected_to_cost_two_rows(conditional: Engine) -> No
     entries = [model.entry(0, job(3, condition=CONDITION, guidance=guidance, **EULER), 0.0) for _, guidance in asked]
     assert [entry.rows for entry in entries] == [3 * width for width, _ in asked]
     for n in (4, 3000):  # a small job and a large one
-        guided = model.outlook(job(n, condition=torch.zeros(n, dtype=torch.int64), guidance=2.5, **EULER), [])
-        assert guided == model.outlook(job(2 * n, condition=torch.zeros(2 * n, dtype=torch.int64), **EULER), [])
+        pair = job(n, condition=torch.zeros(n, dtype=torch.int64), guidance=2.5, **EULER)
+        plain = job(2 * n, condition=torch.zeros(2 * n, dtype=torch.int64), **EULER)
+        guided, twice = (Demand.of(model.entry(0, each, 0.0), 0, n == 4, 0.0) for each in (pair, plain))
+        assert guided == twice
 
 
 def test_a_tick_of_guided_samples_is_no_longer_than_the_budget(labels: Checkpoint, observed: Observed) -> None:

@@ -15,6 +15,9 @@ from models.noise import noise
 from service.engine.engine import DeadlineExceeded, Draining, Engine, EngineFailed, Overloaded
 from service.engine.job import JobResult, Priority
 from solvers import integrate
+from solvers.lanes import Lanes
+from solvers.records import Admission
+from solvers.resolve import resolve
 
 from ..waiting import eventually
 from .conftest import Field, Observed, Settings, job
@@ -78,6 +81,36 @@ def test_batch_control_is_the_same_beside_other_requests(engine: Engine) -> None
     beside = engine.submit(job(40, solver="dopri5", error_control="batch", trace="full")).result(30)
     engine.cancel(big)
     assert same(alone, beside)
+
+
+def test_a_large_job_under_batch_control_is_called_in_parts_that_others_share(
+    engine: Engine, field: Field, observed: Observed
+) -> None:
+    arena = engine._loop.arenas[0].arena
+    budget, count = engine._loop.arenas[0].schedulers[Priority.INTERACTIVE].budget, 3 * arena.budget
+    save_at = np.array([0.0, 0.4, 1.0])
+    shared = {"solver": "bosh3", "rtol": 1e-3, "atol": 1e-3, "error_control": "batch", "save_at": save_at}
+    large = engine.submit(job(count, **shared, trace="full"))
+    assert eventually(lambda: engine.active_lanes == count)
+    begun = len(observed.batches)
+    one = engine.submit(job(1, solver="euler", steps=10))
+    one.add_done_callback(lambda _: observed.batches.append(("end", 0, 0, 0)))
+    assert set(one.result(60).status) == {"success"}
+    result = large.result(120)
+    ended = [name for name, *_ in observed.batches].index("end")
+    assert ended - begun < 40  # its calls are among those of the parts, not after them
+    assert max(rows for _, rows, _, _ in observed.batches) <= budget // 4 + 1
+    assert result.saved is not None
+    assert torch.equal(result.saved[:, 2], result.x)
+    whole = Lanes((2,))
+    whole.admit([Admission(resolve(**{k: v for k, v in shared.items() if k != "save_at"}), noise(0, 0, count, (2,)))])
+    finished = None
+    with torch.inference_mode():
+        while finished is None:
+            finished = whole.absorb(arena.network.velocity(*whole.query()))
+    assert torch.equal(result.x, finished.x)
+    assert np.array_equal(result.nfe, finished.nfe)
+    assert engine.active_lanes == 0
 
 
 def test_exact_on_the_analytic_gaussian(engine: Engine, gaussian: Checkpoint) -> None:

@@ -1,6 +1,5 @@
 """More than can be done, on a pretended clock: what was taken is done in time, and refusals say the truth."""
 
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -139,7 +138,8 @@ def test_a_job_of_one_sample_does_not_wait_for_one_of_a_hundred_thousand(mixture
 
 
 def test_a_long_request_with_little_time_to_spare_keeps_short_ones_from_nothing(mixture: Checkpoint) -> None:
-    service, kind = Service(mixture), {"dtype": torch.float64}
+    service = Service(mixture)
+    kind: dict[str, Any] = {"dtype": torch.float64}
     service.ask(num_samples=3, solver="euler", steps=10_000, limit_s=9.0, **kind)  # 7.4 s alone
     service.run(lambda: len(service.world.calls) > 5)
     short = [service.ask(num_samples=1, solver="rk4", steps=5, **kind) for _ in range(20)]

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import httpx
 import pytest

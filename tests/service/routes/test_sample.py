@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from models.noise import noise
-from service.engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded
+from service.engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooSlow
 from service.schemas import SampleResponse
 from solvers.plan import Adaptive, Plan
 
@@ -205,6 +205,7 @@ async def test_a_sheet_has_a_size(running: Any, monkeypatch: pytest.MonkeyPatch)
     ("error", "status", "slug"),
     [
         (Overloaded("the queue is full", 2.5), 429, "overloaded"),
+        (TooSlow(3.2), 422, "invalid-request"),
         (Draining(), 503, "draining"),
         (DeadlineExceeded(), 504, "deadline-exceeded"),
         (EngineFailed("out of memory"), 500, "engine-failed"),
