@@ -32,6 +32,11 @@ CLIENT_GONE = "client_gone"
 UNMATCHED = "unmatched"
 
 
+def _ending(scope: Scope) -> bool:
+    """Whether the service is shutting down."""
+    return bool(scope.get("app")) and scope["app"].state.service.draining
+
+
 class Observe:
     """Give each request an id, ``Server-Timing`` and its line in the metrics; answer what nothing else caught."""
 
@@ -63,9 +68,10 @@ class Observe:
             await self._app(scope, receive, answer.send)
         except ClientGoneError:
             return
-        except asyncio.CancelledError:  # by the server, which ends and has waited long enough
-            if answer.status:
+        except asyncio.CancelledError:
+            if answer.status or not _ending(scope):
                 raise
+            # By the server, which ends and has waited long enough; it would answer in plain text itself.
             detail = "the service is shutting down; send the request to another one"
             response = ProblemError(Kind.DRAINING, detail).answer(scope["path"], context.request_id)
             await response(scope, receive, answer.send)

@@ -237,7 +237,7 @@ class Loop:
         until = min(self._clock() + longest_s, self.desk.next_deadline)
         try:
             lanes = sum(len(arena.lanes[group]) for group in groups)
-            at_once = max(1, int(min(longest_s, _UNSEEN_S) / arena.pace.seconds(lanes)))
+            at_once = max(1, int(min(longest_s, _UNSEEN_S) / arena.pace.seconds(max(1, lanes))))
             go_on = lambda: not self._commands and self._clock() < until  # noqa: E731
             finished, failed, ticks = arena.tick(groups, go_on, at_once)
             for number, said in failed.items():

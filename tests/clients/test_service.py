@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -55,6 +56,9 @@ def served(repository: Path) -> Iterator[str]:
         patient = RetryPolicy(max_attempts=300, max_total_s=60, base_s=0.2, cap_s=0.2)
         with Client(url, retry=patient) as client:
             client.models()
+        end = time.monotonic() + 60  # it answers before its models are loaded
+        while httpx.get(f"{url}/readyz", trust_env=False).status_code != 200 and time.monotonic() < end:
+            time.sleep(0.05)
         yield url
         process.send_signal(signal.SIGTERM)
         process.wait(30)

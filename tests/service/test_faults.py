@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -58,15 +59,15 @@ Breaks = Callable[[str, BaseException | None], None]
 def opening(monkeypatch: pytest.MonkeyPatch) -> Breaks:
     """Has the opening of a file raise (or, with None, no longer) by the end of its path."""
     broken: dict[str, BaseException | None] = {}
-    real = Path.open
+    real = os.open
 
-    def opened(self: Path, *arguments: Any, **named: Any) -> Any:
+    def opened(path: Any, *arguments: Any, **named: Any) -> Any:
         for end, error in broken.items():
-            if error is not None and str(self).endswith(end):
+            if error is not None and str(path).endswith(end):
                 raise error
-        return real(self, *arguments, **named)
+        return real(path, *arguments, **named)
 
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr("models.regular.os.open", opened)
     return broken.__setitem__
 
 

@@ -12,6 +12,7 @@ def _value(metrics: Metrics, name: str, /, **labels: str) -> float | None:
 NAMES = """
 requests request_seconds queue_seconds solve_seconds network_seconds nfe step_size steps batch_rows batch_requests
 batch_solvers queue_depth active_jobs active_lanes job_bytes cancelled_nfe model_fallback model_loaded device_info
+refused_connections
 """
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,7 +62,8 @@ async def test_access_log(running: Any, caplog: pytest.LogCaptureFixture) -> Non
     assert re.search(r"GET /v1/models/\{name\} 200 \d+\.\d ms request=r7", caplog.text)
 
 
-async def test_who_is_cancelled_by_the_server_is_told_so() -> None:
+@pytest.mark.parametrize("draining", [True, False])
+async def test_who_is_cancelled_by_a_server_that_ends_is_told_so(draining: bool) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise asyncio.CancelledError
 
@@ -73,6 +75,13 @@ async def test_who_is_cancelled_by_the_server_is_told_so() -> None:
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    await Observe(app, Metrics())({"type": "http", "method": "GET", "path": "/", "headers": []}, receive, send)
+    service = SimpleNamespace(state=SimpleNamespace(service=SimpleNamespace(draining=draining)))
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "app": service}
+    if not draining:  # somebody else's business, such as a time limit around the whole
+        with pytest.raises(asyncio.CancelledError):
+            await Observe(app, Metrics())(scope, receive, send)
+        assert not sent
+        return
+    await Observe(app, Metrics())(scope, receive, send)
     assert [message["status"] for message in sent if "status" in message] == [503]
     assert b"/problems/draining" in sent[1]["body"]

@@ -40,7 +40,8 @@ class Proxy:
 @asynccontextmanager
 async def behind(proxy: str, repository: Path, engine: Any, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     root_path = "" if proxy == "strips" else ROOT
-    app = create_app(Settings(models_dir=repository, root_path=root_path, **settings), engine)
+    allowed = Settings(models_dir=repository, root_path=root_path, allowed_hosts=("lab.example",), **settings)
+    app = create_app(allowed, engine)
     transport = httpx.ASGITransport(Proxy(app, proxy == "strips"))
     async with (
         app.router.lifespan_context(app),

@@ -22,7 +22,8 @@
      |   |   +- NotAcceptable          406 not-acceptable
      |   |   +- UnsupportedMediaType   415 unsupported-media-type
      |   +- SlowRequest         (r)    408 request-timeout
-     |   +- TooLarge                   413 body-too-large, job-too-large
+     |   +- TooLarge                   413 body-too-large
+     |   |   +- JobTooLarge            413 job-too-large
      |   |   +- HeadTooLarge           431 head-too-large
      |   +- Overloaded          (r)    429 overloaded
      |   +- DeadlineExceeded           504 deadline-exceeded
@@ -55,6 +56,7 @@ from pathline.errors.api import (
     Forbidden,
     HeadTooLarge,
     InvalidRequest,
+    JobTooLarge,
     MalformedJSON,
     MethodNotAllowed,
     ModelUnavailable,
@@ -107,6 +109,7 @@ __all__ = [
     "InvalidRequest",
     "InvalidURL",
     "InvalidValue",
+    "JobTooLarge",
     "MalformedJSON",
     "MethodNotAllowed",
     "ModelUnavailable",

@@ -135,7 +135,13 @@ class UnsupportedMediaType(Unsupported):
 class TooLarge(APIError):
     """The request body is larger than the service allows."""
 
-    slugs, statuses = ("body-too-large", "job-too-large"), (413,)
+    slugs, statuses = ("body-too-large",), (413,)
+
+
+class JobTooLarge(TooLarge):
+    """The request needs more memory than the service gives to all requests together."""
+
+    slugs, statuses = ("job-too-large",), ()
 
 
 class HeadTooLarge(TooLarge):
