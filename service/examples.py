@@ -91,6 +91,7 @@ MODEL_LIST = {
             "event_shape": [2],
             "data_shape": [2],
             "deterministic": True,
+            "path": "fused",
         }
     ],
     "passed_over": [
@@ -109,6 +110,8 @@ MODEL = {
             "version": 1,
             "checkpoint": CHECKPOINT,
             "deterministic": True,
+            "path": "fused",
+            "path_reason": "",
             "card": {"format": 1, "name": "moons", "dtype": "float32", "event_shape": [2]},
             "loaded": True,
         }

@@ -26,6 +26,6 @@ def load_version(engine: Engine, name: str, version: int, folder: Path, allow_pr
         raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
     checkpoint = load(folder, engine.device)
     loaded = engine.load(name, version, checkpoint)
-    served = Served.of(name, version, checkpoint, loaded.deterministic)
+    served = Served.of(name, version, checkpoint, loaded.deterministic, loaded.path, loaded.path_reason)
     weakref.finalize(served, engine.unload, loaded).atexit = False
     return served

@@ -18,6 +18,16 @@ class Loaded(Protocol):
         """Whether a sample's bits depend on checkpoint, solver, seed and index only."""
         ...
 
+    @property
+    def path(self) -> str:
+        """What evaluates the network: `fused` or `eager`."""
+        ...
+
+    @property
+    def path_reason(self) -> str:
+        """Why it is not fused; empty if it is."""
+        ...
+
 
 class Engine(Protocol):
     """The engine as the HTTP side sees it; every method returns at once, but `start`, `stop`, `load` and `prepare`."""

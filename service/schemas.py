@@ -224,6 +224,9 @@ class ModelSummary(BaseModel):
     event_shape: list[int] | None
     data_shape: list[int] | None
     deterministic: bool | None
+    path: Literal["fused", "eager"] | None = Field(
+        description="what evaluates the network: one compiled call, or the torch module"
+    )
 
 
 class PassedOver(BaseModel):

@@ -29,6 +29,8 @@ class Served:
         decode: the same for states (rows, *event_shape), on the CPU, each row from its own alone.
         deterministic: whether a sample's bits depend on checkpoint, solver, seed and index only.
         bytes: what its tensors take.
+        path: what evaluates its network, `fused` or `eager`.
+        path_reason: why it is not fused; empty if it is.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Served:
     decode: RowCaller
     deterministic: bool
     bytes: int = 0
+    path: str = "eager"
+    path_reason: str = ""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -78,10 +82,25 @@ class Served:
         if self.card.architecture.name == PROGRAM:  # thousands of steps help nobody
             config = card["architecture"]["config"]
             config["steps"], config["tensors"] = len(config["steps"]), len(config["tensors"])
-        return {"version": self.version, "checkpoint": self.digest, "deterministic": self.deterministic, "card": card}
+        return {
+            "version": self.version,
+            "checkpoint": self.digest,
+            "deterministic": self.deterministic,
+            "path": self.path,
+            "path_reason": self.path_reason,
+            "card": card,
+        }
 
     @classmethod
-    def of(cls, name: str, version: int, checkpoint: Checkpoint, deterministic: bool) -> Self:
+    def of(
+        cls,
+        name: str,
+        version: int,
+        checkpoint: Checkpoint,
+        deterministic: bool,
+        path: str = "eager",
+        path_reason: str = "",
+    ) -> Self:
         """Make a version of a checkpoint that the engine has taken in.
 
         Args:
@@ -90,6 +109,7 @@ class Served:
             checkpoint: its decoder is moved to the CPU, where results arrive, and padded so that a decoded sample does
                 not depend on how many there are.
             deterministic: what the engine found of the network.
+            path, path_reason: how the engine evaluates it, and why not fused.
         """
         checkpoint.decoder.cpu()
         probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
@@ -97,7 +117,8 @@ class Served:
         both = decode.deterministic and deterministic
         tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
         size = sum(tensor.nbytes for tensor in tensors)
-        return cls(name, version, checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
+        held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
+        return cls(name, version, *held, path, path_reason)
 
     def summary(self) -> dict[str, Any]:
         """Return what ``GET /v1/models`` shows of this version."""
@@ -107,4 +128,5 @@ class Served:
             "event_shape": self.event_shape,
             "data_shape": self.card.data_shape,
             "deterministic": self.deterministic,
+            "path": self.path,
         }

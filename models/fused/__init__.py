@@ -38,11 +38,13 @@ class Prepared:
         velocity: what to call.
         fused: whether it is the fused form.
         reason: why it is not; empty if it is.
+        failed: whether it should be by the rule, but could not be compiled or is not good enough.
     """
 
     velocity: VelocityField
     fused: bool
     reason: str
+    failed: bool = False
 
 
 def prepare(velocity: nn.Module, condition: LabelCondition | VectorCondition | None = None) -> Prepared:
@@ -61,9 +63,9 @@ def prepare(velocity: nn.Module, condition: LabelCondition | VectorCondition | N
         why = _worse(network, fused, condition)
     except Exception as error:  # the compiler's errors have no common class, and any of them means: without it
         said = f"the fused form could not be compiled: {type(error).__name__}: {error}".splitlines()[0]
-        return Prepared(velocity, False, said)
+        return Prepared(velocity, False, said, failed=True)
     if why:
-        return Prepared(velocity, False, why)
+        return Prepared(velocity, False, why, failed=True)
     return Prepared(Adapted(fused, velocity.time) if isinstance(velocity, Adapted) else fused, True, "")
 
 

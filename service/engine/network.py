@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -22,6 +23,8 @@ from service.engine.tables import Table
 from solvers.lanes import Lanes
 from solvers.parted import Parted
 from solvers.records import Finished
+
+_log = logging.getLogger("pathline")
 
 _DERIVED_ROWS_AT_ONCE = 128
 
@@ -58,6 +61,8 @@ class Network:
         if field is None:
             made = self._device.prepare(checkpoint.velocity, self._condition)
             self.path, self.path_reason = ("fused" if made.fused else "eager"), made.reason
+            if made.failed:
+                _log.warning("%s is evaluated as a torch module: %s", checkpoint.path, made.reason)
             stable = RowStable(made.velocity, shape, self._dtype, place, condition=self._condition, unpadded=made.fused)
             return shape, stable
         if field.constants:

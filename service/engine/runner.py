@@ -65,6 +65,16 @@ class Arena:
         self.parted: dict[str, dict[int, Parted]] = {group: {} for group in groups}
         self._saved_last: list[Saved] = []  # of those that have ended
 
+    @property
+    def path(self) -> str:
+        """What evaluates the network: `fused` or `eager`."""
+        return self.network.path
+
+    @property
+    def path_reason(self) -> str:
+        """Why it is not fused; empty if it is."""
+        return self.network.path_reason
+
     def _empty(self) -> Lanes:
         return Lanes(self.event_shape, self.dtype, self.device.device)
 

@@ -34,6 +34,8 @@ class FakeArena:
     name: str
     version: int
     deterministic: bool
+    path: str = "eager"
+    path_reason: str = "pretended"
 
 
 @dataclass
