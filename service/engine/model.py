@@ -108,7 +108,8 @@ class Model:
         small = self.schedulers[job.priority].is_small(entry.rows)
         if small and job.priority is Priority.INTERACTIVE:
             slowest_s = self.arena.pace.seconds(self.arena.budget + self.arena.budget // _BULK_PART)
-            entry.relaxed = entry.calls * slowest_s <= KEPT * left_s
+            entry.bears_s = KEPT * left_s / entry.calls
+            entry.relaxed = slowest_s <= entry.bears_s
         return entry
 
     def lot(self, priority: Priority, now: float) -> Lot:
@@ -176,14 +177,18 @@ class Model:
             raise TooSlow(needed_s)
 
     def _enters_easily(self, entry: Entry, priority: Priority, busy: Sequence[Model]) -> bool:
-        """Whether all are in time even if every tick is as slow as can be: then nobody needs to look closer."""
-        if busy[0] is not self or len(busy) > 1 or not entry.relaxed or priority is not Priority.INTERACTIVE:
+        """Whether all bear ticks with all rows that there are: then nobody needs to look closer.
+
+        Whoever comes later, and makes ticks longer, is held against all of them in turn.
+        """
+        if busy[0] is not self or len(busy) > 1 or len(self.schedulers[Priority.BULK]):
             return False
-        incoming = [each for each, _ in list(self.incoming.values())]
-        if any(scheduler.strained for scheduler in self.schedulers.values()):
+        scheduler, incoming = self.schedulers[priority], [each for each, _ in list(self.incoming.values())]
+        if not scheduler.enters_at_once(entry.rows, sum(each.rows for each in incoming)):
             return False
-        before = sum(each.rows for each in incoming)
-        return all(each.relaxed for each in incoming) and self.schedulers[priority].enters_at_once(entry.rows, before)
+        present = [*scheduler.entries(), *incoming, entry]
+        tick_s = self.arena.pace.seconds(sum(each.rows for each in present))
+        return all(each.bears_s >= tick_s for each in present)
 
     def _alone_s(self, entry: Entry, priority: Priority) -> float:
         most, seconds = self.schedulers[priority].budget, self.arena.pace.seconds

@@ -41,7 +41,8 @@ class Entry:
         deadline: when it is given up, in seconds of the engine's clock; infinite where it never is.
         promised: whether it fails if it is not done by then.
         tight: whether it takes more than half of its time even alone.
-        relaxed: whether it is in time even if every tick is as slow as a full arena's.
+        bears_s: how long all ticks may be for it to be in time; 0 where the ticks alone do not tell.
+        relaxed: whether that is as long as the tick of a full arena.
         small: its class; set when it is added.
         most: lanes that take part in a tick at most; set when it is added.
         admitted: samples that became lanes so far.
@@ -60,6 +61,7 @@ class Entry:
     deadline: float = math.inf
     promised: bool = False
     tight: bool = False
+    bears_s: float = 0.0
     relaxed: bool = False
     small: bool = True
     most: int = 2**62
@@ -228,10 +230,12 @@ class Scheduler:
             return None
         if entry.first is None:
             entry.first = entry.cost, entry.calls
+        before = entry.calls
         cost, calls = entry.first
         # What is known of others holds for the rest of the span; a guess gives way to the pace so far.
         entry.cost = nfe + (1 - share) * cost if entry.known else nfe / share
         entry.calls = max(entry.cost, nfe + (1 - least) * calls if entry.known else nfe / least)
+        entry.bears_s *= before / entry.calls
         return None if entry.known else entry
 
     def grant(self) -> list[tuple[int, int, int]]:
