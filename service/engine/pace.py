@@ -47,14 +47,22 @@ class _Size:
     rows: float
     measured: float | None = None
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    _mean: tuple[float | None] | None = None  # of `newest`, once it was asked for
 
     def learn(self, rows: int, cost: float) -> None:
         self.rows += 0.1 * (rows - self.rows)
         self.newest.append(cost)
+        self._mean = None
 
     @property
     def learned(self) -> float | None:
         """Their mean without outliers; None until there are enough."""
+        found = self._mean
+        if found is None:
+            found = self._mean = (self._of_newest(),)
+        return found[0]
+
+    def _of_newest(self) -> float | None:
         newest = sorted(self.newest.copy())  # the engine's thread goes on adding
         if len(newest) < _ENOUGH:
             return None
@@ -104,10 +112,13 @@ class Pace:
         self._sizes: dict[int, _Size] = {}  # by bit length of the rows
         self._lasted = self._cost = _PRIOR_S
         self._last = 0.0
+        self._changes = 0
+        self._made: tuple[int, list[tuple[float, float]]] = (-1, [])
 
     def measured(self, rows: int, cost: float) -> None:
         """The network alone was measured before any tick."""
         self._sizes[rows.bit_length()] = _Size(float(rows), cost)
+        self._changes += 1
 
     def learn(self, rows: int, cost: float, lasted: float, now: float, ticks: int = 1) -> None:
         """Take in some ticks of the same lanes.
@@ -123,6 +134,7 @@ class Pace:
         if key not in self._sizes:
             self._sizes = {**self._sizes, key: _Size(float(rows))}  # replaced: other threads read it meanwhile
         self._sizes[key].learn(rows, cost / ticks)
+        self._changes += 1
         if now - self._last > _STALE_S:
             self._lasted = self._cost = _PRIOR_S
         self._last = now
@@ -144,7 +156,14 @@ class Pace:
         return Curve(self._known(), self.stretch)
 
     def _known(self) -> list[tuple[float, float]]:
-        """(rows, cost) of each size, rising in both."""
+        """(rows, cost) of each size, rising in both; one request asks several times between two ticks."""
+        changes, (made, known) = self._changes, self._made
+        if made != changes:
+            known = self._put_together()
+            self._made = changes, known
+        return known
+
+    def _put_together(self) -> list[tuple[float, float]]:
         sizes = sorted(self._sizes.values(), key=lambda size: size.rows)
         known: list[tuple[float, float]] = []
         ceiling = float("inf")  # no tick costs more than a larger one
