@@ -51,6 +51,8 @@ def _milliseconds(rounds: list[Round], quantile: float, of: str | None = None) -
 
 
 def _spread(values: list[float], digits: int = 1) -> str:
+    if not values:
+        return "no answer"
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 

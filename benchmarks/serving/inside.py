@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.serving.workloads import WORKLOADS
 from models.checkpoint import Checkpoint, load
+from models.fused import prepare
 from models.noise import noise
 from models.velocity import RowStable
 from service.engine.engine import Engine
@@ -25,13 +26,14 @@ from solvers import integrate, resolve
 def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
     """The cheapest network row over batches of many sizes, and the rows of that batch."""
     shape, best = tuple(checkpoint.card.event_shape), (float("inf"), 0)
+    velocity = prepare(checkpoint.velocity, checkpoint.card.condition).velocity
     with torch.inference_mode():
         for rows in (32, 64, 128, 256, 512, 1024, 2048):
             x, t = noise(0, 0, rows, shape, checkpoint.dtype), torch.full((rows,), 0.5, dtype=checkpoint.dtype)
             times = []
             for _ in range(20):
                 begin = time.perf_counter()
-                checkpoint.velocity(x, t)
+                velocity(x, t)
                 times.append(time.perf_counter() - begin)
             best = min(best, (median(times) / rows, rows))
     return best
@@ -40,7 +42,8 @@ def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
 def one_solve(checkpoint: Checkpoint, repetitions: int = 40) -> float:
     """Median seconds of RK4-20 for 16 samples in this process: noise, solve and decoding."""
     shape, times = tuple(checkpoint.card.event_shape), []
-    velocity = RowStable(checkpoint.velocity, shape, checkpoint.dtype)
+    made = prepare(checkpoint.velocity, checkpoint.card.condition)
+    velocity = RowStable(made.velocity, shape, checkpoint.dtype, unpadded=made.fused)
     with torch.inference_mode():
         for seed in range(repetitions):
             begin = time.perf_counter()
