@@ -143,7 +143,7 @@ PAGE = "<!doctype html>"
 DETAILS: dict[Kind, str] = {
     Kind.MALFORMED: "the body is not valid JSON: expected value at line 1 column 11",
     Kind.UNAUTHORIZED: "this address asks for a key; send it as Authorization: Bearer KEY or as X-API-Key: KEY",
-    Kind.FORBIDDEN: "this address changes the service and is closed, as no key for it is set (PATHLINE_ADMIN_KEY)",
+    Kind.FORBIDDEN: "this address changes the service and is closed because PATHLINE_ADMIN_KEY is not set",
     Kind.UNKNOWN_MODEL: "no model is named 'moon'; did you mean 'moons'?",
     Kind.UNKNOWN_VERSION: "'moons' has no version 7; its versions are 1, 2",
     Kind.NOT_ACCEPTABLE: "Accept: text/csv matches nothing; offered are application/json, application/x-npz",
@@ -153,7 +153,7 @@ DETAILS: dict[Kind, str] = {
     Kind.INVALID: "steps = 0 is not allowed: it should be greater than or equal to 1",
     Kind.OVERLOADED: "the queue is full; try again in 2 s",
     Kind.INTERNAL: "the cause is in the service's log under request 13ab3e98",
-    Kind.DRAINING: "the service is shutting down; send the request to another one",
+    Kind.DRAINING: "the service is shutting down; send the request to another instance",
     Kind.NOT_READY: "the models are being loaded; try again in a few seconds",
     Kind.BROKEN_MODEL: "'moons' cannot be served: its weights do not match their hash",
     Kind.DEADLINE: "the time limit of 2 s has passed; ask for fewer samples or steps, or raise timeout_s",

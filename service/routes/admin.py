@@ -38,7 +38,7 @@ async def reload(request: Request) -> Any:
     try:
         changes = await asyncio.wrap_future(service.models.reload())
     except RepositoryError as error:
-        raise ProblemError(Kind.NOT_READY, f"the models go on as they are: {error}") from None
+        raise ProblemError(Kind.NOT_READY, f"the loaded models stay in use: {error}") from None
     return {
         "loaded": [{"name": name, "version": version} for name, version in changes.loaded],
         "unloaded": [{"name": name, "version": version} for name, version in changes.unloaded],

@@ -106,7 +106,7 @@ def _table(path: Path, config: VectorsData) -> _Table:
     except OSError as error:
         raise DataError(f"data {path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"data {path} is no CSV text in UTF-8: {error}; save it as CSV UTF-8") from None
+        raise DataError(f"data {path} is not CSV text in UTF-8: {error}; save it as CSV UTF-8") from None
     if not rows:
         raise DataError(f"data {path} is empty; one row a sample is needed")
     _check_separator(path, rows, lines)

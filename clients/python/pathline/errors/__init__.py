@@ -38,7 +38,7 @@
      |   +- ConnectError        (r)    nothing listens there, or the name is unknown (also a ConnectionError)
      |   |   +- InsecureConnection     the other side speaks no TLS, or its certificate is not trusted
      |   |   +- ProxyRefused           the proxy on the way does not let it through
-     |   +- ConnectionLost      (r)    the connection broke before an answer (also a ConnectionError)
+     |   +- ConnectionLost      (r)    the connection broke before a response (also a ConnectionError)
      |   +- RequestTimeout             no answer in time (also a TimeoutError)
      +- ProtocolError                  the answer is not what was promised: an old server, another server, damage
          +- IncompleteAnswer    (r)    the answer was cut off half-way

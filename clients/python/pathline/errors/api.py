@@ -157,7 +157,7 @@ class SlowRequest(APIError):
 
 
 class Overloaded(APIError):
-    """The service has as much work as it can promise; `retry_after_s` says when to come back."""
+    """The service is at capacity; `retry_after_s` says when to come back."""
 
     slugs, statuses, retryable = ("overloaded",), (429,), True
 
@@ -199,7 +199,7 @@ class NotReady(Unavailable):
 
 
 class TooManyConnections(Unavailable):
-    """The service has as many connections as it allows."""
+    """The service has no free connections."""
 
     slugs, statuses = ("too-many-connections",), ()
 

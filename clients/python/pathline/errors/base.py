@@ -65,7 +65,7 @@ class ProxyRefused(ConnectError):
 
 
 class ConnectionLost(TransportError, ConnectionError):
-    """The connection broke before an answer arrived."""
+    """The connection broke before a response arrived."""
 
     retryable = True
 
