@@ -273,7 +273,7 @@ class Service:
         found = self.engine.prepared(model.name, model.version, operation)
         if found is not None:
             return found
-        late = f"model {model.name!r} was still being prepared for this when timeout_s ended; try again, or raise it"
+        late = f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
         key = (model.name, model.version, operation)
         return await self._once(self._preparing, key, deadline, late, self._prepare, model, operation)
 

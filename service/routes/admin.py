@@ -30,9 +30,9 @@ def _administered(request: Request) -> Service:
 
 @router.post("/v1/models:reload", responses=answered(Reloaded, reloaded=examples.RELOADED) | _REFUSALS)
 async def reload(request: Request) -> Any:
-    """Look at the model repository now: load new models and versions, let go of those that were removed.
+    """Check the model repository now: load new models and versions, unload those that were removed.
 
-    What could not be loaded is tried again, also where its files are the same.
+    Versions that could not be loaded are tried again, even if their files are unchanged.
     """
     service = _administered(request)
     try:

@@ -111,7 +111,7 @@ class UnknownVersion(NotFound):
 
 
 class MethodNotAllowed(APIError):
-    """The address does not answer this method."""
+    """The address does not support this method."""
 
     slugs, statuses = ("method-not-allowed",), (405,)
 
@@ -193,7 +193,7 @@ class Draining(Unavailable):
 
 
 class NotReady(Unavailable):
-    """The service is still starting."""
+    """The service, or the model, is still being loaded."""
 
     slugs, statuses = ("not-ready",), ()
 

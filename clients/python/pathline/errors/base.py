@@ -79,6 +79,6 @@ class ProtocolError(PathlineError):
 
 
 class IncompleteAnswer(ProtocolError):
-    """The answer was cut off half-way."""
+    """The response was cut off half-way."""
 
     retryable = True
