@@ -170,8 +170,8 @@ def _has_header(path: Path, rows: list[list[str]], line: int, config: VectorsDat
             return True
         place, bad = next((place, cell) for place, cell in enumerate(first, 1) if not is_number(cell))
         raise DataError(
-            f"data {path}: line {line} ({shown}) has the number {odd}, so it is no line of names, and {bad!r} in "
-            f"column {place}, which is no number; {ask}"
+            f"data {path}: line {line} ({shown}) has the number {odd}, so it is not a line of names, and {bad!r} in "
+            f"column {place}, which is not a number; {ask}"
         )
     # A data frame without names of columns numbers them. Where it holds floats, all of them have a point.
     if first != [str(number) for number in range(len(first))]:
