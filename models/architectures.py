@@ -74,7 +74,7 @@ def name_of(module: nn.Module) -> str:
         if type(module) is architecture.build:
             return name
     known = ", ".join(ARCHITECTURES)
-    raise ArchitectureError(f"{type(module).__name__} is no registered architecture; known are {known}")
+    raise ArchitectureError(f"{type(module).__name__} is not a registered architecture; known are {known}")
 
 
 def event_shape_of(module: nn.Module) -> tuple[int, ...]:

@@ -136,7 +136,7 @@ def read_card(folder: Path) -> Card:
     """Read and check the card of a checkpoint folder; its `card_sha256` is filled in if the file has none.
 
     Raises:
-        CheckpointError: there is no card, it is not JSON, or a field is missing, unknown or not allowed; an
+        CheckpointError: there is not a card, it is not JSON, or a field is missing, unknown or not allowed; an
             UnreadableCheckpoint where the disk refuses.
     """
     path = folder / CARD_FILE
@@ -167,13 +167,13 @@ def read_card(folder: Path) -> Card:
 
 
 def _fault(error: ValidationError) -> str:
-    """What is wrong with a card. Of a file that is no card nothing is quoted: it may be any file, with any secrets."""
+    """What is wrong with a card. A file that is not a card is never quoted: it may hold secrets."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     missing = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing" and len(fault["loc"]) == 1]
     if missing:
-        return f"is no card: lacks {', '.join(missing)}"
+        return f"is not a card: lacks {', '.join(missing)}"
     if any(not fault["loc"] and fault["type"] != "value_error" for fault in faults):
-        return f"is no card: {faults[0]['msg']}"
+        return f"is not a card: {faults[0]['msg']}"
     return explain(error)
 
 

@@ -51,7 +51,7 @@ class Mixing:
             f"the network mixes rows: a sample's velocity (up to {self.size:.2g}) changes by {self.difference:.2g} "
             f"with the samples beside it, and rounding explains {self.rounding:.1g}; something in it looks at the "
             "whole batch, such as a mean over the first dimension or batch normalization in training mode: call eval() "
-            "and take it out, or import it with --row-by-row, which makes each row a call of its own"
+            "or remove it, or import it with --row-by-row, which gives each row its own network call"
         )
 
 

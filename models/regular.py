@@ -40,7 +40,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 def _require(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "no file")
+        kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "not a file")
         raise NotRegular(errno.EINVAL, f"is {kind}; only regular files are read")
 
 

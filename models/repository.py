@@ -18,11 +18,11 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
-_BAD_NAME = "passed over: not a name of a model; use up to 64 of A-Z, a-z, 0-9, '.', '_', '-', not a sign first"
-_NO_VERSION = "passed over: has no version; put the model into a folder 1 below it"
+_BAD_NAME = "passed over: not a name of a model; use up to 64 of A-Z, a-z, 0-9, '.', '_', '-', not starting with a sign"
+_NO_VERSION = "passed over: has no version; put the model into a subfolder called 1"
 _BAD_VERSION = "passed over: not a version; use a whole number from 1, up to 18 digits, no leading zero"
 _OUTSIDE = "passed over: leads out of the repository; copy the folder here instead"
-_NOWHERE = "passed over: a link that leads nowhere; copy the folder here instead"
+_NOWHERE = "passed over: a broken link; copy the folder here instead"
 FILE = "passed over: a file; a model is a folder <name>/<version>/ with its card and weights"
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What says that there is no such file; any other error says only that it cannot be seen now."""

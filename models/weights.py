@@ -58,9 +58,9 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
     except OSError as error:
         raise UnreadableCheckpoint(f"{file}: cannot be read: {error.strerror or error}") from None
     except MemoryError:
-        raise UnreadableCheckpoint(f"{file}: memory does not suffice to read it") from None
+        raise UnreadableCheckpoint(f"{file}: there is not enough memory to read it") from None
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{file}: is no safetensors file: {first_line(error)}") from None
+        raise CheckpointError(f"{file}: is not a safetensors file: {first_line(error)}") from None
 
 
 def _refuse_larger(stream: BufferedReader, expected: Mapping[str, Tensor]) -> None:
@@ -103,7 +103,7 @@ def differences(
     """
     missing, surplus = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     said = [f"key {key}: is missing{nearest(key, surplus, cutoff, suggestion)}" for key in missing[:_SHOWN]]
-    said += [f"key {shown(key)}: is surplus{nearest(key, missing, cutoff, suggestion)}" for key in surplus[:_SHOWN]]
+    said += [f"key {shown(key)}: is unexpected{nearest(key, missing, cutoff, suggestion)}" for key in surplus[:_SHOWN]]
     other = [line for key in sorted(found.keys() & expected.keys()) for line in _other(key, found[key], expected[key])]
     count = len(missing) + len(surplus) + len(other)
     if not count:

@@ -57,7 +57,7 @@ def _serve(settings: Settings) -> int:
 
         def on_ready() -> None:
             if not models.complete:
-                print(f"{base} answers; models are loaded one after another: {len(models.names())}", flush=True)
+                print(f"{base} answers; still loading its models ({len(models.names())} in all)", flush=True)
             greet()
 
         service.start(beside=True, on_loaded=on_loaded)

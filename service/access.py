@@ -149,7 +149,7 @@ def require_admin(headers: Headers, settings: Settings) -> None:
         ProblemError: 403 where the service has no such key, 401 where the request does not show it.
     """
     if settings.admin_key is None:
-        detail = "this address changes the service and is closed, as no key for it is set (PATHLINE_ADMIN_KEY)"
+        detail = "this address changes the service and is closed because PATHLINE_ADMIN_KEY is not set"
         raise ProblemError(Kind.FORBIDDEN, detail)
     if not Keyring((settings.admin_key,)).fits(headers):
         raise _refusal(headers, "this address")

@@ -119,7 +119,7 @@ def compiled(
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     except OverflowError:
-        raise invalid("grid", "grid holds an integer that is no double-precision number") from None
+        raise invalid("grid", "grid holds an integer that is too large for double precision") from None
 
 
 def _resolve(request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes) -> Plan | Adaptive:

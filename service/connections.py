@@ -92,7 +92,7 @@ class Connection(HttpToolsProtocol):
         running = self._running
         if running is None or running.response_started or self.transport.get_write_buffer_size():
             return
-        detail = "the service was told to stop at once; send the request to another one"
+        detail = "the service was stopped at once; send the request to another instance"
         with contextlib.suppress(OSError):
             os.write(self.transport.get_extra_info("socket").fileno(), _message(ProblemError(Kind.DRAINING, detail)))
 
@@ -148,8 +148,8 @@ class Connection(HttpToolsProtocol):
         if self._in_head:
             self._refuse(self._too_large())
             return
-        detail = f"over {most} bytes (PATHLINE_MAX_HEADER_BYTES) are neither head nor body: extensions or trailers"
-        self._refuse(ProblemError(Kind.BAD_REQUEST, f"{detail} of chunks, or empty lines; send the body without them"))
+        detail = f"over {most} bytes (PATHLINE_MAX_HEADER_BYTES) are neither head nor body: chunk extensions, trailers"
+        self._refuse(ProblemError(Kind.BAD_REQUEST, f"{detail} or empty lines; send the request without them"))
 
     def _turn(self) -> None:
         self._turns += 1

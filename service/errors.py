@@ -39,12 +39,12 @@ class Kind(Enum):
 
     MALFORMED = _Kind("malformed-json", 400, "The body is not valid JSON")
     BAD_REQUEST = _Kind("bad-request", 400, "The request cannot be understood")
-    UNAUTHORIZED = _Kind("unauthorized", 401, "A key is needed that this request does not show")
-    FORBIDDEN = _Kind("forbidden", 403, "This address is closed to this request")
+    UNAUTHORIZED = _Kind("unauthorized", 401, "The request has no valid key")
+    FORBIDDEN = _Kind("forbidden", 403, "This request may not use this address")
     NO_ROUTE = _Kind("no-such-route", 404, "There is nothing at this address")
     UNKNOWN_MODEL = _Kind("unknown-model", 404, "No model has this name")
     UNKNOWN_VERSION = _Kind("unknown-version", 404, "The model has no such version")
-    METHOD = _Kind("method-not-allowed", 405, "This address does not answer this method")
+    METHOD = _Kind("method-not-allowed", 405, "This address does not support this method")
     NOT_ACCEPTABLE = _Kind("not-acceptable", 406, "None of the accepted formats is offered")
     SLOW = _Kind("request-timeout", 408, "The request did not arrive in time")
     TOO_LARGE = _Kind("body-too-large", 413, "The body is larger than allowed")
@@ -52,13 +52,13 @@ class Kind(Enum):
     MEDIA = _Kind("unsupported-media-type", 415, "The body must be application/json")
     INVALID = _Kind("invalid-request", 422, "A field of the request is not allowed")
     HEAD_TOO_LARGE = _Kind("head-too-large", 431, "The first line and headers are larger than allowed")
-    OVERLOADED = _Kind("overloaded", 429, "The service has as much work as it can promise")
+    OVERLOADED = _Kind("overloaded", 429, "The service is at capacity")
     INTERNAL = _Kind("internal-error", 500, "The service failed")
     ENGINE = _Kind("engine-failed", 500, "The computation of this request failed")
     BROKEN_MODEL = _Kind("model-unavailable", 503, "The model is in the repository but cannot be served")
     DRAINING = _Kind("draining", 503, "The service is shutting down")
     NOT_READY = _Kind("not-ready", 503, "The service is not ready")
-    CONNECTIONS = _Kind("too-many-connections", 503, "The service has as many connections as it allows")
+    CONNECTIONS = _Kind("too-many-connections", 503, "The service has no free connections")
     DEADLINE = _Kind("deadline-exceeded", 504, "The time limit of the request has passed")
 
     @property
@@ -171,11 +171,11 @@ def _as_problem(request: Request, error: Exception) -> ProblemError:
     headers = dict(getattr(error, "headers", None) or {})
     path, method = request.url.path, request.method
     if status == 404:
-        return ProblemError(Kind.NO_ROUTE, f"nothing is at {path}; / lists the addresses", headers=headers)
+        return ProblemError(Kind.NO_ROUTE, f"there is nothing at {path}; / lists the addresses", headers=headers)
     if status == 405:
         allowed = ", ".join(sorted(headers.pop("Allow", "").split(", ")))  # the framework keeps them in a set
         headers["Allow"] = allowed
-        return ProblemError(Kind.METHOD, f"{path} does not answer {method}; it answers {allowed}", headers=headers)
+        return ProblemError(Kind.METHOD, f"{path} does not support {method}; it supports {allowed}", headers=headers)
     return ProblemError(
         Kind.BAD_REQUEST if status < 500 else Kind.INTERNAL, f"{method} {path} was refused", headers=headers
     )

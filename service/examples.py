@@ -146,19 +146,20 @@ PAGE = "<!doctype html>"
 DETAILS: dict[Kind, str] = {
     Kind.MALFORMED: "the body is not valid JSON: expected value at line 1 column 11",
     Kind.UNAUTHORIZED: "this address asks for a key; send it as Authorization: Bearer KEY or as X-API-Key: KEY",
-    Kind.FORBIDDEN: "this address changes the service and is closed, as no key for it is set (PATHLINE_ADMIN_KEY)",
-    Kind.UNKNOWN_MODEL: "no model is named 'moon'; did you mean 'moons'?",
-    Kind.UNKNOWN_VERSION: "'moons' has no version 7; its versions are 1, 2",
+    Kind.FORBIDDEN: "this address changes the service and is closed because PATHLINE_ADMIN_KEY is not set",
+    Kind.UNKNOWN_MODEL: "model 'moon' is unknown; available: digits, moons",
+    Kind.UNKNOWN_VERSION: "model 'moons' has no version 7; available: 1, 2",
     Kind.NOT_ACCEPTABLE: "Accept: text/csv matches nothing; offered are application/json, application/x-npz",
     Kind.TOO_LARGE: "the body has 9000000 bytes, the limit is 8388608 (PATHLINE_MAX_BODY_BYTES)",
     Kind.JOB_TOO_LARGE: "this request needs 2,000,000,000 bytes of memory, over the limit of 1,073,741,824",
     Kind.MEDIA: "the body is text/plain; send Content-Type: application/json",
     Kind.INVALID: "steps = 0 is not allowed: it should be greater than or equal to 1",
-    Kind.OVERLOADED: "the queue is full; try again in 2 s",
+    Kind.OVERLOADED: "the queue is full (PATHLINE_MAX_QUEUE); try again in 2 s",
     Kind.INTERNAL: "the cause is in the service's log under request 13ab3e98",
-    Kind.DRAINING: "the service is shutting down; send the request to another one",
-    Kind.NOT_READY: "the models are being loaded; try again in a few seconds",
-    Kind.BROKEN_MODEL: "'moons' cannot be served: its weights do not match their hash",
-    Kind.DEADLINE: "the time limit of 2 s has passed; ask for fewer samples or steps, or raise timeout_s",
+    Kind.DRAINING: "the service is shutting down; send the request to another instance",
+    Kind.NOT_READY: "models still to load: 1, already answering: 1; try again in a few seconds",
+    Kind.BROKEN_MODEL: "model 'moons' cannot be served: its weights do not match their hash",
+    Kind.DEADLINE: "the samples could not be finished within timeout_s; raise it, ask for less, or set on_timeout to "
+    "'partial'",
 }
 """What happened, for the kinds of errors that the description names; others show their title."""

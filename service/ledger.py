@@ -1,4 +1,4 @@
-"""Memory of the requests in hand: what each will take is set aside before it is made, and given back when all is over.
+"""Memory of the requests in progress: reserved before anything is allocated, released when a request is over.
 
 A request is over when its answer is out, or nobody waits for it any more, and the engine has let go of its jobs. So
 clients that read slowly are counted too.
@@ -22,7 +22,7 @@ Take = Callable[[int, float], "Hold"]
 
 
 class Hold:
-    """What one request has set aside.
+    """What one request has reserved.
 
     Attributes:
         bytes: how much.
@@ -49,7 +49,7 @@ class Hold:
             self._end_one()
 
     def grow(self, more: int) -> None:
-        """Set more aside, for what turns out to be larger: it is there already, so it is never refused."""
+        """Reserve more, for what turns out to be larger; it is allocated already, so it is never refused."""
         self._ledger._grow(self, more)
 
     def _end_one(self) -> None:
@@ -78,7 +78,7 @@ class Ledger:
 
     @property
     def in_hand(self) -> int:
-        """Bytes that are set aside now."""
+        """Bytes that are reserved now."""
         return self._in_hand
 
     def check(self, wanted: int) -> None:
@@ -96,7 +96,7 @@ class Ledger:
             raise ProblemError(Kind.JOB_TOO_LARGE, detail, needed_bytes=wanted, limit_bytes=self._limit)
 
     def take(self, wanted: int, deadline: float) -> Hold:
-        """Set memory aside.
+        """Reserve memory.
 
         Args:
             wanted: how many bytes.
@@ -116,7 +116,7 @@ class Ledger:
             wait_s, in_hand = self._until_free(missing), self._in_hand
         wait = max(1, int(-(-wait_s // 1)))
         detail = (
-            f"the requests in hand have {in_hand:,} of {self._limit:,} bytes (PATHLINE_MAX_JOB_BYTES) and this one "
+            f"requests in progress hold {in_hand:,} of {self._limit:,} bytes (PATHLINE_MAX_JOB_BYTES) and this one "
             f"needs {wanted:,}; try again in {wait} s"
         )
         raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait_s)

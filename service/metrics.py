@@ -63,7 +63,7 @@ class Metrics:
         self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine.")
         self.active_lanes = _gauge(registry, "active_lanes", "Samples being solved.")
         self.job_bytes = _gauge(
-            registry, "job_bytes", "Memory set aside for the states, steps and answers of requests in hand."
+            registry, "job_bytes", "Memory reserved for the states, steps and responses of requests in progress."
         )
         self.cancelled_nfe = Counter(
             "pathline_cancelled_nfe", "Velocity evaluations spent on cancelled samples.", registry=registry

@@ -72,7 +72,7 @@ class Observe:
             if answer.status or not _ending(scope):
                 raise
             # By the server, which ends and has waited long enough; it would answer in plain text itself.
-            detail = "the service is shutting down; send the request to another one"
+            detail = "the service is shutting down; send the request to another instance"
             response = ProblemError(Kind.DRAINING, detail).answer(scope["path"], context.request_id)
             await response(scope, receive, answer.send)
         except Exception:

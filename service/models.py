@@ -384,8 +384,8 @@ class Models(Shelf):
         if count >= self._max_old:
             raise ProblemError(
                 Kind.OVERLOADED,
-                f"{count} older versions are in use already, of {self._max_old} that may be "
-                "(PATHLINE_MAX_OLD_VERSIONS); leave version out, or try again in a second",
+                f"{count} older versions are in use, the limit is {self._max_old} (PATHLINE_MAX_OLD_VERSIONS); leave "
+                "version out, or try again in a second",
                 headers={"Retry-After": "1"},
                 retry_after_s=1,
             )

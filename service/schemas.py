@@ -66,12 +66,12 @@ class Solving(Body):
     grid: Annotated[Any, WithJsonSchema(_GRID_SCHEMA)] = "uniform"
     start: str | None = Field(default=None, description="start of a multistep method: ramp or rk")
     error_control: str = Field(
-        default="sample", description="sample: each sample its own steps; batch: all share theirs"
+        default="sample", description="sample: each sample has its own steps; batch: all share them"
     )
     controller: str | None = Field(default=None, description="step-size controller: paper, i or pi")
     first_step: Positive | None = Field(default=None, description="size of the first step; automatic where left out")
     max_step: Positive | None = Field(
-        default=None, description="longest step of error control, in units of t; no bound where left out"
+        default=None, description="longest step under error control, in units of t; unbounded by default"
     )
     max_nfe: int = Field(default=10_000, ge=1, description="most velocity evaluations of a sample")
     condition: Any = Field(
@@ -97,12 +97,14 @@ class SampleRequest(Solving, Drawn, Named):
     t_span: Annotated[tuple[Finite, Finite], Field(strict=False)] = Field(
         default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1"
     )
-    trace: Literal["none", "summary", "full"] = Field(default="summary", description="how much of the steps to report")
+    trace: Literal["none", "summary", "full"] = Field(
+        default="summary", description="how much to report about the steps"
+    )
     save_at: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)] | None = Field(
-        default=None, description="times at which to report the state too"
+        default=None, description="times at which to report the states, too"
     )
     decode: bool = Field(default=True, description="turn latent states into data")
-    on_timeout: Literal["error", "partial"] = Field(default="error", description="answer when the limit passes")
+    on_timeout: Literal["error", "partial"] = Field(default="error", description="what to answer at the time limit")
 
 
 class Solver(BaseModel):
@@ -166,7 +168,7 @@ class Solved(BaseModel):
     checkpoint: str
     deterministic: bool
     fallback_from: int | None = Field(
-        default=None, description="the version that should have answered but cannot be loaded; only where that is so"
+        default=None, description="the version that should have answered but cannot be loaded; otherwise left out"
     )
     solver: Solver
     shape: list[int]
@@ -216,9 +218,9 @@ class ModelSummary(BaseModel):
     name: str
     status: Literal["served", "loading", "unavailable"]
     fallback_from: int | None = Field(
-        default=None, description="the version that should answer but cannot be loaded, so that an older one does"
+        default=None, description="the version that should answer but cannot be loaded; an older one answers instead"
     )
-    loaded: bool = Field(description="whether it is in memory; else it is loaded when it is asked for")
+    loaded: bool = Field(description="whether it is in memory; otherwise a request loads it")
     version: int | None
     dtype: str | None
     event_shape: list[int] | None
@@ -230,7 +232,7 @@ class ModelSummary(BaseModel):
 
 
 class PassedOver(BaseModel):
-    """Something in the repository that is no model: where it lies there, and why and what to do."""
+    """An entry of the repository that is not a model: its path there, why, and what to do."""
 
     path: str
     reason: str
@@ -241,9 +243,9 @@ class ModelList(BaseModel):
 
     models: list[ModelSummary]
     passed_over: list[PassedOver] = Field(
-        default=[], description="what lies in the repository and is no model, the first 50"
+        default=[], description="entries of the repository that are not models, the first 50"
     )
-    more_passed_over: int = Field(default=0, description="how many things are not listed")
+    more_passed_over: int = Field(default=0, description="how many entries are not listed")
 
 
 class ModelBody(BaseModel):
@@ -253,7 +255,7 @@ class ModelBody(BaseModel):
     status: Literal["served", "loading", "unavailable"]
     serving: int | None
     fallback_from: int | None = Field(
-        default=None, description="the version that should answer but cannot be loaded, so that an older one does"
+        default=None, description="the version that should answer but cannot be loaded; an older one answers instead"
     )
     versions: list[int]
     served: list[dict[str, Any]]
@@ -266,11 +268,11 @@ class Reloaded(BaseModel):
     loaded: list[dict[str, Any]]
     unloaded: list[dict[str, Any]]
     refused: list[dict[str, Any]]
-    models: dict[str, int] = Field(description="name and version of what answers now")
+    models: dict[str, int] = Field(description="each model that answers now, with its version")
 
 
 class Unloaded(BaseModel):
-    """Answer of ``POST /v1/models/{name}:unload``: the versions that were let go of."""
+    """Answer of ``POST /v1/models/{name}:unload``: the versions that were unloaded."""
 
     name: str
     unloaded: list[int]

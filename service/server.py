@@ -42,7 +42,9 @@ def listen(settings: Settings) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError:
-        raise StartError(f"PATHLINE_HOST={host!r} is no address of this machine; use 127.0.0.1 or 0.0.0.0") from None
+        raise StartError(
+            f"PATHLINE_HOST={host!r} is not an address of this machine; try 127.0.0.1 or 0.0.0.0"
+        ) from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -52,7 +54,7 @@ def listen(settings: Settings) -> socket.socket:
         advice = {
             errno.EADDRINUSE: "something else uses it; stop that or set PATHLINE_PORT to another port",
             errno.EACCES: "this user may not use it; set PATHLINE_PORT to 1024 or above",
-            errno.EADDRNOTAVAIL: "it is no address of this machine; set PATHLINE_HOST",
+            errno.EADDRNOTAVAIL: "it is not an address of this machine; set PATHLINE_HOST",
         }.get(error.errno or 0, str(error))
         raise StartError(f"cannot listen on {host} port {port}: {advice}") from None
     return bound
@@ -182,7 +184,7 @@ class _Server(uvicorn.Server):
         """Decide whether the process ends."""
         engine, now = self._service.engine, time.monotonic()
         if self._service.started and not engine.alive:
-            _log.error("the engine has stopped; the process ends, so that it is started again")
+            _log.error("the engine has stopped; the process ends so that it can be restarted")
             self.code = _FAILED
             self._end(_LET_GO_S)
         elif engine.turn_s > 2 * self._service.settings.stall_s:

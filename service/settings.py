@@ -77,7 +77,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535, description="TCP port: an integer from 0 (any free port) to 65535")
     root_path: Annotated[str, AfterValidator(_path)] = Field(
         default="",
-        description="path that a proxy leaves in front of every address: none, or one like /pathline",
+        description="path that a proxy keeps in front of every address: none, or one like /pathline",
     )
     models_dir: Path = Field(default=Path("checkpoints"), description="model repository: a readable folder")
     data_dir: Path = Field(default=Path("data"), description="training data: a folder")
@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     max_diagnosed: Count = Field(default=256, description="samples in one diagnosis: an integer of at least 1")
     max_derivatives: Count = Field(
         default=2**22,
-        description="numbers of all Jacobians of a diagnosis, or of all random vectors of a log_prob: an integer of at "
+        description="numbers in all Jacobians of a diagnosis, or all random vectors of a log_prob: an integer of at "
         "least 1",
     )
     max_body_bytes: Count = Field(default=16 * 2**20, description="bytes of a request body: an integer of at least 1")
@@ -114,43 +114,47 @@ class Settings(BaseSettings):
     )
     max_job_bytes: Count = Field(
         default=2**30,
-        description="bytes of the states, steps and answers of all requests in hand: an integer of at least 1",
+        description="bytes of the states, steps and responses of all requests in progress: an integer of at least 1",
     )
     max_queue: Count = Field(default=1_000, description="requests waiting or running: an integer of at least 1")
     max_connections: Count = Field(default=2_000, description="open connections: an integer of at least 1")
-    timeout_s: Seconds = Field(default=30.0, description="time limit of a request that names none: seconds above 0")
-    max_timeout_s: Seconds = Field(default=600.0, description="highest time limit a request may name: seconds above 0")
+    timeout_s: Seconds = Field(default=30.0, description="default time limit of a request: seconds above 0")
+    max_timeout_s: Seconds = Field(
+        default=600.0, description="longest time limit that a request may ask for: seconds above 0"
+    )
     keep_alive_s: Count = Field(
         default=75, description="idle seconds before a connection is closed: an integer of at least 1"
     )
     drain_s: Seconds = Field(default=30.0, description="time for running requests at shutdown: seconds above 0")
     stall_s: Seconds = Field(
         default=60.0,
-        description="time that a network call may take; then /livez answers 503, and after twice as long the process "
-        "ends: seconds above 0",
+        description="time until a hanging network call turns /livez to 503; after twice as long the process ends: "
+        "seconds above 0",
     )
     watch_s: float = Field(
         default=2.0,
         ge=0,
         allow_inf_nan=False,
-        description="seconds between looks for new model versions: a number from 0 (never)",
+        description="seconds between two checks for new model versions: a number from 0 (never)",
     )
     max_model_bytes: int = Field(
-        default=0, ge=0, description="bytes of weights in memory, beyond it the least recently used give way: 0 for any"
+        default=0,
+        ge=0,
+        description="bytes of weights in memory; the least recently used models go first: an integer, 0 for no limit",
     )
     max_old_versions: Count = Field(
         default=8,
-        description="versions in memory that were asked for by number, beside the one of each model that answers where "
-        "none is: an integer of at least 1",
+        description="versions in memory that requests asked for by number, besides the current version of each model: "
+        "an integer of at least 1",
     )
     allow_programs: bool = Field(
-        default=False, description="serve models that were imported as torch.export programs: true or false"
+        default=False, description="serve models imported as torch.export programs: true or false"
     )
     receive_s: Seconds = Field(
         default=60.0, description="time for a client to send a request, head and body: seconds above 0"
     )
     send_s: Seconds = Field(
-        default=60.0, description="time that a client may take no byte of its answer: seconds above 0"
+        default=60.0, description="time that a client may spend without reading any of its answer: seconds above 0"
     )
     max_header_bytes: int = Field(
         default=32 * 2**10,
@@ -160,23 +164,23 @@ class Settings(BaseSettings):
     workers: int = Field(default=1, description="processes of this service: always 1")
     cors_origins: Names = Field(
         default=(),
-        description="origins whose pages may use the service: none, * for all, or https://name of each, commas between",
+        description="origins whose pages may use the service: none, * for all, or comma-separated https://name",
     )
     allowed_hosts: Hosts = Field(
         default=(),
-        description="names of this service that a Host header may show, beside IP addresses and localhost: * for any, "
-        "or names with commas between; none: any, but on a loopback address only names without a dot",
+        description="names allowed in the Host header, besides IP addresses and localhost: * for any, or "
+        "comma-separated names; none: any, but on a loopback address only names without a dot",
     )
     api_keys: Secrets = Field(
         default=(),
-        description="keys, one of which every request must show: none, or visible ASCII, with commas between",
+        description="keys, one of which every request must carry: none, or visible ASCII, comma-separated",
     )
     admin_key: Secret = Field(
         default=None,
-        description="key for the addresses that change the service, which are closed without: visible ASCII",
+        description="key for the endpoints that change the service, which are closed without it: visible ASCII",
     )
-    open_health: bool = Field(default=True, description="/livez, /readyz and /v2/health ask for no key: true or false")
-    open_metrics: bool = Field(default=True, description="/metrics asks for no key: true or false")
+    open_health: bool = Field(default=True, description="/livez, /readyz and /v2/health need no key: true or false")
+    open_metrics: bool = Field(default=True, description="/metrics needs no key: true or false")
     otel_endpoint: str = Field(
         default="",
         pattern=r"^(https?://\S+)?$",

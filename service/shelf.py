@@ -160,7 +160,7 @@ class Shelf:
         better = stock.fallback_from
         self._notify_fallback(name, better is not None)
         if better is not None:
-            said = "model %s: version %s answers in the place of version %d, which cannot be loaded: %s"
+            said = "model %s: version %s answers instead of version %d, which cannot be loaded: %s"
             _log.warning(said, name, stock.current, better, stock.broken[better].reason)
 
     def _tell_passed_over(self, found: Sequence[tuple[str, str]]) -> None:

@@ -55,16 +55,15 @@ def problem_of(error: Exception) -> ProblemError:
         return _overloaded(error)
     if isinstance(error, TooSlow):
         detail = (
-            f"timeout_s is too short: this takes about {error.needed_s:.2g} s even with the machine to itself; "
-            "raise it, ask for fewer samples or steps, or set on_timeout to 'partial'"
+            f"timeout_s is too short: {error}; raise it, ask for fewer samples or steps, or set on_timeout to 'partial'"
         )
         return invalid("timeout_s", detail, needed_s=error.needed_s)
     if isinstance(error, Draining):
-        detail = "the service is shutting down; send the request to another one"
+        detail = "the service is shutting down; send the request to another instance"
         return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
     if isinstance(error, DeadlineExceeded):
         detail = (
-            "the samples could not be done within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
+            "the samples could not be finished within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
         )
         return ProblemError(Kind.DEADLINE, detail)
     return ProblemError(Kind.ENGINE, f"the engine failed on this request: {error}")

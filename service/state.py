@@ -146,7 +146,7 @@ class Service:
     def fault(self) -> tuple[Kind, str] | None:
         """Return why no request can be taken now, or None."""
         if self.draining:
-            return Kind.DRAINING, "the service is shutting down; send the request to another one"
+            return Kind.DRAINING, "the service is shutting down; send the request to another instance"
         if not self.started:
             return Kind.NOT_READY, "the models are being loaded; try again in a few seconds"
         ailment = self.ailment()
@@ -155,11 +155,11 @@ class Service:
     def ailment(self) -> str | None:
         """Return why the process can no longer work and must be started again, or None."""
         if self.started and not self.engine.alive:
-            return "the engine has stopped; the service must be started again"
+            return "the engine has stopped; restart the service"
         if self.started and (spent := self.engine.turn_s) > (most := self.settings.stall_s):
             return (
-                f"a network call has not ended for {spent:.0f} s, the limit is {most:g} (PATHLINE_STALL_S); "
-                "the service must be started again"
+                f"a network call has not ended for {spent:.0f} s, the limit is {most:g} s (PATHLINE_STALL_S); "
+                "restart the service"
             )
         return None
 
@@ -175,9 +175,7 @@ class Service:
         if self.models.complete:
             return None
         ready, pending = dict(self.models.current()), self.models.pending()
-        detail = (
-            f"{len(pending)} models are still to be loaded, {len(ready)} answer already; try again in a few seconds"
-        )
+        detail = f"models still to load: {len(pending)}, already answering: {len(ready)}; try again in a few seconds"
         return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": "2"}, models=ready, pending=pending)
 
     def taking(self, context: Context) -> Take:
@@ -213,7 +211,7 @@ class Service:
                 self.models.look_soon(name)
             return served
         deadline = time.monotonic() + self.settings.timeout_s if deadline is None else deadline
-        late = f"model {name!r} was still being loaded at the end of timeout_s; ask again, or with a longer one"
+        late = f"model {name!r} was still loading when timeout_s ended; try again, or raise timeout_s"
         return await self._once(self._loading, (name, version), deadline, late, self.models.find_now, name, version)
 
     async def _once(
@@ -258,7 +256,7 @@ class Service:
         waiting = len(self._loading) + len(self._preparing)
         if waiting >= MOST_LOADS:
             wait = max(1, math.ceil(waiting * self.models.load_s))
-            detail = f"{waiting} model versions are to be loaded already; try again in {wait} s"
+            detail = f"{waiting} model versions are already waiting to be loaded; try again in {wait} s"
             raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)
 
     async def ready(self, model: Served, operation: Operation, deadline: float) -> Loaded:
@@ -275,7 +273,7 @@ class Service:
         found = self.engine.prepared(model.name, model.version, operation)
         if found is not None:
             return found
-        late = f"model {model.name!r} was being made ready for this for the first time; ask again, or raise timeout_s"
+        late = f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
         key = (model.name, model.version, operation)
         return await self._once(self._preparing, key, deadline, late, self._prepare, model, operation)
 

@@ -40,7 +40,7 @@ class Watch:
                 self._refresh()
                 said = ""
             except RepositoryError as error:
-                said = f"the models go on as they are: {error}"
+                said = f"the loaded models stay in use: {error}"
             except Exception as error:
                 said = f"looking for new models failed: {type(error).__name__}: {error}"
             if said and said != self._said:

@@ -184,7 +184,7 @@ def _is_number(value: object) -> bool:
 def _is_finite(value: object) -> bool:
     try:
         return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
-    except OverflowError:  # an integer that is no double-precision number
+    except OverflowError:  # an integer that is too large for double precision
         return False
 
 

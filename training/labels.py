@@ -43,7 +43,7 @@ def read_labels(path: Path, count: int) -> NDArray[np.int64]:
     """
     content = unzipped(path)
     if len(content) < 8 or struct.unpack(">II", content[:8]) != (_MAGIC, count) or len(content) != 8 + count:
-        raise DataError(f"{path} is no IDX file of {count} labels; fetch it again")
+        raise DataError(f"{path} is not an IDX file of {count} labels; fetch it again")
     found = np.frombuffer(content, np.uint8, offset=8).astype(np.int64)
     if found.max(initial=0) > 9:
         raise DataError(f"{path} holds the label {found.max()}; labels are 0 to 9; fetch it again")

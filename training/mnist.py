@@ -55,7 +55,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     magic, count, height, width = struct.unpack(">IIII", content[:16])
     if (magic, height, width) != (_MAGIC, _SIDE, _SIDE):
         found = f"magic number {magic:#010x}, {height} x {width} pixels"
-        raise DataError(f"{path} is no IDX file of 28 x 28 pictures: found {found}; expected {_MAGIC:#010x}")
+        raise DataError(f"{path} is not an IDX file of 28 x 28 pictures: found {found}; expected {_MAGIC:#010x}")
     if len(content) != 16 + count * _SIDE * _SIDE:
         raise DataError(
             f"{path} is damaged: its header promises {count} pictures, {16 + count * _SIDE * _SIDE} bytes; "

@@ -120,7 +120,7 @@ def read_config(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ForeignError(f"--config {shown(text)}: {error}") from None
     if not isinstance(config, dict):
-        raise ForeignError(f"--config {text}: is no object of names and values")
+        raise ForeignError(f"--config {text}: is not a JSON object")
     return config
 
 
@@ -128,4 +128,4 @@ def _shape(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split("x"))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape; write it as 28x28") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape; write it as 28x28") from None

@@ -80,7 +80,7 @@ def _safetensors(path: Path, stream: BufferedReader) -> Mapping[str, Tensor]:
     try:
         return safetensors.torch.load_file(opened_path(stream))
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ForeignError(f"{path}: is no safetensors file: {first_line(error)}") from None
+        raise ForeignError(f"{path}: is not a safetensors file: {first_line(error)}") from None
 
 
 def _pickle(path: Path, stream: BufferedReader) -> Any:
@@ -104,7 +104,7 @@ def _pickle(path: Path, stream: BufferedReader) -> Any:
         said = first_line(error)
     except (EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, LookupError) as error:
         said = type(error).__name__  # (its text may quote the file)
-    raise ForeignError(f"{path}: cannot be read as a file of torch.save: {said}")
+    raise ForeignError(f"{path}: is not a file written by torch.save: {said}")
 
 
 def _walk(value: Any, path: tuple[str, ...], depth: int, seen: set[int]) -> Iterator[tuple[str, Found]]:

@@ -45,9 +45,9 @@ def read_program(
             members = Members(path, archive)
             return _Reader(path, members, members.program()).read(event_shape, labels)
     except zipfile.BadZipFile as error:
-        raise ForeignError(f"{path}: is no archive of torch.export: {error}") from None
+        raise ForeignError(f"{path}: is not an archive of torch.export: {error}") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
-        raise ForeignError(f"{path}: is no program that is understood: {type(error).__name__}: {error}") from None
+        raise ForeignError(f"{path}: is not a program that can be read: {type(error).__name__}: {error}") from None
 
 
 class _Reader:

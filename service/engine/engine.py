@@ -214,7 +214,9 @@ class Engine:
         busy = [each for each in self._loop.arenas if each.busy]
         if len(self._loop.desk.where) >= self._max_queue:
             soonest = min((each.first_end_s(now) for each in busy), default=0.0)
-            raise Overloaded("the queue is full", max(0.1, min(soonest, 3600.0) * max(1, len(busy))))
+            raise Overloaded(
+                "the queue is full (PATHLINE_MAX_QUEUE)", max(0.1, min(soonest, 3600.0) * max(1, len(busy)))
+            )
         model.check(job, entry, now, busy)
 
     def cancel(self, future: Future[JobResult]) -> None:

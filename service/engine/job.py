@@ -42,7 +42,8 @@ class TooSlow(Exception):  # noqa: N818
     """
 
     def __init__(self, needed_s: float) -> None:
-        super().__init__(f"it takes about {needed_s:.2g} s even with the machine to itself")
+        about = f"{float(f'{needed_s:.2g}'):,.12g}"  # never 1.7e+03
+        super().__init__(f"this takes about {about} s even with the machine to itself")
         self.needed_s = needed_s
 
 

@@ -148,7 +148,7 @@ class Model:
         if not busy or self._enters_easily(entry, job.priority, busy):
             return
         kind = (job.priority is Priority.BULK, entry.rows, entry.promised, round(entry.calls), round(left_s, 1))
-        what = "the requests ahead leave no room for this one within its timeout_s"
+        what = "at capacity: this request would miss its timeout_s, or make another one miss its own"
         since, wait_s = self._refusals.get(kind, (0.0, 0.0))
         if 0 <= now - since < min(_SAME_S, 0.5 * wait_s):
             raise Overloaded(what, max(_LEAST_RETRY_S, wait_s - (now - since)))

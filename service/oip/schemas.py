@@ -66,7 +66,7 @@ class InferRequest(BaseModel):
     inputs: list[InputTensor] = Field(
         default_factory=list, fail_fast=True, description="x0, condition, grid, save_at, t_span"
     )
-    outputs: list[OutputWish] = Field(default_factory=list, fail_fast=True, description="all there are where left out")
+    outputs: list[OutputWish] = Field(default_factory=list, fail_fast=True, description="all outputs if left out")
 
 
 class OutputTensor(BaseModel):

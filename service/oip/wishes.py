@@ -70,7 +70,9 @@ def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
             advice = f"send {name} as an input tensor" if name in INPUTS else "send a number, a string or a boolean"
             raise invalid(name, f"parameter {name[:60]!r} is not scalar; {advice}")
         if name in ("model", "version"):
-            raise invalid(name, f"{name} is no parameter; it stands in the address: /v2/models/NAME/versions/VERSION")
+            raise invalid(
+                name, f"{name} is not a parameter; it belongs in the address: /v2/models/NAME/versions/VERSION"
+            )
         if name.startswith(_GRID):
             grid[name.removeprefix(_GRID)] = value
         else:

@@ -39,7 +39,8 @@ class Given(Versioned):
 
     samples: Annotated[Any, WithJsonSchema(_SAMPLES_SCHEMA)]
     decode: bool = Field(
-        default=True, description="samples are data, as answers give them; else states in the model's own coordinates"
+        default=True,
+        description="true: samples are data, as answers give them; false: states in the model's own coordinates",
     )
 
 

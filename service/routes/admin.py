@@ -30,15 +30,15 @@ def _administered(request: Request) -> Service:
 
 @router.post("/v1/models:reload", responses=answered(Reloaded, reloaded=examples.RELOADED) | _REFUSALS)
 async def reload(request: Request) -> Any:
-    """Look at the model repository now: load new models and versions, let go of those that were removed.
+    """Check the model repository now: load new models and versions, unload those that were removed.
 
-    What could not be loaded is tried again, also where its files are the same.
+    Versions that could not be loaded are tried again, even if their files are unchanged.
     """
     service = _administered(request)
     try:
         changes = await asyncio.wrap_future(service.models.reload())
     except RepositoryError as error:
-        raise ProblemError(Kind.NOT_READY, f"the models go on as they are: {error}") from None
+        raise ProblemError(Kind.NOT_READY, f"the loaded models stay in use: {error}") from None
     return {
         "loaded": [{"name": name, "version": version} for name, version in changes.loaded],
         "unloaded": [{"name": name, "version": version} for name, version in changes.unloaded],

@@ -48,7 +48,7 @@ async def docs() -> Response:
 async def file(request: Request, name: str) -> Response:
     """Return a file that the page needs."""
     if name not in _FILES:
-        raise ProblemError(Kind.NO_ROUTE, f"nothing is at {request.url.path}; / lists the addresses")
+        raise ProblemError(Kind.NO_ROUTE, f"there is nothing at {request.url.path}; / lists the addresses")
     content = await asyncio.to_thread(_read, name)
     return Response(content, media_type=_FILES[name], headers={"Cache-Control": "max-age=3600"})
 

@@ -18,7 +18,7 @@ router = APIRouter()
 
 @read(router, "/livez", responses=answered(Alive, alive=examples.ALIVE) | problems(Kind.NOT_READY))
 async def livez(request: Request) -> Any:
-    """Answer 200 while the process can work; 503 once the engine has died or hangs, so that it is started again."""
+    """Answer 200 while the process can work; 503 once the engine has died or hangs, so that it is restarted."""
     ailment = service_of(request).ailment()
     if ailment is not None:
         raise ProblemError(Kind.NOT_READY, ailment)
@@ -31,9 +31,9 @@ async def livez(request: Request) -> Any:
     responses=answered(Ready, ready=examples.READY) | problems(Kind.NOT_READY, Kind.DRAINING),
 )
 async def readyz(request: Request) -> Any:
-    """Answer 200 while requests are welcome: each model was tried once, and the service does not shut down.
+    """Answer 200 while the service takes requests: every model has been tried once, and it is not shutting down.
 
-    Until then it is a 503 that says which models answer already and which are still to be loaded.
+    Until then the 503 says which models answer already and which are pending.
     """
     service = service_of(request)
     fault = service.unready()

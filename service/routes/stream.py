@@ -2,9 +2,8 @@
 
     start, then progress and, for each time of `save_at`, sample; last completed or error
 
-A client that reads slowly gets fewer progress events, and so does one whose answer comes close to the limit of answers;
-states and the result are sent whole. When it leaves, the job is
-given up, waiting or running.
+A client that reads slowly gets fewer progress events, and so does one whose answer comes close to the size limit;
+states and the result are sent whole. When the client disconnects, its job is cancelled, waiting or running.
 """
 
 import asyncio

@@ -94,7 +94,7 @@ def test_a_status_without_a_name_is_refused(service: FakeService, codes: np.ndar
         meta["status_names"] = ["success", "non_finite"]
 
     service.change = change
-    with pytest.raises(pathline.ProtocolError, match="no index of its 2 status_names"):
+    with pytest.raises(pathline.ProtocolError, match="not an index of its 2 status_names"):
         decoded(service)
 
 

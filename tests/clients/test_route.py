@@ -150,14 +150,14 @@ def test_exceptions(rules: str, url: str, straight: bool, monkeypatch: pytest.Mo
     ("name", "value", "url", "said"),
     [
         ("HTTP_PROXY", "http://u:pass@a:b", "http://far", "HTTP_PROXY is not the URL of a proxy; write it like http"),
-        ("http_proxy", "http://:3128", "http://far", "http_proxy names the proxy http://:3128, which is no address"),
-        ("HTTPS_PROXY", "http://a:99999", "https://far", "HTTPS_PROXY names the proxy http://a:99999, which is no add"),
+        ("http_proxy", "http://:3128", "http://far", "http_proxy names the proxy http://:3128, which is not a"),
+        ("HTTPS_PROXY", "http://a:99999", "https://far", "HTTPS_PROXY names the proxy http://a:99999, which is not"),
         ("ALL_PROXY", "socks5://u:pass@a:1", "http://far", "ALL_PROXY names the SOCKS proxy socks5://a:1, for which a"),
-        ("all_proxy", "socks://a:1/", "http://far", "all_proxy names the proxy socks://a:1, whose kind is not known"),
+        ("all_proxy", "socks://a:1/", "http://far", "all_proxy names the proxy socks://a:1, whose scheme is unknown"),
         ("SSL_CERT_FILE", "/nowhere.pem", "https://far", "SSL_CERT_FILE='/nowhere.pem' gives no certificates (No such"),
         ("SSL_CERT_FILE", __file__, "https://far", f"SSL_CERT_FILE={__file__!r} gives no certificates ("),
         ("SSL_CERT_FILE", "/nowhere.pem", "https://localhost", "SSL_CERT_FILE='/nowhere.pem' gives no certificates ("),
-        ("SSL_CERT_DIR", "/nowhere", "https://far", "SSL_CERT_DIR='/nowhere' is no folder"),
+        ("SSL_CERT_DIR", "/nowhere", "https://far", "SSL_CERT_DIR='/nowhere' is not a folder"),
         ("SSLKEYLOGFILE", "/nowhere/x", "https://far", "SSLKEYLOGFILE='/nowhere/x' cannot be written (No such file"),
     ],
 )

@@ -23,7 +23,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         ArchitectureError, match="architecture is 'resnet'; known are residual_mlp, unet, gaussian, mixture"
     ):
         build("resnet", {})
-    with pytest.raises(ArchitectureError, match="Linear is no registered"):
+    with pytest.raises(ArchitectureError, match="Linear is not a registered"):
         name_of(nn.Linear(1, 1))
 
 

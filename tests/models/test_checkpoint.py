@@ -166,8 +166,8 @@ def test_missing_and_surplus_keys_are_named_with_the_nearest(folder: Path) -> No
     replace_weights(folder, safetensors.torch.save(found))
     message = refused(folder)
     assert "key velocity.output.bias: is missing (did you mean velocity.output.biass?)" in message
-    assert "key velocity.output.biass: is surplus" in message
-    assert "key other: is surplus" in message
+    assert "key velocity.output.biass: is unexpected" in message
+    assert "key other: is unexpected" in message
 
 
 def test_wrong_shapes_and_types_are_named(folder: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_file_that_is_no_safetensors_file_is_refused(folder: Path, content: by
 def test_a_header_that_promises_more_than_the_file_holds_is_refused(folder: Path) -> None:
     content = (folder / "weights.safetensors").read_bytes()
     replace_weights(folder, content[:-8])
-    assert "weights.safetensors: is no safetensors file" in refused(folder)
+    assert "weights.safetensors: is not a safetensors file" in refused(folder)
 
 
 def test_nothing_big_is_allocated_for_a_card_that_claims_it(folder: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_pipe_or_a_device_is_not_opened(folder: Path, file: str) -> None:
 def test_nothing_of_a_file_that_is_no_card_is_quoted(folder: Path, text: str) -> None:
     (folder / "card.json").write_text(text)
     message = refused(folder)
-    assert "is no card" in message
+    assert "is not a card" in message
     assert "secret" not in message
 
 

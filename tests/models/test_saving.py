@@ -89,7 +89,7 @@ def test_what_cannot_be_served_is_not_saved(tmp_path: Path, more: dict, named: s
 
 def test_a_model_that_cannot_be_rebuilt_is_not_saved(tmp_path: Path, network: ResidualMLP) -> None:
     arguments: Any = {"dataset": {}, "training": {}, "seed": 0}
-    with pytest.raises(CheckpointError, match="Linear is no registered architecture"):
+    with pytest.raises(CheckpointError, match="Linear is not a registered architecture"):
         save(tmp_path, "m", nn.Linear(2, 2), Decoder.identity((2,)), **arguments)
     with pytest.raises(CheckpointError, match="event_shape"):
         save(tmp_path, "m", network, Decoder.identity((3,)), **arguments)

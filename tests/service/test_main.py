@@ -299,7 +299,7 @@ def test_host_that_is_none(environment: pytest.MonkeyPatch, capsys: pytest.Captu
     environment.setenv("PATHLINE_HOST", "300.1.1.1")
     code, said = _run(environment, capsys)
     assert code == 1
-    assert "PATHLINE_HOST='300.1.1.1' is no address of this machine" in said
+    assert "PATHLINE_HOST='300.1.1.1' is not an address of this machine" in said
 
 
 def test_unknown_variable_is_named(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

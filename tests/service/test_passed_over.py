@@ -36,7 +36,7 @@ EXPECTED = {
     "flat": "has no version",
     "README.md": "a file",
     "linked": "leads out of the repository; copy the folder here instead",
-    "lost": "a link that leads nowhere",
+    "lost": "a broken link",
 }
 
 

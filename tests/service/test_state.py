@@ -69,7 +69,7 @@ async def test_a_load_keeps_to_the_deadline_and_takes_no_thread_of_answers(runni
     metrics = running.http.get("/metrics")
     *answers, counted, model = await asyncio.gather(*asked, metrics, running.post(**FIXED))
     assert {(answer.status_code, answer.json()["type"]) for answer in answers} == {(504, "/problems/deadline-exceeded")}
-    assert "still being loaded" in answers[0].json()["detail"]
+    assert "was still loading" in answers[0].json()["detail"]
     assert counted.status_code == model.status_code == 200
     assert len(gate.loaded) == 1  # the others were given up before their turn
     assert {name.rpartition("_")[0] for name in gate.threads} == {"pathline-loading"}
@@ -104,7 +104,7 @@ async def test_too_many_loads_are_refused(running: Any, gate: Gate, monkeypatch:
     refused = await running.post(**FIXED, version=4)
     assert (refused.status_code, refused.json()["type"]) == (429, "/problems/overloaded")
     assert int(refused.headers["Retry-After"]) >= 1
-    assert "3 model versions are to be loaded already" in refused.json()["detail"]
+    assert "3 model versions are already waiting to be loaded" in refused.json()["detail"]
     gate.open.set()
     assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
 
@@ -163,7 +163,7 @@ def test_versions_that_requests_hold_are_not_unloaded_for_others(settings: Setti
     models = Models(settings.models_dir, engine, max_old=3)
     models.load_all()
     held = [models.find("moons", number) for number in (1, 2, 3)]
-    with pytest.raises(ProblemError, match="3 older versions are in use already, of 3 that may be") as caught:
+    with pytest.raises(ProblemError, match="3 older versions are in use, the limit is 3") as caught:
         models.find("moons", 4)
     assert caught.value.kind is Kind.OVERLOADED
     assert caught.value.headers["Retry-After"] == "1"

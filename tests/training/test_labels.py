@@ -20,9 +20,9 @@ def test_labels_are_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("magic", "count", "content", "match"),
     [
-        (0x803, 3, b"\0\1\2", "no IDX file of 3 labels"),
-        (0x801, 2, b"\0\1\2", "no IDX file of 3 labels"),
-        (0x801, 3, b"\0\1", "no IDX file of 3 labels"),
+        (0x803, 3, b"\0\1\2", "not an IDX file of 3 labels"),
+        (0x801, 2, b"\0\1\2", "not an IDX file of 3 labels"),
+        (0x801, 3, b"\0\1", "not an IDX file of 3 labels"),
         (0x801, 3, b"\0\1\x0b", "holds the label 11; labels are 0 to 9"),
     ],
 )

@@ -20,7 +20,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     content = unzipped(path, always=False)
     axes = content[3] if len(content) > 3 else 0
     if content[:3] != bytes([0, 0, _IDX_BYTES]) or not 1 <= axes <= 4 or len(content) < 4 + 4 * axes:
-        raise DataError(f"data {path} is no IDX file of bytes: it begins with {content[:4].hex(' ') or 'nothing'}")
+        raise DataError(f"data {path} is not an IDX file of bytes: it begins with {content[:4].hex(' ') or 'nothing'}")
     shape = tuple(int.from_bytes(content[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(axes))
     pixels = np.frombuffer(content, np.uint8, offset=4 + 4 * axes)
     if pixels.size != np.prod([int(size) for size in shape], dtype=object):

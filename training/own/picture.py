@@ -74,7 +74,7 @@ def read_picture(file: Path, config: ImagesData) -> Picture:
             with file.open("rb") as stream, Image.open(stream) as image:
                 return _read(file, image, config)
     except _FAILURES as error:
-        raise DataError(f"data {file} is no picture that can be read: {first_line(error)}") from None
+        raise DataError(f"data {file} is not a readable picture: {first_line(error)}") from None
 
 
 def _read(file: Path, image: Image.Image, config: ImagesData) -> Picture:

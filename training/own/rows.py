@@ -21,7 +21,7 @@ def read_vectors(config: VectorsData) -> Read:
     """
     path = Path(config.path)
     if path.suffix.lower() not in (".npy", ".npz", ".csv"):
-        raise DataError(f"data {path} is no .npy, .npz or .csv file; save your rows as one of these")
+        raise DataError(f"data {path} is not a .npy, .npz or .csv file; save your rows as one of these")
     if path.suffix.lower() == ".csv":
         return read_table(path, config)
     arrays = load_arrays(path)

@@ -106,7 +106,7 @@ def _table(path: Path, config: VectorsData) -> _Table:
     except OSError as error:
         raise DataError(f"data {path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"data {path} is no CSV text in UTF-8: {error}; save it as CSV UTF-8") from None
+        raise DataError(f"data {path} is not CSV text in UTF-8: {error}; save it as CSV UTF-8") from None
     if not rows:
         raise DataError(f"data {path} is empty; one row a sample is needed")
     _check_separator(path, rows, lines)
@@ -170,8 +170,8 @@ def _has_header(path: Path, rows: list[list[str]], line: int, config: VectorsDat
             return True
         place, bad = next((place, cell) for place, cell in enumerate(first, 1) if not is_number(cell))
         raise DataError(
-            f"data {path}: line {line} ({shown}) has the number {odd}, so it is no line of names, and {bad!r} in "
-            f"column {place}, which is no number; {ask}"
+            f"data {path}: line {line} ({shown}) has the number {odd}, so it is not a line of names, and {bad!r} in "
+            f"column {place}, which is not a number; {ask}"
         )
     # A data frame without names of columns numbers them. Where it holds floats, all of them have a point.
     if first != [str(number) for number in range(len(first))]:

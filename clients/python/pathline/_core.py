@@ -159,7 +159,7 @@ class Core:
 def _expect(answer: Answer, media: str) -> None:
     if answer.status == 407 and answer.route.via:  # that is always a proxy's
         raise ProxyRefused(
-            f"cannot ask {answer.url}{answer.route.via}, which asks for a password; {answer.route.detour}"
+            f"cannot connect to {answer.url}{answer.route.via}, which asks for a password; {answer.route.detour}"
         )
     if answer.status >= 400:
         raise problem(answer)

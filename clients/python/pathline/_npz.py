@@ -144,7 +144,7 @@ def _names(status: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
     # Checked here: NumPy would count a negative code from the end, and take booleans for a mask.
     if status.dtype.kind not in "iu" or (status.size and not 0 <= status.min() <= status.max() < len(names)):
         raise ProtocolError(
-            f"the answer has a status that is no index of its {len(names)} status_names; is it damaged?"
+            f"the answer has a status that is not an index of its {len(names)} status_names; is it damaged?"
         )
     return names[status]
 

@@ -66,8 +66,8 @@ def _undocumented(answer: Answer) -> str:
     body = " ".join(answer.content[: 4 * _SHOWN].decode("utf-8", "replace").split())[:_SHOWN]
     said = f": {body}" if body and answer.media_type != "text/html" else ""
     return (
-        f"{answer.url} answered {answer.status} {answer.reason}{said} (not in Pathline's words; check that the URL is "
-        f"that of a Pathline service{came(answer.route)})"
+        f"{answer.url} answered {answer.status} {answer.reason}{said} (not a response of Pathline; check that "
+        f"the URL is that of a Pathline service{came(answer.route)})"
     )
 
 
@@ -108,7 +108,7 @@ def sending(url: str, route: Route) -> Iterator[None]:
         ) from error
     except httpx.RequestError as error:
         raise errors.ConnectionLost(
-            f"the connection to {url}{route.via} broke before an answer ({_reason(error)})"
+            f"the connection to {url}{route.via} broke before a response ({_reason(error)})"
             + (f"; {route.detour}" if route.via else "")
         ) from error
 
@@ -120,10 +120,10 @@ def reading(url: str) -> Iterator[None]:
         yield
     except httpx.TimeoutException as error:
         raise errors.RequestTimeout(
-            f"the answer of {url} stopped half-way and did not go on in time; raise the client's timeout"
+            f"the response of {url} stopped half-way and did not continue in time; raise the client's timeout"
         ) from error
     except httpx.RequestError as error:
-        raise errors.IncompleteAnswer(f"the answer of {url} was cut off half-way ({_reason(error)})") from error
+        raise errors.IncompleteAnswer(f"the response of {url} was cut off half-way ({_reason(error)})") from error
 
 
 def _unproxied(url: str, route: Route, reason: str) -> errors.ConnectError:
@@ -139,7 +139,7 @@ def _unconnected(url: str, route: Route, reason: str) -> errors.ConnectError:
     elif "SSL" in reason or "TLS" in reason:
         kind, hint = (
             errors.InsecureConnection,
-            "something listens there, but not by TLS: try http:// instead of https://",
+            "something listens there, but does not speak TLS: try http:// instead of https://",
         )
     elif route.via:
         kind, hint = errors.ConnectError, route.detour

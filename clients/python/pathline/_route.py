@@ -135,11 +135,11 @@ def _proxy_url(text: str, variable: str, host: str) -> httpx.URL:
         raise InvalidEnvironment(f"{variable} is not the URL of a proxy; {advice}") from None
     if url.scheme not in _SCHEMES:
         raise InvalidEnvironment(
-            f"{variable} names the proxy {_shown(url)}, whose kind is not known; it may begin with "
+            f"{variable} names the proxy {_shown(url)}, whose scheme is unknown; it may begin with "
             f"{', '.join(f'{scheme}://' for scheme in _SCHEMES)}; {advice}"
         )
     if not url.host or not 0 < (url.port or 1) < 65536:
-        raise InvalidEnvironment(f"{variable} names the proxy {_shown(url)}, which is no address; {advice}")
+        raise InvalidEnvironment(f"{variable} names the proxy {_shown(url)}, which is not a valid address; {advice}")
     if url.scheme.startswith("socks") and find_spec("socksio") is None:
         raise InvalidEnvironment(
             f"{variable} names the SOCKS proxy {_shown(url)}, for which a package is missing; install it with "
@@ -158,7 +158,7 @@ def _trusted() -> ssl.SSLContext:
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     if not file and folder and not any(map(os.path.isdir, folder.split(os.pathsep))):
         raise InvalidEnvironment(
-            f"SSL_CERT_DIR={folder!r} is no folder; name one of certificates with hashed names, or unset it"
+            f"SSL_CERT_DIR={folder!r} is not a folder; name a folder of certificates with hashed names, or unset it"
         )
     try:
         if file or folder:

@@ -79,7 +79,7 @@ def test_missing_and_surplus_keys_are_named_with_the_nearest(trained: State, sav
     with pytest.raises(ForeignError) as caught:
         take(saved(state))
     assert "key output.weight: is missing (nearest is output.wieght)" in str(caught.value)
-    assert "key output.wieght: is surplus (nearest is output.weight)" in str(caught.value)
+    assert "key output.wieght: is unexpected (nearest is output.weight)" in str(caught.value)
 
 
 def test_shapes_that_differ_are_named(trained: State, saved: Save) -> None:
@@ -283,7 +283,7 @@ def test_containers_that_share_their_parts_are_gone_through_once(trained: State,
 def test_keys_of_very_many_parts_and_very_many_keys_are_refused(trained: State, saved: Save) -> None:
     one = torch.zeros(1)
     more = {f"output.weigh{k}": one for k in range(3000)} | {"a." * 20_000 + "b": one}
-    with pytest.raises(ForeignError, match=r"is surplus.* more\)") as caught:
+    with pytest.raises(ForeignError, match=r"is unexpected.* more\)") as caught:
         take(saved({**trained, **more}))
     assert len(str(caught.value)) < 3000
 

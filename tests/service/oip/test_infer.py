@@ -137,7 +137,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "not scalar": ({"parameters": {"steps": [3]}}, "parameter 'steps' is not scalar"),
     "grid as a list": ({"parameters": {"grid": [0, 1]}}, "send grid as an input tensor"),
     "text for a number": ({"parameters": {"steps": "3"}}, 'steps = "3" is not allowed'),
-    "model as a parameter": ({"parameters": {"model": "x"}}, "it stands in the address"),
+    "model as a parameter": ({"parameters": {"model": "x"}}, "it belongs in the address"),
     "another model": ({"model_name": "digits"}, "it must be that of the address, 'moons'"),
     "contradiction": ({"parameters": {"solver": "rk4", "steps": 3, "rtol": 1e-3}}, "rtol"),
     "grid without its name": ({"parameters": {"grid.value": 3.0}}, "needs the name of the grid"),
@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ragged": ({"inputs": [x0([[1.0, 2.0], 3.0, 4.0])]}, "mixes numbers and lists"),
     "booleans": (
         {"inputs": [x0([True, 1.0, 1.0, 1.0])]},
-        "holds true as its number 0, counted from 0, which is no FP32",
+        "holds true as its number 0, counted from 0, which is not FP32",
     ),
     "out of range": ({"inputs": [x0([1e39, 1.0, 1.0, 1.0])]}, "not finite"),
     "negative shape": ({"inputs": [x0(shape=[-1, 2])]}, "inputs.0.shape.0"),

@@ -212,14 +212,14 @@ def test_truncated_files_are_refused(tmp_path: Path, suffix: str):
     content = (tmp_path / f"a.{suffix}").read_bytes()
     for length in (0, 3, 20, len(content) // 2):
         (tmp_path / f"a.{suffix}").write_bytes(content[:length])
-        with pytest.raises(DataError, match=rf"a\.{suffix} is no picture that can be read: \w"):
+        with pytest.raises(DataError, match=rf"a\.{suffix} is not a readable picture: \w"):
             read(tmp_path)
 
 
 @pytest.mark.parametrize("side", [10_000, 20_000])
 def test_decompression_bombs_are_refused_before_they_are_decoded(tmp_path: Path, side: int):
     Image.new("1", (side, side)).save(tmp_path / "bomb.png")
-    with pytest.raises(DataError, match="is no picture that can be read: Image size"):
+    with pytest.raises(DataError, match="is not a readable picture: Image size"):
         read(tmp_path)
 
 

@@ -31,7 +31,7 @@ def test_bad_pictures_are_explained(pictures: Path, tmp_path: Path):
     with pytest.raises(DataError, match=r"odd.png is 9 x 9 pixels|is 4 x 8 pixels"):
         read_images(images(pictures))
     (pictures / "odd.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"odd.png is no picture"):
+    with pytest.raises(DataError, match=r"odd.png is not a readable picture"):
         read_images(images(pictures))
 
 

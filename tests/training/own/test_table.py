@@ -174,5 +174,5 @@ def test_words_may_hold_semicolons(tmp_path: Path):
 @pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
 def test_another_encoding_is_named(tmp_path: Path, encoding: str):
     (tmp_path / "t.csv").write_text("größe,y\n1,2\n", encoding=encoding)
-    with pytest.raises(DataError, match=r"is no CSV text in UTF-8: .*; save it as CSV UTF-8"):
+    with pytest.raises(DataError, match=r"is not CSV text in UTF-8: .*; save it as CSV UTF-8"):
         read_table(tmp_path / "t.csv", VectorsData(name="vectors", path=str(tmp_path / "t.csv")))

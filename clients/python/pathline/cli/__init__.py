@@ -1,8 +1,8 @@
 """The command line ``pathline``.
 
-Exit status: 0 done; 1 done, but samples did not reach the end or requests of a bench failed; 2 the command is not
-understood; 3 no sound answer came (nothing listens, a wrong URL, a cut connection, an older service); 4 the service
-refused or failed; 5 the output could not be written; 130 interrupted. Messages go to stderr, one line each.
+Exit status: 0 done; 1 done, but samples did not reach the end or requests of a bench failed; 2 invalid command or
+environment; 3 no valid response received (nothing listens, a wrong URL, a broken connection, an older service); 4 the
+service refused or failed; 5 the output could not be written; 130 interrupted. Messages go to stderr, one line each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), 2)
     except OSError as error:
         if error.filename is None:  # not about what is written: that is named
-            return _complain(f"{error.strerror or error}; nothing was asked or no answer came", 3)
+            return _complain(f"{error.strerror or error}; no valid response received", 3)
         if error.filename == STDOUT:
             _drop_output()
         return _complain(f"{error.filename}: {error.strerror or error}", 5)

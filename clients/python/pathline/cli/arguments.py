@@ -42,8 +42,8 @@ _CHOICES = {
 
 
 _EXIT = (
-    "Exit status: 0 done; 1 done, but samples did not reach the end or requests of bench failed; 2 the command is not "
-    "understood; 3 no sound answer came; 4 the service refused or failed; 5 the output could not be written."
+    "Exit status: 0 done; 1 done, but samples did not reach the end or requests of bench failed; 2 invalid command or "
+    "environment; 3 no valid response received; 4 the service refused or failed; 5 the output could not be written."
 )
 
 

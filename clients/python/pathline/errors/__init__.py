@@ -4,7 +4,7 @@
 
     PathlineError
      +- InvalidURL                     the base URL is not one (also a ValueError)
-     +- InvalidEnvironment             the proxy or certificates that a variable names are of no use (also a ValueError)
+     +- InvalidEnvironment             the environment names an unusable proxy or certificates (also a ValueError)
      +- InvalidKey                     the API key cannot be sent (also a ValueError)
      +- InvalidValue                   the value cannot be sent, and nothing was (also a ValueError)
      +- APIError                       the service answered with a problem
@@ -33,15 +33,15 @@
      |       +- Draining        (r)    503 draining
      |       +- NotReady        (r)    503 not-ready
      |       +- TooManyConnections (r) 503 too-many-connections
-     |       +- ModelUnavailable       503 model-unavailable (its files are broken: waiting does not help)
-     +- TransportError                 no answer arrived
+     |       +- ModelUnavailable       503 model-unavailable (its files are damaged: waiting does not help)
+     +- TransportError                 no response arrived
      |   +- ConnectError        (r)    nothing listens there, or the name is unknown (also a ConnectionError)
-     |   |   +- InsecureConnection     the other side speaks no TLS, or its certificate is not trusted
-     |   |   +- ProxyRefused           the proxy on the way does not let it through
-     |   +- ConnectionLost      (r)    the connection broke before an answer (also a ConnectionError)
-     |   +- RequestTimeout             no answer in time (also a TimeoutError)
-     +- ProtocolError                  the answer is not what was promised: an old server, another server, damage
-         +- IncompleteAnswer    (r)    the answer was cut off half-way
+     |   |   +- InsecureConnection     the other side does not speak TLS, or its certificate is not trusted
+     |   |   +- ProxyRefused           the proxy refuses the connection
+     |   +- ConnectionLost      (r)    the connection broke before a response (also a ConnectionError)
+     |   +- RequestTimeout             no response in time (also a TimeoutError)
+     +- ProtocolError                  the response is not valid: an older service, another server, damage
+         +- IncompleteAnswer    (r)    the response was cut off half-way
 
 Those marked (r) are retried within the bounds of the `RetryPolicy`; a retry is the same request, because the seed
 is drawn before it is first sent.

@@ -111,7 +111,7 @@ class UnknownVersion(NotFound):
 
 
 class MethodNotAllowed(APIError):
-    """The address does not answer this method."""
+    """The address does not support this method."""
 
     slugs, statuses = ("method-not-allowed",), (405,)
 
@@ -157,7 +157,7 @@ class SlowRequest(APIError):
 
 
 class Overloaded(APIError):
-    """The service has as much work as it can promise; `retry_after_s` says when to come back."""
+    """The service is at capacity; `retry_after_s` says when to come back."""
 
     slugs, statuses, retryable = ("overloaded",), (429,), True
 
@@ -193,13 +193,13 @@ class Draining(Unavailable):
 
 
 class NotReady(Unavailable):
-    """The service is still starting."""
+    """The service, or the model, is still being loaded."""
 
     slugs, statuses = ("not-ready",), ()
 
 
 class TooManyConnections(Unavailable):
-    """The service has as many connections as it allows."""
+    """The service has no free connections."""
 
     slugs, statuses = ("too-many-connections",), ()
 

@@ -65,7 +65,7 @@ class ProxyRefused(ConnectError):
 
 
 class ConnectionLost(TransportError, ConnectionError):
-    """The connection broke before an answer arrived."""
+    """The connection broke before a response arrived."""
 
     retryable = True
 
@@ -79,6 +79,6 @@ class ProtocolError(PathlineError):
 
 
 class IncompleteAnswer(ProtocolError):
-    """The answer was cut off half-way."""
+    """The response was cut off half-way."""
 
     retryable = True
