@@ -115,6 +115,11 @@ def end_adaptive(lanes: Records, index: Index, error: Numbers, rows: Records, ac
             lane.row = rows[lane.done].restart
             if lane.t_next == lane.t_end:
                 lane.status = _SUCCESS
+            if np.isfinite(lane.wary) and not _beyond(lane, lane.mark, lane.t):
+                lane.wary = np.inf
+        elif np.isinf(lane.wary) or _beyond(lane, lane.t_next, lane.mark):
+            # What this attempt met lies before its end: until then no step is longer than its error asks for.
+            lane.wary, lane.mark = abs(h), lane.t_next
         lane.rejected = not accepted[j]
         _begin(lane, h, rows)
         ended += lane.status != RUNNING
@@ -122,10 +127,16 @@ def end_adaptive(lanes: Records, index: Index, error: Numbers, rows: Records, ac
 
 
 @compiled
+def _beyond(lane: Any, one: float, other: float) -> bool:
+    """Whether a lane comes to t = one later than to t = other."""
+    return one > other if lane.h > 0 else one < other
+
+
+@compiled
 def _begin(lane: Any, h: float, rows: Records) -> None:
     """Set the next step, within max_step and cut at the end of the span, unless it is too small or max_nfe too low."""
     left = lane.t_end - lane.t
-    h = np.copysign(min(abs(h), lane.max_step), h)
+    h = np.copysign(min(abs(h), lane.max_step, lane.wary), h)
     cut = STRETCH * abs(h) >= abs(left) and abs(left) <= lane.max_step * MAX_STEP_SLACK
     lane.h = left if cut else h
     lane.t_next = lane.t_end if cut else lane.t + h

@@ -29,10 +29,12 @@ LANE = np.dtype(
         ("before", np.float64),  # error of the last accepted step
         ("d1", np.float64),  # norm of the first velocity, between the two calls of the automatic first step
         ("max_step", np.float64),  # the longest step, infinite for no bound
+        ("wary", np.float64),  # the longest step before t = mark, infinite where none was rejected on the way there
+        ("mark", np.float64),  # where the furthest rejected attempt ended
         ("max_nfe", np.int64),
-        ("attempt", np.int64),  # calls that an attempt takes
-        ("rejected", np.int64),  # 1 right after a rejection
-        ("bad", np.int64),  # non-finite attempts in a row
+        ("attempt", np.int32),  # calls that an attempt takes
+        ("rejected", np.int16),  # 1 right after a rejection
+        ("bad", np.int16),  # non-finite attempts in a row
         ("group", np.int64),  # lanes under one error norm, -1 for a lane on its own
         ("log", np.int64),  # place in the step log, -1 for plans
         ("first", np.int64),  # first time of the grid

@@ -154,7 +154,7 @@ class Lanes:
             one["step"] = 1  # as a plan's lane that has completed no step of its grid
             one["h"] = np.copysign(solve.first_step or 0.0, end - start)
             one["max_nfe"] = solve.max_nfe
-            one["max_step"] = solve.max_step or np.inf
+            one["max_step"], one["wary"] = solve.max_step or np.inf, np.inf
             one["attempt"] = attempt = solve.attempt_nfe
             if (1 if solve.first_step else 2) + attempt > solve.max_nfe:
                 one["status"] = CODES[Status.MAX_NFE]

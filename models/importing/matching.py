@@ -88,7 +88,7 @@ def select(
         Where they were, and the tensors by the architecture's keys, as they are in the file.
 
     Raises:
-        ForeignError: keys are missing or surplus (each with the nearest name), or shapes differ.
+        ForeignError: keys are missing or surplus (each with the nearest name), shapes differ, or a tensor has none.
     """
     there = candidates(found, expected)
     if not there:
@@ -103,6 +103,9 @@ def select(
         for key, each in found.items()
         if key.startswith(chosen.prefix) and each.group in groups and not (others and key.startswith(others))
     }
+    for key, tensor in mine.items():
+        if tensor.is_nested:  # such a tensor has no shape to compare
+            raise ForeignError(f"{file}: key {shown(key)}: is nested; save plain tensors, such as those of unbind()")
     shapes = {key: ("", list(tensor.shape)) for key, tensor in mine.items()}
     problems = differences(shapes, expected, 0.6, "nearest is {}")
     if problems is not None:

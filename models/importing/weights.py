@@ -246,9 +246,8 @@ def _unusable(tensor: Tensor) -> str | None:
     """Why the numbers of a tensor cannot be taken, whatever its shape; None if they can."""
     if tensor.is_meta:
         return "has a shape but no numbers (meta device); save the state dict of a network whose weights were loaded"
-    if tensor.layout != torch.strided or tensor.is_nested:
-        layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-        return f"is {layout}; save a plain tensor, such as tensor.to_dense()"
+    if tensor.layout != torch.strided:
+        return f"is {str(tensor.layout).removeprefix('torch.')}; save a plain tensor, such as tensor.to_dense()"
     if tensor.is_quantized:
         return f"is quantized ({str(tensor.dtype).removeprefix('torch.')}); save tensor.dequantize()"
     if tensor.is_complex():

@@ -36,7 +36,7 @@ def moved(solution: Any) -> list[float]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("t_span", SPANS)
 @pytest.mark.parametrize("settings", [{}, {"error_control": "batch"}, {"controller": "pi"}], ids=str)
-@pytest.mark.parametrize("solver", ["dopri5", "tsit5"])
+@pytest.mark.parametrize("solver", ADAPTIVE)
 def test_a_constant_start_does_not_hide_a_later_pulse(
     solver: str, settings: dict[str, Any], t_span: tuple[float, float], dtype: torch.dtype
 ) -> None:

@@ -173,10 +173,13 @@ def _has_header(path: Path, rows: list[list[str]], line: int, config: VectorsDat
             f"data {path}: line {line} ({shown}) has the number {odd}, so it is not a line of names, and {bad!r} in "
             f"column {place}, which is not a number; {ask}"
         )
-    # A data frame without names of columns numbers them. Where it holds floats, all of them have a point.
-    if first != [str(number) for number in range(len(first))]:
+    # A data frame without names of columns numbers them, or has years. Where it holds floats, all of them have a point.
+    counted = first == [str(number) for number in range(len(first))]
+    whole = any(cell.strip().lstrip("+-").isdecimal() for row in rows[1:] for cell in row)
+    named = len(rows) > 1 and len(set(first)) == len(first) and all(map(str.isdecimal, first))
+    if not counted and (whole or not named):
         return False
-    if len(first) == 1 or any(cell.strip().lstrip("+-").isdecimal() for row in rows[1:] for cell in row):
+    if not counted or len(first) == 1 or whole:
         raise DataError(f"data {path}: line {line} ({shown}) may be a sample, or names of columns; {ask}")
     return True
 

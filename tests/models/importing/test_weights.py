@@ -245,6 +245,7 @@ def test_double_beside_single_becomes_single_and_is_said(trained: State, saved: 
     [
         (lambda w: w.to("meta"), "has a shape but no numbers"),
         (lambda w: w.to_sparse(), "is sparse_coo; save a plain tensor"),
+        (lambda w: torch.nested.nested_tensor([w]), "is nested; save plain tensors"),
         (
             lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8),
             r"is quantized \(qint8\); save tensor.dequantize",
@@ -257,6 +258,7 @@ def test_double_beside_single_becomes_single_and_is_said(trained: State, saved: 
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*quant.*")  # torch's own
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*")
 def test_types_that_cannot_be_taken_are_named(
     trained: State, saved: Save, change: Callable[[Tensor], Tensor], said: str
 ) -> None:
