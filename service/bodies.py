@@ -15,6 +15,12 @@ from service.errors import MOST_FAULTS, ClientGoneError, Kind, ProblemError, inv
 
 Body = TypeVar("Body", bound=BaseModel)
 
+MOST_LISTS = 1 << 20
+"""Lists in a body: each takes many times the memory of its two bytes, and a million rows need many more bytes."""
+
+MOST_OBJECTS = 100_000
+"""Objects in a body, which take still more; a request has a few."""
+
 _RULES = {
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
@@ -54,9 +60,11 @@ def parse(model: type[Body], body: bytes) -> Body:
     A byte order mark in front, as some editors and shells write it, is passed over, as the RFC allows.
 
     Raises:
-        ProblemError: 400 where it is not JSON, 422 with one entry for each field at fault.
+        ProblemError: 400 where it is not JSON, 413 for more lists or objects than any request needs, 422 with one
+            entry for each field at fault.
     """
     body = body.removeprefix(codecs.BOM_UTF8)
+    _check_parts(body)
     try:
         content = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -122,6 +130,14 @@ def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None
         raise ProblemError(Kind.BAD_REQUEST, f"Content-Length {short(length)!r} is not a number of bytes")
     if stated > limit:
         raise _too_large(short(length), limit, unread=True)
+
+
+def _check_parts(body: bytes) -> None:
+    """Refuse a body that would take many times its memory, before any of it is made."""
+    for opening, most, what in ((b"[", MOST_LISTS, "lists"), (b"{", MOST_OBJECTS, "objects")):
+        if (found := body.count(opening)) > most:
+            detail = f"the body has {found} {what}, the limit is {most}; send fewer samples in one request"
+            raise ProblemError(Kind.TOO_LARGE, detail, limit=most)
 
 
 def _too_large(size: str, limit: int, unread: bool) -> ProblemError:

@@ -119,7 +119,7 @@ async def _understand(request: Request, name: str, version: int | None) -> tuple
     allowed = _MEDIA if from_a_browser(request.headers) else (*_MEDIA, "")
     body = await read_body(request, service.settings.max_body_bytes, allowed)
     header, large = header_of(request), len(body) > LARGE_BODY
-    asked = await asyncio.to_thread(take_apart, body, header) if large else take_apart(body, header)
+    asked = await service.parse(large, take_apart, body, header)
     wish = to_wish(name, version, *asked)
     want = wanted(asked[0], wish)
     model = await model_of(request, wish, name, version)

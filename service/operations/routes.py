@@ -84,7 +84,7 @@ async def _understand(
     media = choose(request.headers.get("accept"), list(FORMATS))
     content = await read_body(request, service.settings.max_body_bytes)
     large = len(content) > LARGE_BODY
-    wish = await asyncio.to_thread(parse, body, content) if large else parse(body, content)
+    wish = await service.parse(large, parse, body, content)
     model = await model_of(request, wish, name, wish.version)
     take = service.taking(context_of(request.scope))
     return media, model, await asyncio.to_thread(prepare, wish, model, service.settings, media, take)

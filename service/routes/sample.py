@@ -63,7 +63,7 @@ async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest,
     service, context = service_of(request), context_of(request.scope)
     body = await read_body(request, service.settings.max_body_bytes)
     large = len(body) > LARGE_BODY
-    wish = await asyncio.to_thread(parse, SampleRequest, body) if large else parse(SampleRequest, body)
+    wish = await service.parse(large, parse, SampleRequest, body)
     model = await model_of(request, wish, wish.model, wish.version)
     arguments = (wish, model, service.settings, encoder, service.taking(context))
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
