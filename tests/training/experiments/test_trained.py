@@ -8,6 +8,7 @@ from training.config import Recipe
 from training.errors import StateError
 from training.experiments.trained import TrainedModels, training_seconds
 from training.fit import Options, fit
+from training.state import RunFolder
 from training.trainer import Trainer
 
 
@@ -87,10 +88,11 @@ def test_a_state_of_other_data_names_the_way_out(models: TrainedModels, recipe: 
     monkeypatch.setattr("training.state.RunFolder.remove", lambda self: None)
     short = recipe.model_copy(update={"epochs": 1})
     models.get(short)
-    state = next(models._runs.glob("*/state.safetensors"))
-    target = models._runs / f"tiny-{recipe.hash}" / "state.safetensors"
-    target.parent.mkdir()
-    target.write_bytes(state.read_bytes().replace(models.data(recipe).digest.encode(), b"0" * 64))
+    saved = RunFolder(models._runs / f"tiny-{short.hash}").read()
+    assert saved is not None
+    target = RunFolder(models._runs / f"tiny-{recipe.hash}")
+    target.folder.mkdir()
+    target.write(saved[0], saved[1].model_copy(update={"data": "0" * 64}))
     with pytest.raises(StateError, match="other data than those found now; delete"):
         models.get(recipe)
 
