@@ -107,17 +107,33 @@ class Ledger:
         """
         self.check(wanted)
         with self._lock:
-            missing = self._in_hand + wanted - self._limit
-            if missing <= 0:
-                number = next(self._numbers)
-                hold = self._holds[number] = Hold(self, number, wanted, deadline)
-                self._in_hand += wanted
-                return hold
-            wait_s, in_hand = self._until_free(missing), self._in_hand
+            self._check_room(wanted)
+            number = next(self._numbers)
+            hold = self._holds[number] = Hold(self, number, wanted, deadline)
+            self._in_hand += wanted
+            return hold
+
+    def extend(self, hold: Hold, more: int) -> None:
+        """Set more aside for what is still to come.
+
+        Raises:
+            ProblemError: as `take`; what was set aside before is kept.
+        """
+        self.check(hold.bytes + more)
+        with self._lock:
+            self._check_room(more)
+            hold.bytes += more
+            self._in_hand += more
+
+    def _check_room(self, wanted: int) -> None:
+        missing = self._in_hand + wanted - self._limit
+        if missing <= 0:
+            return
+        wait_s = self._until_free(missing)
         wait = max(1, int(-(-wait_s // 1)))
         detail = (
-            f"the requests in hand have {in_hand:,} of {self._limit:,} bytes (PATHLINE_MAX_JOB_BYTES) and this one "
-            f"needs {wanted:,}; try again in {wait} s"
+            f"the requests in hand have {self._in_hand:,} of {self._limit:,} bytes (PATHLINE_MAX_JOB_BYTES) and this "
+            f"one needs {wanted:,}; try again in {wait} s"
         )
         raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait_s)
 

@@ -63,6 +63,7 @@ class Service:
     models: Models
     metrics: Metrics
     ledger: Ledger
+    bodies: Ledger
     turnstile: Turnstile = field(default_factory=Turnstile)
     started: bool = False
     draining: bool = False

@@ -18,7 +18,6 @@ from models.decoder import Decoder
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service import bodies
 from service.app import create_app
-from service.routes.sample import LARGE_BODY
 from service.settings import Settings
 from tests.service.conftest import FakeEngine
 
@@ -284,7 +283,7 @@ async def test_large_bodies_are_parsed_one_after_another(
                 begun -= 1
 
     monkeypatch.setattr(bodies, "from_json", watched)
-    path, body = door("zz", "a" * LARGE_BODY)
+    path, body = door("zz", "a" * bodies.LARGE_BODY)
     answers = await asyncio.gather(*(http.post(path, json=body) for _ in range(6)))
     assert {answer.status_code for answer in answers} == {400 if path.startswith("/v2") else 422}
     assert most == 1
