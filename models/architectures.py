@@ -87,16 +87,22 @@ def condition_of(module: nn.Module) -> LabelCondition | VectorCondition | None:
     return cast("LabelCondition | VectorCondition | None", getattr(module, "condition", None))
 
 
+_MOST_FAULTS = 20
+
+
 def explain(error: ValidationError) -> str:
-    """Say in one line what pydantic found: each field, the value found and what was expected."""
-    parts = []
-    for item in error.errors(include_url=False, include_context=False):
-        field = ".".join(str(part) for part in item["loc"]) or "value"
-        found = "" if item["type"] == "missing" else f", found {_short(item['input'])}"
+    """Say in one line what pydantic found: each field, the value found and what was expected.
+
+    Of an unknown field the value is not told: nobody knows what it is. Of many the first are named.
+    """
+    parts, faults = [], error.errors(include_url=False, include_context=False)
+    for item in faults[:_MOST_FAULTS]:
+        field = _cut(".".join(str(part) for part in item["loc"])) or "value"
+        found = "" if item["type"] in ("missing", "extra_forbidden") else f", found {_cut(repr(item['input']))}"
         parts.append(f"{field}: {item['msg']}{found}")
-    return "; ".join(parts)
+    more = len(faults) - len(parts)
+    return "; ".join(parts) + (f"; and {more} more" if more else "")
 
 
-def _short(value: object) -> str:
-    text = repr(value)
+def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."

@@ -103,7 +103,8 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         settings.max_old_versions,
         metrics.falls_back,
     )
-    return Service(settings, engine, models, metrics, Ledger(settings.max_job_bytes))
+    jobs, bodies = Ledger(settings.max_job_bytes, ends_s=engine.ends_s), Ledger(settings.max_job_bytes)
+    return Service(settings, engine, models, metrics, jobs, bodies)
 
 
 @asynccontextmanager

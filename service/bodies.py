@@ -1,6 +1,7 @@
 """From the bytes of a request to a checked `SampleRequest`: size, content type, JSON, fields, in this order."""
 
 import codecs
+import math
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -10,10 +11,21 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from models.nested import short, shown
+from service.context import Context, context_of
 from service.duplicates import find_duplicate
 from service.errors import MOST_FAULTS, ClientGoneError, Kind, ProblemError, invalid, invalid_fields
+from service.ledger import Ledger
 
 Body = TypeVar("Body", bound=BaseModel)
+
+LARGE_BODY = 1 << 16
+"""Bytes; a longer body is parsed beside the event loop, and its memory is set aside as it comes."""
+
+MOST_LISTS = 1 << 20
+"""Lists in a body: each takes many times the memory of its two bytes, and a million rows need many more bytes."""
+
+MOST_OBJECTS = 100_000
+"""Objects in a body, which take still more; a request has a few."""
 
 _RULES = {
     "string_too_short": "must not be empty",
@@ -25,14 +37,21 @@ _RULES = {
 """What is allowed, by the type of pydantic's error, where its own text speaks of Python."""
 
 
-async def read_body(request: Request, limit: int, allowed: Sequence[str] = ("application/json",)) -> bytes:
+async def read_body(
+    request: Request, limit: int, ledger: Ledger, allowed: Sequence[str] = ("application/json",)
+) -> bytes:
     """Read a body of at most `limit` bytes and an allowed content type; a longer one is refused before it is read.
 
+    Of a large one the bytes that came are set aside in the `ledger` until `Context.understood` or the end of the
+    request, so that many who send slowly hold no more than that.
+
     Raises:
-        ProblemError: 415 for another content type, 413 beyond the limit, 400 for a nonsensical Content-Length.
+        ProblemError: 415 for another content type, 413 beyond the limit, 400 for a nonsensical Content-Length, 429
+            where too many bytes of others are in hand.
         ClientGoneError: The client left before the body was complete.
     """
     _check_headers(request, limit, allowed)
+    context = context_of(request.scope)
     parts: list[bytes] = []
     size, more = 0, True
     while more:
@@ -44,8 +63,20 @@ async def read_body(request: Request, limit: int, allowed: Sequence[str] = ("app
         more = message.get("more_body", False)
         if size > limit:
             raise _too_large(f"more than {limit}", limit, unread=more)
+        if size > LARGE_BODY:
+            try:
+                _set_aside(context, size, ledger)
+            except ProblemError as problem:
+                raise problem.early() if more else problem from None
         parts.append(part)
     return b"".join(parts)
+
+
+def _set_aside(context: Context, size: int, ledger: Ledger) -> None:
+    if context.body is None:
+        context.body = ledger.take(size, math.inf)
+    else:
+        ledger.extend(context.body, size - context.body.bytes)
 
 
 def parse(model: type[Body], body: bytes) -> Body:
@@ -54,9 +85,11 @@ def parse(model: type[Body], body: bytes) -> Body:
     A byte order mark in front, as some editors and shells write it, is passed over, as the RFC allows.
 
     Raises:
-        ProblemError: 400 where it is not JSON, 422 with one entry for each field at fault.
+        ProblemError: 400 where it is not JSON, 413 for more lists or objects than any request needs, 422 with one
+            entry for each field at fault.
     """
     body = body.removeprefix(codecs.BOM_UTF8)
+    _check_parts(body)
     try:
         content = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -122,6 +155,14 @@ def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None
         raise ProblemError(Kind.BAD_REQUEST, f"Content-Length {short(length)!r} is not a number of bytes")
     if stated > limit:
         raise _too_large(short(length), limit, unread=True)
+
+
+def _check_parts(body: bytes) -> None:
+    """Refuse a body that would take many times its memory, before any of it is made."""
+    for opening, most, what in ((b"[", MOST_LISTS, "lists"), (b"{", MOST_OBJECTS, "objects")):
+        if (found := body.count(opening)) > most:
+            detail = f"the body has {found} {what}, the limit is {most}; send fewer samples in one request"
+            raise ProblemError(Kind.TOO_LARGE, detail, limit=most)
 
 
 def _too_large(size: str, limit: int, unread: bool) -> ProblemError:

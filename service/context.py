@@ -19,7 +19,7 @@ class Context:
     `timings` are seconds by name, shown in ``Server-Timing``. `model` and `solver` stay empty until they are known
     to exist, so that they can be metric labels. `outcome` is set where the status code does not tell how it ended.
     `fallback_from` is the version that should have answered where it cannot be loaded and an older one does.
-    `hold` is the memory that was set aside for it, until it is over.
+    `hold` is the memory that was set aside for it, until it is over; `body` that of its body, until it is understood.
     """
 
     request_id: str = field(default_factory=lambda: uuid4().hex)
@@ -30,6 +30,7 @@ class Context:
     fallback_from: int | None = None
     timings: dict[str, float] = field(default_factory=dict)
     hold: "Hold | None" = None
+    body: "Hold | None" = None
     _over: bool = False
 
     def keep(self, hold: "Hold") -> None:
@@ -38,9 +39,15 @@ class Context:
         if self._over:
             hold.over()
 
+    def understood(self) -> None:
+        """Nothing of the body is needed any more."""
+        if self.body is not None:
+            self.body.over()
+
     def end(self) -> None:
         """The request is over: its answer is out, or nobody waits for it."""
         self._over = True
+        self.understood()
         if self.hold is not None:
             self.hold.over()
 

@@ -7,7 +7,7 @@ title. Code anywhere raises `ProblemError`; `install` turns it, and what the fra
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from fastapi import FastAPI
@@ -101,6 +101,11 @@ class ProblemError(Exception):
         self.unread = unread
         more += len(errors) - len(self.errors)
         self.members = members | ({"more_errors": more} if more else {})
+
+    def early(self) -> Self:
+        """The same, as an answer that comes before the body was read to its end."""
+        self.unread, self.headers["Connection"] = True, "close"
+        return self
 
     def body(self, request_id: str) -> dict[str, Any]:
         """Return the members of the problem document."""

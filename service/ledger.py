@@ -7,7 +7,7 @@ clients that read slowly are counted too.
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +16,8 @@ from service.errors import Kind, ProblemError
 _FIRST_GUESS_S = 1.0
 """How long a request is taken to hold its memory before any has ended."""
 
+
+Ends = Mapping["Future[Any]", float]
 
 Take = Callable[[int, float], "Hold"]
 """Sets bytes aside until a deadline, as `Ledger.take`."""
@@ -26,6 +28,7 @@ class Hold:
 
     Attributes:
         bytes: how much.
+        jobs: those it is kept for.
     """
 
     def __init__(self, ledger: "Ledger", number: int, wanted: int, deadline: float) -> None:
@@ -33,12 +36,14 @@ class Hold:
         self.begun, self.deadline = ledger.now(), deadline
         self._ledger, self._number = ledger, number
         self._waits, self._over = 1, False  # for the request, and for each of its jobs
+        self.jobs: list[Future[Any]] = []
         self._lock = threading.Lock()
 
     def until(self, future: "Future[Any]") -> None:
         """Keep it until a job is done, too."""
         with self._lock:
             self._waits += 1
+            self.jobs.append(future)
         future.add_done_callback(lambda _: self._end_one())
 
     def over(self) -> None:
@@ -66,10 +71,13 @@ class Ledger:
     Args:
         limit: bytes that all of them may have together.
         now: a clock, as `time.monotonic`.
+        ends_s: tells of some jobs how many seconds they still take; see `service.ports.Engine`.
     """
 
-    def __init__(self, limit: int, now: Callable[[], float] = time.monotonic) -> None:
-        self.now, self._limit = now, limit
+    def __init__(
+        self, limit: int, now: Callable[[], float] = time.monotonic, ends_s: Callable[[], Ends] = dict
+    ) -> None:
+        self.now, self._limit, self._ends_s = now, limit, ends_s
         self._in_hand = 0
         self._holds: dict[int, Hold] = {}
         self._numbers = itertools.count()
@@ -107,27 +115,47 @@ class Ledger:
         """
         self.check(wanted)
         with self._lock:
-            missing = self._in_hand + wanted - self._limit
-            if missing <= 0:
-                number = next(self._numbers)
-                hold = self._holds[number] = Hold(self, number, wanted, deadline)
-                self._in_hand += wanted
-                return hold
-            wait_s, in_hand = self._until_free(missing), self._in_hand
+            self._check_room(wanted)
+            number = next(self._numbers)
+            hold = self._holds[number] = Hold(self, number, wanted, deadline)
+            self._in_hand += wanted
+            return hold
+
+    def extend(self, hold: Hold, more: int) -> None:
+        """Set more aside for what is still to come.
+
+        Raises:
+            ProblemError: as `take`; what was set aside before is kept.
+        """
+        self.check(hold.bytes + more)
+        with self._lock:
+            self._check_room(more)
+            hold.bytes += more
+            self._in_hand += more
+
+    def _check_room(self, wanted: int) -> None:
+        missing = self._in_hand + wanted - self._limit
+        if missing <= 0:
+            return
+        wait_s = self._until_free(missing)
         wait = max(1, int(-(-wait_s // 1)))
         detail = (
-            f"requests in progress hold {in_hand:,} of {self._limit:,} bytes (PATHLINE_MAX_JOB_BYTES) and this one "
-            f"needs {wanted:,}; try again in {wait} s"
+            f"requests in progress hold {self._in_hand:,} of {self._limit:,} bytes (PATHLINE_MAX_JOB_BYTES) and this "
+            f"one needs {wanted:,}; try again in {wait} s"
         )
         raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait_s)
 
     def _until_free(self, missing: int) -> float:
-        """Seconds until so many bytes are given back, if each hold takes as long as those before, or to its end."""
-        now = self.now()
+        """Seconds until so many bytes are given back: when the jobs that they are kept for are forecast to be done.
+
+        Where nobody knows that, each is taken to be held as long as those before.
+        """
+        now, forecast = self.now(), self._ends_s()
         ends: list[tuple[float, int]] = []
         for hold in self._holds.values():
             held = now - hold.begun
             left = self._mean_s - held if held < self._mean_s else held  # one that takes longer: as long again
+            left = max((forecast[job] for job in hold.jobs if job in forecast), default=left)
             ends.append((min(left, max(hold.deadline - now, 0.1)), hold.bytes))
         for left, given in sorted(ends):
             missing -= given

@@ -1,5 +1,6 @@
 """What the HTTP side needs of an engine, so that tests can put another in its place."""
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -65,6 +66,10 @@ class Engine(Protocol):
     @property
     def turn_s(self) -> float:
         """Seconds since the network call that runs began, or a few of them together; 0 while there is no work."""
+        ...
+
+    def ends_s(self) -> Mapping[Future[JobResult], float]:
+        """Return the seconds until each job that is here will be done, by a forecast; some may be lacking."""
         ...
 
     def start(self) -> None:

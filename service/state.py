@@ -63,10 +63,12 @@ class Service:
     models: Models
     metrics: Metrics
     ledger: Ledger
+    bodies: Ledger
     turnstile: Turnstile = field(default_factory=Turnstile)
     started: bool = False
     draining: bool = False
     failed: StartError | None = None
+    _parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     _watch: Watch | None = None
     _starter: threading.Thread | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -187,6 +189,16 @@ class Service:
             return hold
 
         return take
+
+    async def parse(self, large: bool, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Parse a body at once; a large one beside the event loop, after those that came before.
+
+        Parsed lists take many times the memory of their text, and threads that parse would take those of answers.
+        """
+        if not large:
+            return function(*arguments, **named)
+        async with self._parsing:
+            return await asyncio.to_thread(function, *arguments, **named)
 
     async def model(self, name: str, version: int | None, deadline: float | None = None) -> Served:
         """Return a model that can be asked now; one that is not in memory is loaded first, beside the event loop.

@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+from models.regular import open_regular
 from training.errors import TrainingError
 
 _CARD = "card.json"
@@ -27,10 +29,19 @@ def versions(models_dir: Path, name: str) -> list[Path]:
 def find(models_dir: Path, name: str, recipe_hash: str) -> Path | None:
     """Return the newest version of a model that was trained by this recipe, or None."""
     for folder in reversed(versions(models_dir, name)):
-        try:
-            training = json.loads((folder / _CARD).read_bytes())["training"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # damaged: `python -m models check` says so; training anew is what helps
-        if isinstance(training, dict) and training.get("recipe_hash") == recipe_hash:
+        if recorded(folder / _CARD).get("recipe_hash") == recipe_hash:
             return folder
     return None
+
+
+def recorded(card: Path) -> dict[str, Any]:
+    """Return what a card says of its training.
+
+    Of one that is damaged or no file that is nothing: `python -m models check` says so; training anew is what helps.
+    """
+    try:
+        with open_regular(card) as file:
+            training = json.loads(file.read())["training"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return training if isinstance(training, dict) else {}

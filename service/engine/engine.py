@@ -16,6 +16,7 @@ from models.checkpoint import Checkpoint
 from service.engine.assembly import Assembly
 from service.engine.contracts import EngineSettings, Observer
 from service.engine.device import Device, choose_device, device_of
+from service.engine.forecast import wall
 from service.engine.job import (
     DeadlineExceeded,
     Draining,
@@ -102,6 +103,16 @@ class Engine:
     def active_lanes(self) -> int:
         """Samples that are being solved."""
         return sum(len(model.arena) for model in self._loop.arenas)
+
+    def ends_s(self) -> dict[Future[JobResult], float]:
+        """Seconds until each job that is here is forecast to be done, if nobody else comes."""
+        now, ends = self._clock(), dict[int, float]()
+        lots = [lot for model in self._loop.arenas for lot in model.lots(now)]
+        for lot in lots:
+            others = [(other, other.total) for other in lots if other is not lot]
+            seconds = wall(lot, lot.ends, others).tolist()
+            ends.update(zip((demand.number for demand in lot.demands), seconds, strict=True))
+        return {future: ends[number] for future, (_, number) in list(self._loop.desk.where.items()) if number in ends}
 
     def start(self) -> None:
         """Start the thread; a second call does nothing."""

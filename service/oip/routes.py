@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 
 from service.access import from_a_browser
 from service.answers import Answer
-from service.bodies import read_body
+from service.bodies import LARGE_BODY, read_body
 from service.context import context_of
 from service.encoders import NUMBERS_A_PIECE
 from service.engine.job import Job
@@ -21,7 +21,7 @@ from service.oip.wire import BINARY, HEADER, header_of, take_apart
 from service.oip.wishes import to_wish
 from service.prepare import prepare
 from service.routes.reading import ModelName, read
-from service.routes.sample import LARGE_BODY, beside, draw, without_numbers
+from service.routes.sample import beside, draw, without_numbers
 from service.schemas import SampleRequest
 from service.served import Served
 from service.state import VERSION, model_of, service_of
@@ -117,9 +117,9 @@ async def _understand(request: Request, name: str, version: int | None) -> tuple
     service = service_of(request)
     # Triton's client names no type. Nor does a page that wants to get by the preflight of its browser.
     allowed = _MEDIA if from_a_browser(request.headers) else (*_MEDIA, "")
-    body = await read_body(request, service.settings.max_body_bytes, allowed)
+    body = await read_body(request, service.settings.max_body_bytes, service.bodies, allowed)
     header, large = header_of(request), len(body) > LARGE_BODY
-    asked = await asyncio.to_thread(take_apart, body, header) if large else take_apart(body, header)
+    asked = await service.parse(large, take_apart, body, header)
     wish = to_wish(name, version, *asked)
     want = wanted(asked[0], wish)
     model = await model_of(request, wish, name, version)
@@ -127,6 +127,7 @@ async def _understand(request: Request, name: str, version: int | None) -> tuple
     context = context_of(request.scope)
     arguments = (wish, model, service.settings, want.encoder, service.taking(context), dtypes)
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
+    context.understood()
     context.solver = str(job.solve.settings["name"])
     return without_numbers(wish), model, job, want
 

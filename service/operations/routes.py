@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
-from service.bodies import parse, read_body
+from service.bodies import LARGE_BODY, parse, read_body
 from service.context import context_of
 from service.encoders import NUMBERS_A_PIECE
 from service.engine.job import DeadlineExceeded, Job, JobResult
@@ -23,7 +23,7 @@ from service.operations.description import DIAGNOSE, ENCODE, LOG_PROB
 from service.operations.findings import FORMATS, Findings
 from service.operations.schemas import DiagnoseRequest, EncodeRequest, LogProbRequest
 from service.routes.reading import ModelName
-from service.routes.sample import LARGE_BODY, beside, count
+from service.routes.sample import beside, count
 from service.served import Served
 from service.settings import Settings
 from service.solving import problem_of, solve, until_disconnect
@@ -82,12 +82,14 @@ async def _understand(
     """Read and check a request: the format of its answer, the model, and the job that `prepare` makes."""
     service = service_of(request)
     media = choose(request.headers.get("accept"), list(FORMATS))
-    content = await read_body(request, service.settings.max_body_bytes)
+    content = await read_body(request, service.settings.max_body_bytes, service.bodies)
     large = len(content) > LARGE_BODY
-    wish = await asyncio.to_thread(parse, body, content) if large else parse(body, content)
+    wish = await service.parse(large, parse, body, content)
     model = await model_of(request, wish, name, wish.version)
-    take = service.taking(context_of(request.scope))
-    return media, model, await asyncio.to_thread(prepare, wish, model, service.settings, media, take)
+    context = context_of(request.scope)
+    made = await asyncio.to_thread(prepare, wish, model, service.settings, media, service.taking(context))
+    context.understood()
+    return media, model, made
 
 
 async def _ready(request: Request, model: Served, operation: Operation, job: Job) -> bool:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
 from service.answers import Answer, outcome, saved_to_data, to_data
-from service.bodies import parse, read_body
+from service.bodies import LARGE_BODY, parse, read_body
 from service.context import Context, context_of
 from service.encoders import ENCODERS, NUMBERS_A_PIECE, Encoder, Pieces
 from service.engine.job import Job, JobResult
@@ -23,8 +23,6 @@ from service.traces import view
 from solvers.plan import Adaptive
 
 router = APIRouter()
-
-LARGE_BODY = 1 << 16  # bytes; a longer body is parsed beside the event loop
 
 
 @router.post("/v1/sample", **SAMPLE_OPERATION)
@@ -61,12 +59,13 @@ async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest,
         ClientGoneError: The client left before the body was complete.
     """
     service, context = service_of(request), context_of(request.scope)
-    body = await read_body(request, service.settings.max_body_bytes)
+    body = await read_body(request, service.settings.max_body_bytes, service.bodies)
     large = len(body) > LARGE_BODY
-    wish = await asyncio.to_thread(parse, SampleRequest, body) if large else parse(SampleRequest, body)
+    wish = await service.parse(large, parse, SampleRequest, body)
     model = await model_of(request, wish, wish.model, wish.version)
     arguments = (wish, model, service.settings, encoder, service.taking(context))
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
+    context.understood()
     context.solver = str(job.solve.settings["name"])
     return without_numbers(wish), model, job
 

@@ -66,6 +66,9 @@ class FakeEngine:
     def start(self) -> None:
         self.alive = True
 
+    def ends_s(self) -> dict[Future[JobResult], float]:
+        return {}
+
     def stop(self) -> None:
         self.alive = False
 

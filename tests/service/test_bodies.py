@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from service.bodies import parse, read_body
+from service.bodies import LARGE_BODY, parse, read_body
+from service.context import context_of
 from service.errors import ClientGoneError, ProblemError
+from service.ledger import Ledger
 from service.schemas import SampleRequest
 
 pytestmark = pytest.mark.anyio
@@ -31,13 +33,13 @@ def _request(
 
 async def test_parts_are_joined() -> None:
     request, _ = _request(b'{"model"', b': "m', b'oons"}')
-    assert await read_body(request, 100) == b'{"model": "moons"}'
+    assert await read_body(request, 100, Ledger(10**6)) == b'{"model": "moons"}'
 
 
 async def test_stated_length_is_refused_unread() -> None:
     request, left = _request(b"x" * 50, headers=((b"content-length", b"50"),))
     with pytest.raises(ProblemError, match="50 bytes, the limit is 49") as caught:
-        await read_body(request, 49)
+        await read_body(request, 49, Ledger(10**6))
     assert caught.value.kind.value.status == 413
     assert caught.value.headers == {"Connection": "close"}
     assert len(left) == 2
@@ -46,27 +48,54 @@ async def test_stated_length_is_refused_unread() -> None:
 async def test_unstated_length_is_refused_on_the_way() -> None:
     request, left = _request(*[b"x" * 10] * 20)
     with pytest.raises(ProblemError, match="more than 25 bytes"):
-        await read_body(request, 25)
+        await read_body(request, 25, Ledger(10**6))
     assert len(left) == 18
 
 
 async def test_body_of_exactly_the_limit() -> None:
     request, _ = _request(b"x" * 25, headers=((b"content-length", b"25"),))
-    assert len(await read_body(request, 25)) == 25
+    assert len(await read_body(request, 25, Ledger(10**6))) == 25
 
 
 @pytest.mark.parametrize("length", [b"abc", b"-1", b"1e3"])
 async def test_nonsensical_length(length: bytes) -> None:
     request, _ = _request(b"{}", headers=((b"content-length", length),))
     with pytest.raises(ProblemError) as caught:
-        await read_body(request, 100)
+        await read_body(request, 100, Ledger(10**6))
     assert caught.value.kind.value.status == 400
 
 
 async def test_client_leaves_half_way() -> None:
     request, _ = _request(b'{"model"', cut=True)
     with pytest.raises(ClientGoneError):
-        await read_body(request, 100)
+        await read_body(request, 100, Ledger(10**6))
+
+
+async def test_large_bodies_are_counted_while_they_come() -> None:
+    ledger = Ledger(3 * LARGE_BODY)
+    first, _ = _request(b"x" * LARGE_BODY, b"x" * LARGE_BODY)
+    second, left = _request(b"x" * LARGE_BODY, b"x", b"x" * LARGE_BODY, b"x")
+    small, _ = _request(b"x" * LARGE_BODY)
+    await read_body(first, 10**6, ledger)
+    assert ledger.in_hand == 2 * LARGE_BODY
+    with pytest.raises(ProblemError, match="PATHLINE_MAX_JOB_BYTES") as caught:
+        await read_body(second, 10**6, ledger)
+    assert (caught.value.kind.value.status, caught.value.unread) == (429, True)
+    assert caught.value.headers["Connection"] == "close"
+    assert len(left) == 3  # refused by its second part
+    assert len(await read_body(small, 10**6, ledger)) == LARGE_BODY  # is not counted
+    context_of(first.scope).understood()
+    context_of(second.scope).end()
+    assert ledger.in_hand == 0
+
+
+async def test_a_body_larger_than_all_there_is() -> None:
+    ledger = Ledger(LARGE_BODY)
+    request, _ = _request(b"x" * LARGE_BODY, b"x")
+    with pytest.raises(ProblemError) as caught:
+        await read_body(request, 10**6, ledger)
+    assert caught.value.kind.value.status == 413
+    assert ledger.in_hand == 0
 
 
 async def test_limit_over_http(running: Any) -> None:

@@ -15,9 +15,10 @@ from models.checkpoint import save
 from models.decoder import Decoder
 from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.app import create_app
+from service.bodies import LARGE_BODY
 from service.context import Context
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded
-from service.ledger import Ledger
+from service.ledger import Hold, Ledger
 from service.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -232,3 +233,26 @@ async def test_every_end_with_a_real_engine(real: tuple[httpx.AsyncClient, Ledge
             break
         await asyncio.sleep(0.05)
     assert ledger.in_hand == 0
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_a_large_body_is_given_back_once_it_is_understood(running: Any, door: str) -> None:
+    taken: list[int] = []
+
+    class Watched(Ledger):
+        def take(self, wanted: int, deadline: float) -> Hold:
+            taken.append(wanted)
+            return super().take(wanted, deadline)
+
+    running.service.bodies = Watched(2**30)
+    path, body = DOORS[door]
+    for content in (json.dumps(body) + " " * LARGE_BODY, json.dumps(body | {"zz": "a" * LARGE_BODY})):
+        asked = asyncio.create_task(
+            running.http.post(path, content=content, headers={"Content-Type": "application/json"})
+        )
+        while not taken or (running.service.bodies.in_hand and not asked.done()):
+            await asyncio.sleep(0.001)
+        assert running.service.bodies.in_hand == 0
+        assert taken.pop() > LARGE_BODY
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)

@@ -1,6 +1,8 @@
 """What is refused costs little: memory in proportion to the body, suggestions for what is shown only, at every door."""
 
+import asyncio
 import json
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -243,3 +245,45 @@ async def test_leading_zeros_are_digits_too(http: httpx.AsyncClient) -> None:
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": "0" * 4_300 + "2"}
     answer = await http.post("/v2/models/net/infer", content=b"{}", headers=headers)
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda value: value.__name__)
+@pytest.mark.parametrize(("part", "most"), [("[]", bodies.MOST_LISTS), ("{}", bodies.MOST_OBJECTS)])
+async def test_more_lists_than_any_request_needs(http: httpx.AsyncClient, door: Door, part: str, most: int) -> None:
+    path, body = door("zz", "HERE")
+    content = json.dumps(body).replace('"HERE"', f"[{','.join([part] * (most + 1))}]").encode()
+    tracemalloc.start()
+    try:
+        answer = await http.post(path, content=content, headers={"Content-Type": "application/json"})
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer.status_code == 413
+    assert f"the limit is {most}" in answer.text
+    assert taken < 3 * len(content) + SMALL  # nothing was parsed
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda value: value.__name__)
+async def test_large_bodies_are_parsed_one_after_another(
+    http: httpx.AsyncClient, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, most, lock = 0, 0, threading.Lock()
+    parsed = bodies.from_json
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        nonlocal begun, most
+        with lock:
+            begun += 1
+            most = max(most, begun)
+        threading.Event().wait(0.01)  # others could come in now
+        try:
+            return parsed(*arguments, **options)
+        finally:
+            with lock:
+                begun -= 1
+
+    monkeypatch.setattr(bodies, "from_json", watched)
+    path, body = door("zz", "a" * bodies.LARGE_BODY)
+    answers = await asyncio.gather(*(http.post(path, json=body) for _ in range(6)))
+    assert {answer.status_code for answer in answers} == {400 if path.startswith("/v2") else 422}
+    assert most == 1

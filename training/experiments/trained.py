@@ -174,10 +174,10 @@ def training_seconds(folder: Path) -> float:
     longest: dict[str, float] = {}
     for file in sorted(folder.glob("*/*/card.json")):
         try:
-            record = json.loads(file.read_bytes())["training"]
+            record = published.recorded(file)
             recipe = {key: value for key, value in record["recipe"].items() if key != "epochs"}
             run = json.dumps(recipe, sort_keys=True)
             longest[run] = max(longest.get(run, 0.0), float(record["train_s"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue  # not one of ours
     return sum(longest.values())

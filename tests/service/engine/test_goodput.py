@@ -155,3 +155,18 @@ def test_who_cannot_be_in_time_is_told_early_and_leaves_the_rest_in_time(mixture
     assert {each.outcome for each in told} == {"200", "504"}
     assert sum(each.outcome == "200" for each in told) >= 3  # without it, nobody
     assert any(each.answered < each.asked + 1.5 for each in told if each.outcome == "504")
+
+
+def test_it_is_known_about_when_jobs_will_be_done(mixture: Checkpoint) -> None:
+    service, euler = Service(mixture), {"solver": "euler", "dtype": torch.float64, "limit_s": 600.0}
+    told = [service.ask(num_samples=n, steps=10 * n, **euler) for n in (1, 4, 20)]
+    told.append(service.ask(num_samples=20_000, steps=10, priority=Priority.BULK, **euler))
+    for before in (0, 5):
+        service.run(lambda before=before: len(service.world.calls) >= before)
+        now, ends = service.world.now, service.engine.ends_s()
+        assert set(ends) == {each.future for each in told}
+        forecasts = [(each, now + ends[each.future]) for each in told if each.future is not None]
+    service.run()
+    for each, end in forecasts:
+        assert 0.6 * (each.answered - now) < end - now < 1.6 * (each.answered - now)
+    assert service.engine.ends_s() == {}

@@ -88,12 +88,11 @@ def test_a_state_of_other_data_names_the_way_out(models: TrainedModels, recipe: 
     monkeypatch.setattr("training.state.RunFolder.remove", lambda self: None)
     short = recipe.model_copy(update={"epochs": 1})
     models.get(short)
-    found = RunFolder(next(models._runs.glob("*/state.safetensors")).parent).read()
-    assert found is not None
-    tensors, header = found
-    folder = models._runs / f"tiny-{recipe.hash}"
-    folder.mkdir()
-    RunFolder(folder).write(tensors, header.model_copy(update={"data": "0" * 64}))
+    saved = RunFolder(models._runs / f"tiny-{short.hash}").read()
+    assert saved is not None
+    target = RunFolder(models._runs / f"tiny-{recipe.hash}")
+    target.folder.mkdir()
+    target.write(saved[0], saved[1].model_copy(update={"data": "0" * 64}))
     with pytest.raises(StateError, match="other data than those found now; delete"):
         models.get(recipe)
 
