@@ -88,7 +88,9 @@ def test_numbered_columns_are_names_where_all_else_has_a_point(tmp_path: Path):
     assert found.told[-1] == "line 1 (0,1) was taken for names of columns"
 
 
-@pytest.mark.parametrize("content", ["0,1\n1,1\n0,1\n", "0\n0.5\n0.2\n", "0,1\n0.5,0.5\n1,0\n", "2019,2020\n1.5,2.5\n3.0,1.5\n"])
+@pytest.mark.parametrize(
+    "content", ["0,1\n1,1\n0,1\n", "0\n0.5\n0.2\n", "0,1\n0.5,0.5\n1,0\n", "2019,2020\n1.5,2.5\n3.0,1.5\n"]
+)
 def test_a_first_line_that_may_be_either_is_asked_about(tmp_path: Path, content: str):
     path = tmp_path / "t.csv"
     with pytest.raises(DataError, match=r"line 1 \([02].*\) may be a sample, or names of columns; say .*--header yes"):
