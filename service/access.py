@@ -3,6 +3,8 @@
 import hashlib
 import hmac
 import ipaddress
+import re
+import socket
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,6 +36,9 @@ _OPEN = {"/", "/docs", "/openapi.json", "/favicon.ico"}
 _HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
 WATCHED = frozenset(_HEALTH | {"/metrics"})
 """What those who watch the service ask for; it is answered also where all places for connections are taken."""
+
+_SHORT = re.compile(r"\d+(\.\d+){0,3}", re.ASCII)
+"""Addresses of IPv4, also of fewer than four numbers."""
 
 _OPEN_FOLDERS = ("/static/", "/docs/")
 """What a browser asks for before anybody can type a key; it says nothing of models or users."""
@@ -93,7 +98,7 @@ class Guarded:
 
     def _is_ours(self, host: str) -> bool:
         name = _name_of(host)
-        if not name or _is_address(name) or name == "localhost" or name.endswith(".localhost"):
+        if not name or _address(name) or name == "localhost" or name.endswith(".localhost"):
             return True  # no name that somebody else can point here
         return name in self._names or (not self._names and "." not in name)
 
@@ -180,16 +185,17 @@ def _name_of(host: str) -> str:
     return host.partition(":")[0].removesuffix(".")
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that this is, also in a short form like 127.1 (no domain ends in a number); None for a name."""
     try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+        return ipaddress.ip_address(socket.inet_aton(name) if _SHORT.fullmatch(name) else name)
+    except (ValueError, OSError):
+        return None
 
 
 def _is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host).is_loopback if _is_address(host) else host == "localhost"
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 def _digest(key: bytes) -> bytes:

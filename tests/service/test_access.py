@@ -208,7 +208,17 @@ async def test_a_body_of_no_type_is_taken_from_programs_only(serve: Serve, engin
             assert (await http.post(path, content=b"{}", headers=OWN)).status_code == 415
 
 
-GOOD_HOSTS = ["localhost", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST:1", "a.localhost", "10.0.0.7:8000", "laptop", ""]
+GOOD_HOSTS = [
+    "localhost",
+    "127.1",
+    "127.0.0.1:8000",
+    "[::1]:8000",
+    "LOCALHOST:1",
+    "a.localhost",
+    "10.0.0.7:8000",
+    "laptop",
+    "",
+]
 BAD_HOSTS = ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "evil.example."]
 
 
@@ -242,3 +252,9 @@ async def test_no_page_draws_ours_in_a_frame(serve: Serve) -> None:
             headers = (await http.get(path)).headers
             assert headers["x-frame-options"] == "DENY"
             assert "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+async def test_a_short_form_of_a_loopback_address_is_one(serve: Serve) -> None:
+    async with serve(host="127.1") as http:
+        assert (await http.get("/v1/models", headers={"Host": "evil.example"})).status_code == 403
+        assert (await http.get("/v1/models", headers={"Host": "127.1:8000"})).status_code == 200
