@@ -63,7 +63,7 @@ async def test_a_repository_that_is_gone(running: Any, settings: Settings) -> No
     settings.models_dir.rename(settings.models_dir.with_name("elsewhere"))
     answer = await running.http.post("/v1/models:reload", headers=KEY)
     assert answer.status_code == 503
-    assert "go on as they are" in answer.json()["detail"]
+    assert "stay in use" in answer.json()["detail"]
     assert (await running.post(num_samples=1)).status_code == 200
 
 
