@@ -13,7 +13,7 @@ import numpy as np
 
 from service.engine.forecast import Demand, Lot, Times, wall
 
-KEPT = 0.6
+KEPT = 0.45
 """A forecast may take up this share of a job's time: the rest is for what it cannot know.
 
 It costs no goodput: under overload the device is never idle, only the queue is shorter."""

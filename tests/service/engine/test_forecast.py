@@ -108,8 +108,8 @@ def fits(present: Lot, newcomer: Demand, joins_s: float = 0.0) -> bool:
 
 
 def test_a_newcomer_is_taken_only_if_all_stay_in_time() -> None:
-    here = lot(promised(0, 20, 50, 2.0))  # a second of its own
-    assert fits(here, promised(1, 4, 40, 2.0, runs=False))
+    here = lot(promised(0, 20, 50, 2.8))  # a second of its own
+    assert fits(here, promised(1, 4, 40, 2.8, runs=False))
     assert not fits(here, promised(1, 20, 40, 9.0, runs=False))  # it would end in time, the other would not
     assert not fits(here, promised(1, 4, 40, 0.5, runs=False))  # it would be late itself
     assert fits(here, promised(1, 20, 40, 9.0, runs=False), joins_s=0.9)
