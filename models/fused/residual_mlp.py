@@ -16,21 +16,19 @@ from functools import cache, partial
 import llvmlite.binding as llvm
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from models.condition import LabelCondition
+from models.fused.packing import Floats, aligned_zeros, packed, room
 from models.fused.pieces import BIAS, BIAS_AND_OLD, BYTES, OLD, PANEL, TALLEST, normalise, silu, sinusoids, tile
 from models.fused.vectors import LANES
-from models.residual_mlp import Bare, ResidualMLP
+from models.residual_mlp import ResidualMLP
 from models.velocity import VelocityError, refuse_condition
 from solvers.bank import Bank
 from solvers.clocks import Index, Records
 from solvers.compiled import array_at, compiled
 from solvers.loops import query, receive
 from solvers.states import Limits, Runner
-
-Floats = NDArray[np.float32]
 
 _BLOCK = 144
 """Rows that go through the network together, a multiple of both tallest tiles; the more, the fewer reads of weights."""
@@ -236,7 +234,7 @@ class FusedResidualMLP:
         width = 0
         if config.condition is not None and not isinstance(config.condition, LabelCondition):
             width = config.condition.width
-        self._arrays = _packed(network, bare)
+        self._arrays = packed(network, bare)
         table_rows = len(self._arrays[_TABLE])
         self._sizes = (config.dim, config.hidden, config.blocks, config.time_width // 2, width, table_rows)
         self._epsilon = np.float32(bare.norm[3])
@@ -318,8 +316,8 @@ class FusedResidualMLP:
         """The address of this thread's memory for activations."""
         if not hasattr(self._own, "address"):
             dim, hidden, _, half, width, _ = self._sizes
-            inputs = _room(2 * _room(half) + dim + width)
-            self._own.memory = _aligned_zeros(_BLOCK * (inputs + 3 * (_room(hidden) + LANES) + _room(dim)))
+            inputs = room(2 * room(half) + dim + width)
+            self._own.memory = aligned_zeros(_BLOCK * (inputs + 3 * (room(hidden) + LANES) + room(dim)))
             self._own.address = self._own.memory.ctypes.data
         return self._own.address
 
@@ -336,63 +334,3 @@ def _shared(evaluate: Callable[[int, int], bool], rows: int) -> Iterable[bool]:
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "pathline-fused")
-
-
-def _packed(network: ResidualMLP, bare: Bare) -> list[Floats]:
-    """The parameters in the order in which `_evaluate` takes them."""
-    frequencies = _array(bare.frequencies)
-    half, room = len(frequencies), _room(len(frequencies))
-    of_time = np.zeros((network.config.hidden, 2 * room), np.float32)
-    weights, shift = (_array(tensor) for tensor in bare.time)
-    of_time[:, :half], of_time[:, room : room + half] = weights[:, :half], weights[:, half:]
-    into = [of_time, _array(bare.input[0])]
-    bias = (shift.astype(np.float64) + _array(bare.input[1])).astype(np.float32)
-    table = np.zeros((1, network.config.hidden), np.float32)
-    if (embedding := bare.embed_condition) is not None:
-        if isinstance(embedding.config, LabelCondition):
-            table = _array(embedding.table.weight)
-        else:
-            into.append(_array(embedding.linear.weight))
-            null = embedding.null if embedding.config.null else embedding.linear.bias
-            table = np.stack((_array(embedding.linear.bias), _array(null)))
-    packed = [_vectors(frequencies), _vectors(table), _panels(np.concatenate(into, 1)), _vectors(bias)]
-    for norm, first, second in bare.blocks:
-        packed += [_vectors(_array(norm[1])), _vectors(_array(norm[2]))]
-        packed += [
-            part for weight, bias in (first, second) for part in (_panels(_array(weight)), _vectors(_array(bias)))
-        ]
-    packed += [_vectors(_array(bare.norm[1])), _vectors(_array(bare.norm[2]))]
-    return [*packed, _panels(_array(bare.output[0])), _vectors(_array(bare.output[1]))]
-
-
-def _array(tensor: Tensor) -> Floats:
-    return tensor.detach().numpy()
-
-
-def _room(length: int) -> int:
-    """A length rounded up to whole vectors."""
-    return -(-length // LANES) * LANES
-
-
-def _vectors(array: Floats) -> Floats:
-    """Numbers (..., n), padded with zeros to whole vectors."""
-    padded = _aligned_zeros(array[..., 0].size * _room(array.shape[-1])).reshape(*array.shape[:-1], -1)
-    padded[..., : array.shape[-1]] = array
-    return padded
-
-
-def _panels(weights: Floats) -> Floats:
-    """Weights (outputs, terms) as panels of 16 outputs: (panels, terms, 16)."""
-    outputs, terms = weights.shape
-    packed = _aligned_zeros(_room(outputs) * terms).reshape(-1, terms, LANES)
-    padded = np.zeros((_room(outputs), terms), np.float32)
-    padded[:outputs] = weights
-    packed[:] = padded.reshape(-1, LANES, terms).transpose(0, 2, 1)
-    return packed
-
-
-def _aligned_zeros(count: int) -> Floats:
-    """Zeros that begin with a line of the cache."""
-    memory = np.zeros(count + LANES, np.float32)
-    skip = -memory.ctypes.data % PANEL // BYTES
-    return memory[skip : skip + count]
