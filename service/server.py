@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.http.connections import Connection, protocol
-from service.http.places import KEPT
+from service.http.connection_limit import KEPT
 from service.settings import Settings, StartError
 from service.state import Service
 

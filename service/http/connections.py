@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.errors import Kind, ProblemError
 from service.http.access import WATCHED
-from service.http.places import Places
+from service.http.connection_limit import Places
 from service.metrics import Metrics
 from service.settings import Settings
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.http.places import KEPT, Places
+from service.http.connection_limit import KEPT, Places
 
 
 class _Holder:
