@@ -9,12 +9,10 @@ import torch
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from service import errors, openapi
+from service import openapi
 from service.engine.engine import Engine as RealEngine
 from service.http.access import CORS, Guarded, Locked
-from service.http.burst import InTurn
-from service.http.middleware import Direct, Observe
-from service.http.subpath import SubPath
+from service.http.middleware import Direct, LimitBursts, Observe, SubPath, handle_errors
 from service.ledger import Ledger
 from service.metrics import Metrics
 from service.oip import routes as oip
@@ -58,7 +56,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     app.state.service = service
     for module in (page, sample, stream, operations, admin, catalogue, health, docs, oip):
         app.include_router(module.router)
-    errors.install(app)
+    handle_errors(app)
     openapi.complete(app)
     app.add_middleware(Direct, routes=sample.router.routes, endpoint=sample.sample)
     if settings.api_keys:
@@ -66,7 +64,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(Guarded, settings=settings)
-    app.add_middleware(InTurn, turnstile=service.turnstile)
+    app.add_middleware(LimitBursts, limiter=service.burst_limiter)
     if settings.root_path:
         app.add_middleware(SubPath, root_path=settings.root_path)
     app.state.traces = traces = _traces(settings)

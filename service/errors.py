@@ -1,30 +1,28 @@
-"""The whole error vocabulary of the service, as RFC 9457 ``application/problem+json``.
+"""The service's errors: every kind with its explanation, as RFC 9457 ``application/problem+json``.
 
-Every answer that is not a success is one `Kind`: a stable slug (``type`` is ``/problems/<slug>``), a status and a
-title. Code anywhere raises `ProblemError`; `install` turns it, and what the framework raises, into the same shape.
+Every response that is not a success is one `Kind`: a stable slug (``type`` is ``/problems/<slug>``, which serves the
+explanation), a status and a title. Code anywhere raises `ProblemError`; the middleware turns it, and what the
+framework raises, into a response.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self
 
 import orjson
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
-
-from service.http.context import context_of
-from service.http.early import EarlyResponse
+from starlette.types import Receive, Scope, Send
 
 MEDIA_TYPE = "application/problem+json"
 
 MOST_FAULTS = 20
-"""Faults of one request that its answer lists."""
+"""Most invalid fields that one response lists."""
 
-_HEAD, _TAIL = 200, 800  # characters of a long text that stay: what was sent comes first, what is allowed last
+_HEAD, _TAIL = 200, 800  # characters kept of a long text: the start shows what was sent, the end what is allowed
+_IDLE_S = 2.0
+_MOST_DRAINED = 1 << 28  # bytes of a body that are read only so that its sender sees why it is refused
 
 
 @dataclass(frozen=True)
@@ -32,34 +30,183 @@ class _Kind:
     slug: str
     status: int
     title: str
+    cause: str
+    remedy: str
 
 
 class Kind(Enum):
-    """Every kind of error the service answers with: slug, HTTP status, title."""
+    """Every kind of error: slug, HTTP status, title, what causes it, and what to do."""
 
-    MALFORMED = _Kind("malformed-json", 400, "The body is not valid JSON")
-    BAD_REQUEST = _Kind("bad-request", 400, "The request cannot be understood")
-    UNAUTHORIZED = _Kind("unauthorized", 401, "The request has no valid key")
-    FORBIDDEN = _Kind("forbidden", 403, "This request may not use this address")
-    NO_ROUTE = _Kind("no-such-route", 404, "There is nothing at this address")
-    UNKNOWN_MODEL = _Kind("unknown-model", 404, "No model has this name")
-    UNKNOWN_VERSION = _Kind("unknown-version", 404, "The model has no such version")
-    METHOD = _Kind("method-not-allowed", 405, "This address does not support this method")
-    NOT_ACCEPTABLE = _Kind("not-acceptable", 406, "None of the accepted formats is offered")
-    SLOW = _Kind("request-timeout", 408, "The request did not arrive in time")
-    TOO_LARGE = _Kind("body-too-large", 413, "The body is larger than allowed")
-    JOB_TOO_LARGE = _Kind("job-too-large", 413, "The request needs more memory than allowed")
-    MEDIA = _Kind("unsupported-media-type", 415, "The body must be application/json")
-    INVALID = _Kind("invalid-request", 422, "A field of the request is not allowed")
-    HEAD_TOO_LARGE = _Kind("head-too-large", 431, "The first line and headers are larger than allowed")
-    OVERLOADED = _Kind("overloaded", 429, "The service is at capacity")
-    INTERNAL = _Kind("internal-error", 500, "The service failed")
-    ENGINE = _Kind("engine-failed", 500, "The computation of this request failed")
-    BROKEN_MODEL = _Kind("model-unavailable", 503, "The model is in the repository but cannot be served")
-    DRAINING = _Kind("draining", 503, "The service is shutting down")
-    NOT_READY = _Kind("not-ready", 503, "The service is not ready")
-    CONNECTIONS = _Kind("too-many-connections", 503, "The service has no free connections")
-    DEADLINE = _Kind("deadline-exceeded", 504, "The time limit of the request has passed")
+    MALFORMED = _Kind(
+        "malformed-json",
+        400,
+        "The body is not valid JSON",
+        "The request body could not be parsed as one JSON document in UTF-8.",
+        "Fix the syntax at the position that `detail` gives. NaN and Infinity are not JSON numbers.",
+    )
+    BAD_REQUEST = _Kind(
+        "bad-request",
+        400,
+        "The request cannot be understood",
+        "The request is not valid HTTP/1.1, or its parts contradict each other: lengths, headers or tensor sizes.",
+        "Fix what `detail` names. An HTTP client library sends valid requests by itself.",
+    )
+    UNAUTHORIZED = _Kind(
+        "unauthorized",
+        401,
+        "Missing or invalid API key",
+        "The service or this endpoint requires an API key, and the request has none or an unknown one.",
+        "Send `Authorization: Bearer KEY` or `X-API-Key: KEY`. The operator sets keys with PATHLINE_API_KEYS and "
+        "PATHLINE_ADMIN_KEY.",
+    )
+    FORBIDDEN = _Kind(
+        "forbidden",
+        403,
+        "Access to this endpoint is not allowed",
+        "The request came from a web page of another origin or for an unknown host name, or the endpoint is closed on "
+        "this service.",
+        "An operator can allow origins with PATHLINE_CORS_ORIGINS, host names with PATHLINE_ALLOWED_HOSTS, and open "
+        "the administration endpoints by setting PATHLINE_ADMIN_KEY.",
+    )
+    NO_ROUTE = _Kind(
+        "no-such-route",
+        404,
+        "There is nothing at this address",
+        "No endpoint has this path.",
+        "See /docs for all endpoints, or ask / with `Accept: application/json` for their addresses.",
+    )
+    UNKNOWN_MODEL = _Kind(
+        "unknown-model",
+        404,
+        "No model has this name",
+        "The model repository has no model with the requested name.",
+        "Use one of the names that `detail` or GET /v1/models lists.",
+    )
+    UNKNOWN_VERSION = _Kind(
+        "unknown-version",
+        404,
+        "The model has no such version",
+        "The model exists, but not in the requested version.",
+        "Use one of the versions that `detail` lists, or leave the version out to use the newest.",
+    )
+    METHOD = _Kind(
+        "method-not-allowed",
+        405,
+        "This address does not support this method",
+        "The path exists, but not for this HTTP method.",
+        "Use a method that the Allow header lists.",
+    )
+    NOT_ACCEPTABLE = _Kind(
+        "not-acceptable",
+        406,
+        "None of the accepted formats is offered",
+        "The Accept header names no media type that this endpoint can produce.",
+        "Accept one of the media types in `offered`, or leave the header out.",
+    )
+    SLOW = _Kind(
+        "request-timeout",
+        408,
+        "The request did not arrive in time",
+        "The client took longer than PATHLINE_RECEIVE_S to send headers and body.",
+        "Send the request again in one go. On slow links, an operator can raise PATHLINE_RECEIVE_S.",
+    )
+    TOO_LARGE = _Kind(
+        "body-too-large",
+        413,
+        "The body is larger than allowed",
+        "The request body exceeds PATHLINE_MAX_BODY_BYTES.",
+        "Send less at once, for example by splitting the samples over several requests; an operator can raise the "
+        "limit.",
+    )
+    JOB_TOO_LARGE = _Kind(
+        "job-too-large",
+        413,
+        "The request needs more memory than allowed",
+        "The states, trace and response of the request would not fit into PATHLINE_MAX_JOB_BYTES even on an idle "
+        "service.",
+        "Ask for fewer samples or saved times, or a smaller trace; `first_index` continues the stream of a seed in "
+        "the next request.",
+    )
+    MEDIA = _Kind(
+        "unsupported-media-type",
+        415,
+        "The body must be application/json",
+        "The Content-Type of the body is not one that this endpoint reads.",
+        "Send `Content-Type: application/json`.",
+    )
+    INVALID = _Kind(
+        "invalid-request",
+        422,
+        "A field of the request is not allowed",
+        "The body is valid JSON, but a field is missing, unknown, out of range or contradicts another one.",
+        "`errors` lists each field with a message that says what is allowed.",
+    )
+    HEAD_TOO_LARGE = _Kind(
+        "head-too-large",
+        431,
+        "The first line and headers are larger than allowed",
+        "The request line and headers exceed PATHLINE_MAX_HEADER_BYTES.",
+        "Send fewer or shorter headers, and parameters in the body.",
+    )
+    OVERLOADED = _Kind(
+        "overloaded",
+        429,
+        "The service is at capacity",
+        "The queue is full, memory is taken, or the work ahead would make the request miss its deadline.",
+        "Wait for the seconds in Retry-After (exact in `retry_after_s`) and send the same request again.",
+    )
+    INTERNAL = _Kind(
+        "internal-error",
+        500,
+        "The service failed",
+        "An unexpected error, which is a fault of the service.",
+        "Report it with the `request_id`; the log holds the cause under that id.",
+    )
+    ENGINE = _Kind(
+        "engine-failed",
+        500,
+        "The computation of this request failed",
+        "The network raised an error or ran out of memory for the samples of this request. Other requests are not "
+        "affected.",
+        "Ask for fewer samples. If it happens again, report it with the `request_id`.",
+    )
+    BROKEN_MODEL = _Kind(
+        "model-unavailable",
+        503,
+        "The model is in the repository but cannot be served",
+        "Its files are damaged, incomplete or of a kind that this service does not load.",
+        "`detail` names the file and the reason; GET /v1/models/{name} shows it, too. An operator replaces the "
+        "checkpoint and calls POST /v1/models:reload.",
+    )
+    DRAINING = _Kind(
+        "draining",
+        503,
+        "The service is shutting down",
+        "The service finishes running requests and takes no new ones.",
+        "Send the request to another instance, or again after the restart.",
+    )
+    NOT_READY = _Kind(
+        "not-ready",
+        503,
+        "The service is not ready",
+        "Models are still loading, or the engine has stopped.",
+        "Try again in a few seconds; /readyz answers 200 once the service is ready.",
+    )
+    CONNECTIONS = _Kind(
+        "too-many-connections",
+        503,
+        "The service has no free connections",
+        "All PATHLINE_MAX_CONNECTIONS connections are busy.",
+        "Wait for the seconds in Retry-After, keep connections open and share them between requests.",
+    )
+    DEADLINE = _Kind(
+        "deadline-exceeded",
+        504,
+        "The time limit of the request has passed",
+        "The samples were not finished within `timeout_s`, which includes waiting in the queue.",
+        "Raise `timeout_s`, ask for less (fewer samples or steps, a larger tolerance), or set `on_timeout` to "
+        '"partial" to get what was finished.',
+    )
 
     @property
     def type(self) -> str:
@@ -73,13 +220,13 @@ class Kind(Enum):
 
 
 class ProblemError(Exception):
-    """An error answer: its kind, what happened here, the fields at fault and extra members or headers.
+    """An error response: its kind, what happened, the invalid fields, and extra members or headers.
 
-    Texts may repeat what a client sent, however long: they are cut here, and only the first 20 fields at fault are
-    listed, with the number of the others, of those left out in `errors` already (`more`) too, in ``more_errors``.
+    Texts may repeat what a client sent, so long ones are cut. Only the first 20 invalid fields are listed; the number
+    of the others, including `more` that the caller left out already, goes into ``more_errors``.
 
-    With `unread` the answer comes before the body of the request was read to its end: the connection cannot be used
-    again, and is closed once the client had time to see the answer.
+    With `unread` the response is sent before the body was read to its end: the connection cannot be used again and is
+    closed once the client had time to read.
     """
 
     def __init__(
@@ -103,7 +250,7 @@ class ProblemError(Exception):
         self.members = members | ({"more_errors": more} if more else {})
 
     def early(self) -> Self:
-        """The same, as an answer that comes before the body was read to its end."""
+        """Return the same error, to be sent before the body was read to its end."""
         self.unread, self.headers["Connection"] = True, "close"
         return self
 
@@ -114,15 +261,15 @@ class ProblemError(Exception):
         document |= {"request_id": request_id} | self.members
         return document | ({"errors": self.errors} if self.errors else {})
 
-    def answer(self, path: str, request_id: str) -> Response:
-        """Return the answer to send at a path: under /v2 as the Open Inference Protocol writes errors."""
+    def response_at(self, path: str, request_id: str) -> Response:
+        """Return the response for a path: under /v2 in the form of the Open Inference Protocol."""
         if path != "/v2" and not path.startswith("/v2/"):
             return self.response(request_id)
         content = orjson.dumps({"error": self.detail})
         return self._response(content, self.kind.oip_status, "application/json")
 
     def response(self, request_id: str) -> Response:
-        """Return the answer to send as a problem document."""
+        """Return the response as a problem document."""
         content = orjson.dumps(self.body(request_id), default=str)
         return self._response(content, self.kind.value.status, MEDIA_TYPE)
 
@@ -137,9 +284,11 @@ def invalid(field: str, message: str, **members: Any) -> ProblemError:
 
 
 def invalid_fields(faults: Sequence[Mapping[str, str]], more: int = 0) -> ProblemError:
-    """Return a 422 about several fields: one mapping for each, of its `field` and a `message` that names it.
+    """Return a 422 about several fields.
 
-    `more` is the number of faults that are not among them.
+    Args:
+        faults: One mapping for each field, with `field` and a `message` that names it.
+        more: The number of faults that are not listed.
     """
     shown = "; ".join(_cut(fault["message"]) for fault in faults[:MOST_FAULTS])
     unlisted = len(faults[MOST_FAULTS:]) + more
@@ -148,39 +297,37 @@ def invalid_fields(faults: Sequence[Mapping[str, str]], more: int = 0) -> Proble
 
 
 def _cut(text: str) -> str:
-    """Leave out the middle of a text that is too long to send back."""
+    """Drop the middle of a text that is too long to send back."""
     return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]}…{text[-_TAIL:]}"
 
 
 class ClientGoneError(Exception):
-    """The client closed the connection before its answer; nothing can be sent any more."""
+    """The client closed the connection before the response; nothing can be sent to it."""
 
 
-def install(app: FastAPI) -> None:
-    """Make the framework's own errors (no route, wrong method, a bad parameter) problems too."""
+class EarlyResponse(Response):
+    """A response to a request whose body is still arriving: sends all of it, then reads and drops the rest.
 
-    async def on_problem(request: Request, error: Exception) -> Response:
-        return _as_problem(request, error).answer(request.scope["path"], context_of(request.scope).request_id)
+    A connection that is closed while data arrives is reset, and the sender may lose the response with it. Reading ends
+    with the body, after 2 s of silence or after 256 MiB; the server's time limit for a request bounds it, too.
+    """
 
-    for kind in (ProblemError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, on_problem)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response, then drain the body."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        if not any(name == b"expect" for name, _ in scope["headers"]):  # a client that awaits "continue" sends nothing
+            await _drain(receive)
+        await send({"type": "http.response.body", "body": b""})
 
 
-def _as_problem(request: Request, error: Exception) -> ProblemError:
-    if isinstance(error, ProblemError):
-        return error
-    if isinstance(error, RequestValidationError):
-        faults = [(".".join(map(str, e["loc"][1:])), e["msg"]) for e in error.errors()]
-        return invalid_fields([{"field": field, "message": f"{field}: {message}"} for field, message in faults])
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    headers = dict(getattr(error, "headers", None) or {})
-    path, method = request.url.path, request.method
-    if status == 404:
-        return ProblemError(Kind.NO_ROUTE, f"there is nothing at {path}; / lists the addresses", headers=headers)
-    if status == 405:
-        allowed = ", ".join(sorted(headers.pop("Allow", "").split(", ")))  # the framework keeps them in a set
-        headers["Allow"] = allowed
-        return ProblemError(Kind.METHOD, f"{path} does not support {method}; it supports {allowed}", headers=headers)
-    return ProblemError(
-        Kind.BAD_REQUEST if status < 500 else Kind.INTERNAL, f"{method} {path} was refused", headers=headers
-    )
+async def _drain(receive: Receive) -> None:
+    size, more = 0, True
+    try:
+        while more and size < _MOST_DRAINED:
+            async with asyncio.timeout(_IDLE_S):
+                message = await receive()
+            size += len(message.get("body", b""))
+            more = message.get("more_body", False)  # a disconnect has none
+    except TimeoutError:
+        return

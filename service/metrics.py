@@ -3,14 +3,17 @@
 Labels come from closed sets only: served models, the solver catalogue, status codes, route templates.
 """
 
-from collections.abc import Callable
+import bisect
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
-
-from service.histograms import Histogram, geometric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 disable_created_metrics()  # they would double the series of every counter and say nothing that a scrape does not
 
@@ -19,11 +22,81 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REFUSALS = ("bad-request", "head-too-large", "request-timeout", "too-many-connections", "idle", "slow-reader")
 """Why the server ends a connection by itself: the slugs of its answers; idle where one gave way; unread answers."""
 
+
+def geometric(low: float, high: float, ratio: float) -> tuple[float, ...]:
+    """Return bucket bounds from `low` to at least `high`, each about `ratio` times the last, 3 digits each."""
+    steps = int(np.ceil(np.log(high / low) / np.log(ratio)))
+    return tuple(float(f"{low * ratio**k:.3g}") for k in range(steps + 1))
+
+
 SECONDS = geometric(1e-4, 60.0, 1.4)
 _POWERS = tuple(float(2**k) for k in range(18))
 _NFE = (1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 500, 1_000, 2_000, 5_000, 10_000, 100_000)
 _CALL = ("model", "operation")
 _STEP = geometric(1e-5, 1.0, 10**0.25)
+
+
+class Histogram(Collector):
+    """A labelled Prometheus histogram fed by arrays; safe to use from any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        bounds: Sequence[float],
+        labels: Sequence[str] = (),
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._name, self._documentation, self._labels = name, documentation, tuple(labels)
+        self._list = [float(bound) for bound in bounds]
+        self._bounds = np.array(self._list)
+        self._names = [floatToGoString(bound) for bound in bounds] + ["+Inf"]
+        self._lock = threading.Lock()
+        self._series: dict[tuple[str, ...], tuple[np.ndarray, float]] = {}
+        if registry is not None:
+            registry.register(self)
+
+    def add(self, values: ArrayLike, *labels: str) -> None:
+        """Count each of `values` (any shape); what is not finite is left out.
+
+        Raises:
+            ValueError: The number of labels is not that of the histogram.
+        """
+        if len(labels) != len(self._labels):
+            raise ValueError(f"{self._name} takes labels {self._labels}, got {labels}")
+        flat = np.asarray(values, dtype=np.float64).ravel()
+        flat = flat[np.isfinite(flat)]
+        # side="left": a value equal to a bound belongs below it, as `le` says
+        bins = np.searchsorted(self._bounds, flat, side="left")
+        counts = np.bincount(bins, minlength=len(self._names))
+        with self._lock:
+            old, total = self._series.get(labels, (0, 0.0))
+            self._series[labels] = (counts + old, total + float(flat.sum()))
+
+    def one(self, value: float, *labels: str, times: int = 1) -> None:
+        """Count one finite value, once or more often; far cheaper than `add`."""
+        place = bisect.bisect_left(self._list, value)
+        with self._lock:
+            series = self._series.get(labels)
+            if series is not None:
+                series[0][place] += times
+                self._series[labels] = (series[0], series[1] + times * value)
+                return
+        self.add([value] * times, *labels)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Yield the family with all series, as Prometheus wants it: cumulative buckets and a sum."""
+        family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
+        with self._lock:
+            series = {labels: (counts.copy(), total) for labels, (counts, total) in self._series.items()}
+        for labels, (counts, total) in series.items():
+            cumulative = np.cumsum(counts).tolist()
+            family.add_metric(labels, list(zip(self._names, map(float, cumulative), strict=True)), total)
+        yield family
+
+    def describe(self) -> Iterator[HistogramMetricFamily]:
+        """Yield the family without series, so that the registry can refuse a second one of this name."""
+        yield HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
 
 
 class Metrics:

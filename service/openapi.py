@@ -1,10 +1,10 @@
-"""What the OpenAPI description says that the framework does not: bodies read by hand, problems, and examples."""
+"""The OpenAPI description, beyond what the framework knows: bodies parsed by hand, problems, examples, HEAD."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Path
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
@@ -14,11 +14,33 @@ from service.errors import MEDIA_TYPE, Kind
 from service.requests.schemas import ProblemBody, SampleRequest, SampleResponse
 from service.responses.encoders import ENCODERS
 
+ModelName = Annotated[str, Path(description="name of the model", openapi_examples={"moons": {"value": "moons"}})]
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 _PLACE = "#/components/schemas/{model}"
 
 BY_HAND: dict[type[BaseModel], Any] = {ProblemBody: "serialization"}
 """Models that no route declares, and whether the description shows what is sent or what is answered."""
+
+
+def read(router: APIRouter, path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
+    """Return a decorator that makes a function answer GET and HEAD at a path; the server leaves out HEAD's body.
+
+    Args:
+        router: gets the route.
+        path: of the route.
+        described: arguments of the route that its OpenAPI description shows.
+    """
+
+    def add(endpoint: Endpoint) -> Endpoint:
+        # The first route answers. The second describes: OpenAPI would give both methods of one route the same id.
+        router.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False)
+        router.add_api_route(path, endpoint, methods=["GET"], **described)
+        return endpoint
+
+    return add
 
 
 def reference(model: type[BaseModel]) -> dict[str, str]:

@@ -1,20 +1,39 @@
-"""Every setting of the service, read from environment variables ``PATHLINE_...`` and from a file.
+"""The settings of the service: environment variables ``PATHLINE_...``, one TOML file, defaults.
 
-Each field's description says what is allowed; the same text is shown when a value is refused. A variable of the
-environment wins over the file that ``PATHLINE_SETTINGS`` names, and the file over the default.
+An environment variable overrides the file that ``PATHLINE_SETTINGS`` names, and the file overrides the default. Each
+field's description says what is allowed; the same text is shown when a value is refused. ``python -m
+service.settings`` prints the table in docs/settings.md.
+
+Values are cleaned up alike wherever they come from: whitespace around a text, such as the line break at the end of a
+mounted file, is dropped; a control character inside is refused; a blank value means the default. Keys alone may not be
+blank: a secret that failed to arrive must not open the service.
 """
 
+import os
 import re
+import tomllib
+import unicodedata
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
-from service import sources
-from service.sources import PREFIX, SettingsError, shown
+PREFIX = "PATHLINE_"
+FILE = f"{PREFIX}SETTINGS"
+"""The variable that names a settings file."""
 
-__all__ = ["PREFIX", "Settings", "SettingsError", "StartError", "load_settings", "unknown_variables"]
+_OTHERS = {FILE, f"{PREFIX}URL", f"{PREFIX}API_KEY"}  # not settings of the service: the last two are the SDK's
+_SECRETS = ("api_keys", "admin_key")
+_LISTS = ("api_keys", "cors_origins", "allowed_hosts")
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -51,8 +70,8 @@ Secret = Annotated[SecretStr, AfterValidator(_key)] | None
 Secrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], NoDecode]
 
 ONE_PROCESS = (
-    "one process owns a device and puts all requests into the same network batch: run one service a device, each on "
-    "its own port, behind a balancer"
+    "one process owns a device and batches all requests together: run one service per device, each on its own port, "
+    "behind a load balancer"
 )
 """Why there is one worker."""
 
@@ -62,12 +81,16 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\*")  # without 
 _KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII but a comma
 
 
+class SettingsError(ValueError):
+    """A setting has a value that is not allowed; the message is one line for the person who set it."""
+
+
 class StartError(RuntimeError):
     """The service cannot start; the message is one line that says why and what to do."""
 
 
 class Settings(BaseSettings):
-    """The resolved settings; frozen, so what is printed at start is what holds until the end."""
+    """The effective settings; frozen, so what is printed at startup holds until the end."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -77,7 +100,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535, description="TCP port: an integer from 0 (any free port) to 65535")
     root_path: Annotated[str, AfterValidator(_path)] = Field(
         default="",
-        description="path that a proxy keeps in front of every address: none, or one like /pathline",
+        description="path under which a proxy publishes the service without stripping it: none, or one like /pathline",
     )
     models_dir: Path = Field(default=Path("checkpoints"), description="model repository: a readable folder")
     data_dir: Path = Field(default=Path("data"), description="training data: a folder")
@@ -92,11 +115,9 @@ class Settings(BaseSettings):
         le=1024,
         description="CPU threads of the networks: an integer from 0 (one for each core but one) to 1024",
     )
-    cuda_graphs: bool = Field(
-        default=False, description="capture calls of few rows as CUDA graphs, by number of rows: true or false"
-    )
+    cuda_graphs: bool = Field(default=False, description="capture small network calls as CUDA graphs: true or false")
     compile: Literal["auto", "off"] = Field(
-        default="auto", description="fuse networks into compiled calls where that is possible: auto or off"
+        default="auto", description="fuse networks into compiled functions where possible: auto or off"
     )
     max_samples: Count = Field(default=100_000, description="samples in one request: an integer of at least 1")
     max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")
@@ -110,7 +131,7 @@ class Settings(BaseSettings):
     )
     max_body_bytes: Count = Field(default=16 * 2**20, description="bytes of a request body: an integer of at least 1")
     max_answer_bytes: Count = Field(
-        default=256 * 2**20, description="predicted bytes of an answer: an integer of at least 1"
+        default=256 * 2**20, description="predicted bytes of a response: an integer of at least 1"
     )
     max_job_bytes: Count = Field(
         default=2**30,
@@ -119,42 +140,42 @@ class Settings(BaseSettings):
     max_queue: Count = Field(default=1_000, description="requests waiting or running: an integer of at least 1")
     max_connections: Count = Field(default=2_000, description="open connections: an integer of at least 1")
     timeout_s: Seconds = Field(default=30.0, description="default time limit of a request: seconds above 0")
-    max_timeout_s: Seconds = Field(
-        default=600.0, description="longest time limit that a request may ask for: seconds above 0"
-    )
+    max_timeout_s: Seconds = Field(default=600.0, description="longest time limit a request may set: seconds above 0")
     keep_alive_s: Count = Field(
         default=75, description="idle seconds before a connection is closed: an integer of at least 1"
     )
-    drain_s: Seconds = Field(default=30.0, description="time for running requests at shutdown: seconds above 0")
+    drain_s: Seconds = Field(
+        default=30.0, description="time that running requests get to finish at shutdown: seconds above 0"
+    )
     stall_s: Seconds = Field(
         default=60.0,
-        description="time until a hanging network call turns /livez to 503; after twice as long the process ends: "
+        description="time until a hanging network call turns /livez to 503; after twice that time the process ends: "
         "seconds above 0",
     )
     watch_s: float = Field(
         default=2.0,
         ge=0,
         allow_inf_nan=False,
-        description="seconds between two checks for new model versions: a number from 0 (never)",
+        description="seconds between checks for new model versions: a number from 0 (never)",
     )
     max_model_bytes: int = Field(
         default=0,
         ge=0,
-        description="bytes of weights in memory; the least recently used models go first: an integer, 0 for no limit",
+        description="bytes of weights in memory, beyond which the least recently used models are unloaded: an integer, "
+        "0 for no limit",
     )
     max_old_versions: Count = Field(
         default=8,
-        description="versions in memory that requests asked for by number, besides the current version of each model: "
-        "an integer of at least 1",
+        description="older versions kept in memory because requests asked for them: an integer of at least 1",
     )
     allow_programs: bool = Field(
         default=False, description="serve models imported as torch.export programs: true or false"
     )
     receive_s: Seconds = Field(
-        default=60.0, description="time for a client to send a request, head and body: seconds above 0"
+        default=60.0, description="time a client has to send a request, headers and body: seconds above 0"
     )
     send_s: Seconds = Field(
-        default=60.0, description="time that a client may spend without reading any of its answer: seconds above 0"
+        default=60.0, description="time a client may go without reading any of its response: seconds above 0"
     )
     max_header_bytes: int = Field(
         default=32 * 2**10,
@@ -164,27 +185,27 @@ class Settings(BaseSettings):
     workers: int = Field(default=1, description="processes of this service: always 1")
     cors_origins: Names = Field(
         default=(),
-        description="origins whose pages may use the service: none, * for all, or comma-separated https://name",
+        description="origins whose web pages may use the service: none, * for all, or comma-separated https://name",
     )
     allowed_hosts: Hosts = Field(
         default=(),
         description="names allowed in the Host header, besides IP addresses and localhost: * for any, or "
-        "comma-separated names; none: any, but on a loopback address only names without a dot",
+        "comma-separated names; with none, any name is allowed, but on a loopback address only names without a dot",
     )
     api_keys: Secrets = Field(
         default=(),
-        description="keys, one of which every request must carry: none, or visible ASCII, comma-separated",
+        description="API keys, one of which every request must carry: none, or visible ASCII, comma-separated",
     )
     admin_key: Secret = Field(
         default=None,
-        description="key for the endpoints that change the service, which are closed without it: visible ASCII",
+        description="key for the administration endpoints, which are closed without it: visible ASCII",
     )
     open_health: bool = Field(default=True, description="/livez, /readyz and /v2/health need no key: true or false")
     open_metrics: bool = Field(default=True, description="/metrics needs no key: true or false")
     otel_endpoint: str = Field(
         default="",
         pattern=r"^(https?://\S+)?$",
-        description="where traces are sent (OTLP over HTTP): empty for nowhere, or an address like http://collector:4318",
+        description="where traces are sent (OTLP over HTTP): none, or an address like http://collector:4318",
     )
     access_log: bool = Field(default=False, description="one log line for each request: true or false")
 
@@ -212,22 +233,22 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return where values come from, the first that has one wins."""
-        return sources.settings_sources(settings_cls, init_settings, env_settings)
+        """Return the sources of values; the first one that has a value wins."""
+        return _sources(settings_cls, init_settings, env_settings)
 
     def lines(self) -> list[str]:
         """Return one line for each setting: variable, value (secrets hidden), and whether the default holds."""
         width = max(map(len, type(self).model_fields)) + len(PREFIX)
         return [
             f"{PREFIX}{name.upper()}".ljust(width)
-            + f" = {shown(getattr(self, name))}"
+            + f" = {_shown(getattr(self, name))}"
             + ("" if name in self.model_fields_set else " (default)")
             for name in type(self).model_fields
         ]
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the settings from the environment and the file it names; keyword arguments win over both.
+    """Read the settings from the environment and the file it names; keyword arguments override both.
 
     Raises:
         SettingsError: The file cannot be read, or a value is refused: one line that names the setting, where it was
@@ -236,10 +257,135 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        faults = {sources.explain(dict(item), Settings.model_fields): None for item in error.errors()}
+        faults = {_explain(dict(item)): None for item in error.errors()}
         raise SettingsError("; ".join(faults)) from None
 
 
 def unknown_variables() -> list[str]:
-    """Return the names of set variables that begin with the prefix but are no setting (often a typing error)."""
-    return sources.unknown_variables(Settings.model_fields)
+    """Return the variables with our prefix that are no setting (often a typing error)."""
+    known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields} | _OTHERS
+    return sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known)
+
+
+def table() -> str:
+    """Return all settings as a Markdown table: variable, key in a file, default, what is allowed."""
+    rows = ["| variable | in a file | default | what it is, and what is allowed |", "|---|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        rows.append(f"| `{PREFIX}{name.upper()}` | `{name}` | {_shown(field.default)} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def _sources(
+    settings: type[BaseSettings], arguments: PydanticBaseSettingsSource, environment: PydanticBaseSettingsSource
+) -> tuple[PydanticBaseSettingsSource, ...]:
+    """Return the sources in order of precedence: arguments, the environment, the file it names.
+
+    Raises:
+        SettingsError: The file does not exist, cannot be read, or is not TOML.
+    """
+    found = (_CleanSource(settings, arguments, str), _CleanSource(settings, environment, _variable))
+    name = _file()
+    if not name:
+        return found
+    try:
+        content = tomllib.loads(Path(name).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise SettingsError(f"{FILE}={name!r} cannot be read: {error.strerror}; name a TOML file") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{FILE}={name!r} is not UTF-8; write it as a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{FILE}={name!r} is not TOML: {error}; write lines like port = 8000") from None
+    return (*found, _CleanSource(settings, InitSettingsSource(settings, content), lambda field: f"{name}: {field}"))
+
+
+class _CleanSource(PydanticBaseSettingsSource):
+    """Values of one source, cleaned up: whitespace stripped, lists split at commas, blank values left out.
+
+    Args:
+        settings: The settings class.
+        source: The source.
+        place: Returns the name of a setting in that source, given the name of its field.
+    """
+
+    def __init__(
+        self, settings: type[BaseSettings], source: PydanticBaseSettingsSource, place: Callable[[str], str]
+    ) -> None:
+        super().__init__(settings)
+        self._source, self._place = source, place
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return the value of a field in the source."""
+        return self._source.get_field_value(field, field_name)
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the settings by name.
+
+        Raises:
+            SettingsError: A text holds a control character, or a key is blank.
+        """
+        cleaned = {name: self._clean(name, value) for name, value in self._source().items()}
+        return {name: value for name, value in cleaned.items() if value != ""}
+
+    def _clean(self, name: str, value: Any) -> Any:
+        if name in _LISTS and isinstance(value, str):
+            value = tuple(filter(None, map(str.strip, value.split(",")))) or ""
+        value = _stripped(value)
+        if value == "" and name in _SECRETS:
+            raise SettingsError(f"{self._place(name)} is set but blank; give it a key, or unset it to have none")
+        for text in value if isinstance(value, list | tuple) else [value]:
+            found = [letter for letter in text if unicodedata.category(letter) == "Cc"] if isinstance(text, str) else []
+            if found:
+                commas = ", with commas between several" if name in _LISTS else ""
+                raise SettingsError(
+                    f"{self._place(name)} has a control character ({found[0]!r}) inside; write it on one line{commas}"
+                )
+        return value
+
+
+def _stripped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.strip()
+    return [_stripped(item) for item in value] if isinstance(value, list) else value
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is printed: secrets hidden, lists with commas, truth values as they are written."""
+    if isinstance(value, SecretStr):
+        return "(hidden)"
+    if isinstance(value, tuple):
+        if value and isinstance(value[0], SecretStr):
+            return f"(hidden, {len(value)})"
+        return ",".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None or value == "" else str(value)
+
+
+def _explain(fault: Mapping[str, Any]) -> str:
+    """Return a pydantic error as 'NAME=value is not allowed: ...', NAME being the place where it was set."""
+    if not fault["loc"]:
+        return str(fault["msg"]).removeprefix("Value error, ")
+    name = str(fault["loc"][0]).lower()
+    field = Settings.model_fields.get(name)
+    if field is None:
+        return f"{_place(name)} is not a setting; settings: {', '.join(Settings.model_fields)}"
+    value = "(hidden)" if name in _SECRETS else repr(fault["input"])
+    return f"{_place(name)}={value} is not allowed; {field.description} (default {_shown(field.default)})"
+
+
+def _place(name: str) -> str:
+    """Return the variable that sets a field, or the file and its key there."""
+    file, variable = _file(), _variable(name)
+    return f"{file}: {name}" if file and not os.environ.get(variable, "").strip() else variable
+
+
+def _file() -> str:
+    return os.environ.get(FILE, "").strip()
+
+
+def _variable(field: str) -> str:
+    return f"{PREFIX}{field.upper()}"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -16,8 +16,8 @@ from models.repository import RepositoryError
 from service.engine.job import Draining, EngineFailed
 from service.engine.operation import Operation
 from service.errors import Kind, ProblemError, invalid
-from service.http.burst import Turnstile
 from service.http.context import Context, context_of
+from service.http.middleware import BurstLimiter
 from service.ledger import Hold, Ledger, Take
 from service.metrics import Metrics
 from service.ports import Engine, Loaded
@@ -64,7 +64,7 @@ class Service:
     metrics: Metrics
     ledger: Ledger
     bodies: Ledger
-    turnstile: Turnstile = field(default_factory=Turnstile)
+    burst_limiter: BurstLimiter = field(default_factory=BurstLimiter)
     started: bool = False
     draining: bool = False
     failed: StartError | None = None

@@ -79,7 +79,7 @@ class Guarded:
             detail = self._fault(scope, headers)
             if detail is not None:
                 problem = ProblemError(Kind.FORBIDDEN, detail, unread=scope["method"] not in _SAFE)
-                response = problem.answer(scope["path"], context_of(scope).request_id)
+                response = problem.response_at(scope["path"], context_of(scope).request_id)
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -138,7 +138,7 @@ class Locked:
             headers = Headers(scope=scope)
             if not self._keys.fits(headers):
                 problem = _refusal(headers, "this service")
-                response = problem.answer(scope["path"], context_of(scope).request_id)
+                response = problem.response_at(scope["path"], context_of(scope).request_id)
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)

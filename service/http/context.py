@@ -1,25 +1,30 @@
-"""What is known about one HTTP request while it is answered."""
+"""Context of one HTTP request: id, start time, reserved memory, and what the route found out for metrics."""
 
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
-if TYPE_CHECKING:
-    from service.ledger import Hold
+from service.ledger import Hold
 
 _KEY = "pathline"
 
 
 @dataclass
 class Context:
-    """One request: its id, when it came (`time.perf_counter`), and what the route found out for metrics and headers.
+    """One request: its id, when it arrived, and what the route found out for metrics and headers.
 
-    `timings` are seconds by name, shown in ``Server-Timing``. `model` and `solver` stay empty until they are known
-    to exist, so that they can be metric labels. `outcome` is set where the status code does not tell how it ended.
-    `fallback_from` is the version that should have answered where it cannot be loaded and an older one does.
-    `hold` is the memory that was set aside for it, until it is over; `body` that of its body, until it is understood.
+    Attributes:
+        request_id: sent by the client, else made here.
+        started: arrival, in `time.perf_counter`.
+        model: name of the model; empty until it is known to exist, so that it can be a metric label.
+        solver: name of the solver; empty likewise.
+        outcome: how it ended, where the status code does not tell.
+        fallback_from: the version that should have answered, where an older one does because it cannot be loaded.
+        timings: seconds by name, shown in ``Server-Timing``.
+        hold: memory reserved for the request until it is over.
+        body: memory reserved for its body until it is parsed.
     """
 
     request_id: str = field(default_factory=lambda: uuid4().hex)
@@ -29,34 +34,34 @@ class Context:
     outcome: str = ""
     fallback_from: int | None = None
     timings: dict[str, float] = field(default_factory=dict)
-    hold: "Hold | None" = None
-    body: "Hold | None" = None
+    hold: Hold | None = None
+    body: Hold | None = None
     _over: bool = False
 
-    def keep(self, hold: "Hold") -> None:
-        """Keep memory that was set aside; from any thread, also one that comes too late."""
+    def keep(self, hold: Hold) -> None:
+        """Keep reserved memory until the request is over; may be called from any thread, even after that."""
         self.hold = hold
         if self._over:
             hold.over()
 
     def understood(self) -> None:
-        """Nothing of the body is needed any more."""
+        """Release the memory of the body, which is parsed."""
         if self.body is not None:
             self.body.over()
 
     def end(self) -> None:
-        """The request is over: its answer is out, or nobody waits for it."""
+        """End the request: its response is sent, or nobody waits for it."""
         self._over = True
         self.understood()
         if self.hold is not None:
             self.hold.over()
 
     def fallback(self) -> dict[str, int]:
-        """Return the member of an answer that says of a fallback; there is none as a rule."""
+        """Return the response member that tells of a fallback; usually none."""
         return {} if self.fallback_from is None else {"fallback_from": self.fallback_from}
 
     def elapsed(self) -> float:
-        """Return the seconds since the request came."""
+        """Return the seconds since the request arrived."""
         return time.perf_counter() - self.started
 
 

@@ -1,4 +1,4 @@
-"""Pure ASGI middleware around every request: its id, its time, its metrics, and the last net for errors.
+"""Pure ASGI middleware: sub-path, burst limit, request id, metrics, tracing, errors, and a shortcut past routing.
 
 Starlette's BaseHTTPMiddleware is not used because it hides disconnects from the application.
 """
@@ -6,21 +6,25 @@ Starlette's BaseHTTPMiddleware is not used because it hides disconnects from the
 import asyncio
 import logging
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import ClientGoneError, Kind, ProblemError
+from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields
 from service.http.context import Context, context_of
 from service.metrics import Metrics
 
 if TYPE_CHECKING:
-    from service.http.tracing import Traces
+    from service.http.tracing import Traces  # needs OpenTelemetry, which is optional
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _log = logging.getLogger("pathline")
@@ -31,14 +35,12 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 CLIENT_GONE = "client_gone"
 UNMATCHED = "unmatched"
 
-
-def _ending(scope: Scope) -> bool:
-    """Whether the service is shutting down."""
-    return bool(scope.get("app")) and scope["app"].state.service.draining
+BURST = 8
+"""Requests that start in one turn of the event loop; each takes a fraction of a millisecond to check and submit."""
 
 
 class Observe:
-    """Give each request an id, ``Server-Timing`` and its line in the metrics; answer what nothing else caught."""
+    """Gives each request an id, ``Server-Timing`` and its counts in the metrics; answers errors nothing else caught."""
 
     def __init__(
         self, app: ASGIApp, metrics: Metrics, access_log: bool = False, traces: "Traces | None" = None
@@ -51,37 +53,37 @@ class Observe:
             await self._app(scope, receive, send)
             return
         context = context_of(scope)
-        wanted = Headers(scope=scope).get("x-request-id", "")
-        if _SANE_ID.fullmatch(wanted):
-            context.request_id = wanted
-        answer = _Answer(context, send)
+        sent_id = Headers(scope=scope).get("x-request-id", "")
+        if _SANE_ID.fullmatch(sent_id):
+            context.request_id = sent_id
+        response = _ObservedSend(context, send)
         outcome = CLIENT_GONE
         try:
-            await self._run(scope, receive, answer, context)
-            outcome = context.outcome or (str(answer.status) if answer.status else CLIENT_GONE)
+            await self._run(scope, receive, response, context)
+            outcome = context.outcome or (str(response.status) if response.status else CLIENT_GONE)
         finally:
             context.end()
             self._count(scope, context, outcome)
 
-    async def _run(self, scope: Scope, receive: Receive, answer: "_Answer", context: Context) -> None:
+    async def _run(self, scope: Scope, receive: Receive, response: "_ObservedSend", context: Context) -> None:
         try:
-            await self._app(scope, receive, answer.send)
+            await self._app(scope, receive, response.send)
         except ClientGoneError:
             return
         except asyncio.CancelledError:
-            if answer.status or not _ending(scope):
+            if response.status or not _is_draining(scope):
                 raise
-            # By the server, which ends and has waited long enough; it would answer in plain text itself.
+            # Cancelled by the server, whose drain time is over; it would answer in plain text.
             detail = "the service is shutting down; send the request to another instance"
-            response = ProblemError(Kind.DRAINING, detail).answer(scope["path"], context.request_id)
-            await response(scope, receive, answer.send)
+            problem = ProblemError(Kind.DRAINING, detail).response_at(scope["path"], context.request_id)
+            await problem(scope, receive, response.send)
         except Exception:
             _log.exception("request %s failed: %s %s", context.request_id, scope["method"], scope["path"])
-            if answer.status:
-                raise  # half an answer is out: the server must cut the connection
+            if response.status:
+                raise  # part of a response is sent: the server must cut the connection
             detail = f"the cause is in the service's log under request {context.request_id}"
-            response = ProblemError(Kind.INTERNAL, detail).answer(scope["path"], context.request_id)
-            await response(scope, receive, answer.send)
+            problem = ProblemError(Kind.INTERNAL, detail).response_at(scope["path"], context.request_id)
+            await problem(scope, receive, response.send)
 
     def _count(self, scope: Scope, context: Context, outcome: str) -> None:
         route = getattr(scope.get("route"), "path", UNMATCHED)
@@ -95,11 +97,34 @@ class Observe:
             )
 
 
-class Direct:
-    """Take requests of a few hot addresses straight to their function, past the framework's routing.
+class _ObservedSend:
+    """Wraps `send`: adds headers and remembers the status that was sent."""
 
-    The framework costs as much as all the rest of the HTTP side does for a small request. Its routes stay: they
-    describe these addresses, and answer other methods there.
+    def __init__(self, context: Context, send: Send) -> None:
+        self.status = 0
+        self._context, self._send = context, send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-ID"] = self._context.request_id
+            timings = self._context.timings | {"total": self._context.elapsed()}
+            if self._context.fallback_from is not None:
+                headers["X-Pathline-Fallback-From"] = str(self._context.fallback_from)
+            headers["Server-Timing"] = ", ".join(f"{name};dur={s * 1e3:.3f}" for name, s in timings.items())
+        await self._send(message)
+
+
+def _is_draining(scope: Scope) -> bool:
+    return bool(scope.get("app")) and scope["app"].state.service.draining
+
+
+class Direct:
+    """Passes requests of a few hot paths straight to their endpoint, without the framework's routing.
+
+    For a small request the routing costs as much as all the rest of the HTTP side. The framework's routes stay: they
+    describe these paths, and answer other methods there.
     """
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute], endpoint: Endpoint) -> None:
@@ -120,20 +145,106 @@ class Direct:
         await response(scope, receive, send)
 
 
-class _Answer:
-    """Wraps `send`: adds the headers, and remembers the status once it is out."""
+class BurstLimiter:
+    """Lets at most `width` tasks continue in each turn of the event loop, first come, first served.
 
-    def __init__(self, context: Context, send: Send) -> None:
-        self.status = 0
-        self._context, self._send = context, send
+    The event loop runs whatever is ready before it looks at the network again. A hundred requests that arrive at once,
+    or a hundred results that are due at once, would hold it for tens of milliseconds, and /livez with them.
+    """
 
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers["X-Request-ID"] = self._context.request_id
-            timings = self._context.timings | {"total": self._context.elapsed()}
-            if self._context.fallback_from is not None:
-                headers["X-Pathline-Fallback-From"] = str(self._context.fallback_from)
-            headers["Server-Timing"] = ", ".join(f"{name};dur={s * 1e3:.3f}" for name, s in timings.items())
-        await self._send(message)
+    def __init__(self, width: int = BURST) -> None:
+        self._width = self._left = width
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None  # the loop in which the next turn is scheduled
+
+    async def enter(self) -> None:
+        """Return at once, or in a later turn if this one is full."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._left = loop, self._width
+            self._waiting.clear()  # any that are left belong to a loop that has ended
+            loop.call_soon(self._turn, loop)
+        if self._left:
+            self._left -= 1
+            return
+        admitted = loop.create_future()
+        self._waiting.append(admitted)
+        await admitted
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._left = self._width
+        while self._left and self._waiting:
+            admitted = self._waiting.popleft()
+            if not admitted.done():  # else its request was cancelled
+                admitted.set_result(None)
+                self._left -= 1
+        if self._left < self._width:
+            loop.call_soon(self._turn, loop)
+        else:
+            self._loop = None
+
+
+class LimitBursts:
+    """Passes POST requests through the burst limiter, so that other requests, such as probes, need not wait."""
+
+    def __init__(self, app: ASGIApp, limiter: BurstLimiter) -> None:
+        self._app, self._limiter = app, limiter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            await self._limiter.enter()
+        await self._app(scope, receive, send)
+
+
+class SubPath:
+    """Serves under a path that a proxy leaves in the address, as ``/pathline/v1/sample``; other paths are unchanged.
+
+    The setting alone decides. Anybody could send a header such as X-Forwarded-Prefix, and reach with it what a proxy
+    forbids by path.
+    """
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app, self._root = app, root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] == "http":
+            if scope["path"] == self._root and scope["method"] in ("GET", "HEAD"):  # links of the page need the slash
+                query = scope.get("query_string", b"").decode("latin-1")
+                await RedirectResponse(f"{self._root}/{query and '?'}{query}")(scope, receive, send)
+                return
+            if scope["path"].startswith(f"{self._root}/"):
+                scope["path"] = scope["path"][len(self._root) :]  # in place: middleware around sees the route
+        await self._app(scope, receive, send)
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Make the framework's own errors (no route, wrong method, a bad parameter) problems, too."""
+
+    async def on_problem(request: Request, error: Exception) -> Response:
+        problem = _as_problem(request, error)
+        return problem.response_at(request.scope["path"], context_of(request.scope).request_id)
+
+    for kind in (ProblemError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, on_problem)
+
+
+def _as_problem(request: Request, error: Exception) -> ProblemError:
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, RequestValidationError):
+        faults = [(".".join(map(str, e["loc"][1:])), e["msg"]) for e in error.errors()]
+        return invalid_fields([{"field": field, "message": f"{field}: {message}"} for field, message in faults])
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict(getattr(error, "headers", None) or {})
+    path, method = request.url.path, request.method
+    if status == 404:
+        return ProblemError(Kind.NO_ROUTE, f"there is nothing at {path}; / lists the addresses", headers=headers)
+    if status == 405:
+        allowed = ", ".join(sorted(headers.pop("Allow", "").split(", ")))  # the framework keeps them in a set
+        headers["Allow"] = allowed
+        return ProblemError(Kind.METHOD, f"{path} does not support {method}; it supports {allowed}", headers=headers)
+    return ProblemError(
+        Kind.BAD_REQUEST if status < 500 else Kind.INTERNAL, f"{method} {path} was refused", headers=headers
+    )

@@ -1,7 +1,8 @@
-"""What the OpenAPI description says of ``/v2``: answers, errors and examples; tests send them."""
+"""Descriptions under ``/v2``: the metadata of models, and the OpenAPI text of the endpoints."""
 
 from typing import Any
 
+from models.conditions import LabelCondition
 from service import examples
 from service.errors import Kind
 from service.oip.schemas import (
@@ -14,9 +15,15 @@ from service.oip.schemas import (
     ModelReady,
     ServerMetadata,
 )
-from service.oip.wire import BINARY
+from service.oip.tensors import BINARY
 from service.openapi import BINARY as BINARY_BODY
 from service.openapi import BY_HAND, answered, asked, reference, shown
+from service.registry.served import Served
+from service.responses.traces import COLUMNS
+
+PLATFORM = "pathline_safetensors"
+_FLOATS = {"float32": "FP32", "float64": "FP64"}
+_TRACE = {"sample": "INT64", "t": "FP64", "h": "FP64", "error": "FP64", "accepted": "BOOL"}
 
 _PARAMETERS = {
     "checkpoint": examples.SAMPLES["fixed"]["checkpoint"],
@@ -114,3 +121,29 @@ INFER: dict[str, Any] = {
     ),
 }
 """Arguments of the routes of ``POST /v2/models/{model}/infer``."""
+
+
+def metadata(model: Served, versions: list[int]) -> dict[str, Any]:
+    """Return the answer of ``GET /v2/models/{model}``; -1 stands for any number."""
+    card = model.card
+    number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
+    inputs = [_tensor("x0", number, -1, *model.event_shape)]
+    if isinstance(card.condition, LabelCondition):
+        inputs.append(_tensor("condition", "INT64", -1))
+    elif card.condition is not None:
+        inputs.append(_tensor("condition", number, -1, card.condition.width))
+    inputs += [_tensor("grid", "FP64", -1), _tensor("save_at", "FP64", -1), _tensor("t_span", "FP64", 2)]
+    outputs = [
+        _tensor("samples", data, -1, *card.data_shape),
+        _tensor("nfe", "INT64", -1),
+        _tensor("t", "FP64", -1),
+        _tensor("status", "BYTES", -1),
+        _tensor("saved", data, -1, -1, *card.data_shape),
+        *(_tensor(f"trace_{name}", _TRACE[name], -1) for name in COLUMNS),
+    ]
+    versions_ = [str(version) for version in versions]
+    return {"name": model.name, "versions": versions_, "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
+
+
+def _tensor(name: str, datatype: str, *shape: int) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": list(shape)}

@@ -9,8 +9,7 @@ import orjson
 
 from service.errors import invalid
 from service.oip.schemas import InferRequest
-from service.oip.tensors import Array, datatype_of, to_bytes
-from service.oip.wire import BINARY
+from service.oip.tensors import BINARY, Array, datatype_of, to_bytes
 from service.requests.schemas import SampleRequest
 from service.responses.answers import Answer
 from service.responses.encoders import BINARY_BYTES, TEXT_BYTES, Encoder, Pieces, slices

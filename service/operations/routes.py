@@ -14,6 +14,7 @@ from service.errors import ClientGoneError
 from service.http.context import context_of
 from service.http.negotiation import choose
 from service.ledger import Take
+from service.openapi import ModelName
 from service.operations import diagnose as diagnosis
 from service.operations import encode as encoding
 from service.operations import log_prob as density
@@ -24,7 +25,6 @@ from service.requests.parsing import LARGE_BODY, parse, read_body
 from service.responses.encoders import NUMBERS_A_PIECE
 from service.responses.findings import FORMATS, Findings
 from service.responses.traces import Array
-from service.routes.reading import ModelName
 from service.routes.sample import beside, count
 from service.settings import Settings
 from service.solving import problem_of, solve, until_disconnect

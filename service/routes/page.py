@@ -16,8 +16,7 @@ from starlette.responses import JSONResponse
 
 from service import examples
 from service.errors import Kind, ProblemError
-from service.openapi import shown
-from service.routes.reading import read
+from service.openapi import read, shown
 
 router = APIRouter()
 

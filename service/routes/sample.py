@@ -44,7 +44,7 @@ async def draw(request: Request, wish: SampleRequest, model: Served, job: Job) -
     """
     service, context = service_of(request), context_of(request.scope)
     result = await solve(service.engine, job, request.receive, context.hold)
-    await service.turnstile.enter()  # many may be done in the same tick
+    await service.burst_limiter.enter()  # many may be done in the same tick
     count(service, context, job, result)
     if is_small(result):
         return answer_of(wish, model, job, result, context)

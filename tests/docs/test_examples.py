@@ -13,7 +13,7 @@ import pathline.cli
 import pytest
 
 import training.__main__
-from service import reference
+from service import settings
 from service.settings import load_settings
 from solvers import catalogue
 from solvers.__main__ import table
@@ -105,7 +105,7 @@ def test_the_solver_table_is_the_catalogue() -> None:
 
 
 def test_the_settings_table_is_the_settings() -> None:
-    assert reference.table() in (ROOT / "docs" / "settings.md").read_text()
+    assert settings.table() in (ROOT / "docs" / "settings.md").read_text()
 
 
 def test_the_settings_file_of_the_docs_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

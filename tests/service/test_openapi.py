@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from service.app import create_app
-from service.oip.wire import BINARY
+from service.oip.tensors import BINARY
 from service.settings import Settings
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from service.engine.job import Overloaded
-from service.http.burst import WIDTH, Turnstile
+from service.http.middleware import BURST, BurstLimiter
 
 from ..conftest import Running
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_so_many_in_each_turn_and_in_order() -> None:
-    turnstile = Turnstile(3)
+    limiter = BurstLimiter(3)
     entered: list[int] = []
     seen = [0]  # how many have entered, as somebody sees it who is ready in each turn
 
     async def enter(number: int) -> None:
-        await turnstile.enter()
+        await limiter.enter()
         entered.append(number)
 
     tasks = [asyncio.create_task(enter(number)) for number in range(20)]
@@ -34,10 +34,10 @@ async def test_so_many_in_each_turn_and_in_order() -> None:
 
 
 async def test_few_never_wait() -> None:
-    turnstile = Turnstile(3)
+    limiter = BurstLimiter(3)
     for _ in range(5):
         for _ in range(3):
-            coroutine = turnstile.enter()
+            coroutine = limiter.enter()
             with pytest.raises(StopIteration):  # it ends without giving the loop a turn
                 coroutine.send(None)
         await asyncio.sleep(0)
@@ -45,25 +45,25 @@ async def test_few_never_wait() -> None:
 
 
 async def test_whoever_gives_up_takes_nobodys_place() -> None:
-    turnstile = Turnstile(1)
-    tasks = [asyncio.create_task(turnstile.enter()) for _ in range(6)]
+    limiter = BurstLimiter(1)
+    tasks = [asyncio.create_task(limiter.enter()) for _ in range(6)]
     await asyncio.sleep(0)
     for task in tasks[1:4]:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert [task.cancelled() for task in tasks] == [False, True, True, True, False, False]
-    await asyncio.wait_for(turnstile.enter(), 5)
+    await asyncio.wait_for(limiter.enter(), 5)
 
 
 def test_it_serves_a_loop_after_another_was_left() -> None:
-    turnstile = Turnstile(1)
+    limiter = BurstLimiter(1)
 
     async def leave() -> None:
-        waiting = [asyncio.ensure_future(turnstile.enter()) for _ in range(4)]
+        waiting = [asyncio.ensure_future(limiter.enter()) for _ in range(4)]
         await waiting[0]
 
     async def crowd() -> None:
-        await asyncio.wait_for(asyncio.gather(*(turnstile.enter() for _ in range(4))), 5)
+        await asyncio.wait_for(asyncio.gather(*(limiter.enter() for _ in range(4))), 5)
 
     for _ in range(2):
         asyncio.run(leave())  # three of four never get in
@@ -81,11 +81,11 @@ async def _most_in_a_turn(asking: list[asyncio.Task[httpx.Response]]) -> int:
 
 async def test_a_crowd_is_refused_a_few_at_a_time_and_whoever_looks_comes_between(running: Running) -> None:
     running.engine.refuse = Overloaded("the queue is full", 3.0)
-    asking = [asyncio.create_task(running.post()) for _ in range(20 * WIDTH)]
+    asking = [asyncio.create_task(running.post()) for _ in range(20 * BURST)]
     looking = asyncio.create_task(running.http.get("/livez"))
     looking.add_done_callback(lambda _: ended.append(sum(each.done() for each in asking)))
     ended: list[int] = []
-    assert await _most_in_a_turn(asking) <= WIDTH
+    assert await _most_in_a_turn(asking) <= BURST
     assert (await looking).status_code == 200
     assert ended[0] < len(asking) // 2
     assert {each.result().status_code for each in asking} == {429}
@@ -93,10 +93,10 @@ async def test_a_crowd_is_refused_a_few_at_a_time_and_whoever_looks_comes_betwee
 
 async def test_answers_that_are_due_in_one_moment_come_a_few_at_a_time(running: Running) -> None:
     running.engine.hold = True
-    asking = [asyncio.create_task(running.post(num_samples=3)) for _ in range(20 * WIDTH)]
+    asking = [asyncio.create_task(running.post(num_samples=3)) for _ in range(20 * BURST)]
     while len(running.engine.submitted) < len(asking):
         await asyncio.sleep(0.001)
     for future, job in zip(running.engine.submitted, running.engine.jobs, strict=True):
         future.set_result(running.engine._result(job))
-    assert await _most_in_a_turn(asking) <= WIDTH
+    assert await _most_in_a_turn(asking) <= BURST
     assert {each.result().status_code for each in asking} == {200}

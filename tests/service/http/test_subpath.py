@@ -151,5 +151,5 @@ def test_setting(given: str, held: str, monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_setting_that_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATHLINE_ROOT_PATH", given)
-    with pytest.raises(SettingsError, match=r"PATHLINE_ROOT_PATH=.* is not allowed; path that a proxy keeps"):
+    with pytest.raises(SettingsError, match=r"PATHLINE_ROOT_PATH=.* is not allowed; path under which a proxy"):
         load_settings()

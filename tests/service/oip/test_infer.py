@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from service.oip.schemas import InferResponse
-from service.oip.wire import BINARY, HEADER
+from service.oip.tensors import BINARY, HEADER
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from models.checkpoint.card import Card
 from models.conditions import LabelCondition, VectorCondition
 from service.app import create_app
-from service.oip.metadata import metadata
+from service.oip.description import metadata
 from service.oip.outputs import NAMES
 from service.settings import Settings
 from service.state import VERSION

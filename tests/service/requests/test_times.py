@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.oip.wire import HEADER
+from service.oip.tensors import HEADER
 
 pytestmark = pytest.mark.anyio
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from service.errors import Kind, ProblemError
-from service.http import early
-from service.http.early import EarlyResponse
+from service import errors
+from service.errors import EarlyResponse, Kind, ProblemError
 
 pytestmark = pytest.mark.anyio
 
@@ -43,13 +42,13 @@ async def test_it_drops_what_comes_to_the_end(end: dict[str, Any]) -> None:
 
 
 async def test_it_does_not_wait_for_those_who_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early, "_IDLE_S", 0.01)
+    monkeypatch.setattr(errors, "_IDLE_S", 0.01)
     assert len(await _answer([MORE])) == 3
     assert len(await _answer([])) == 3
 
 
 async def test_it_drops_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early, "_MOST_BYTES", 25)
+    monkeypatch.setattr(errors, "_MOST_DRAINED", 25)
     coming = [MORE] * 9
     assert len(await _answer(coming)) == 3
     assert len(coming) == 6
@@ -64,6 +63,6 @@ async def test_who_waits_for_a_continue_is_not_waited_for() -> None:
 @pytest.mark.parametrize("path", ["/v1/sample", "/v2/models/net/infer"])
 def test_a_body_that_is_refused_unread_is_dropped_at_every_address(path: str) -> None:
     problem = ProblemError(Kind.TOO_LARGE, "the body has 99 bytes", unread=True)
-    assert isinstance(problem.answer(path, "r1"), EarlyResponse)
-    assert problem.answer(path, "r1").status_code == 413
-    assert not isinstance(ProblemError(Kind.TOO_LARGE, "all of it was read").answer(path, "r1"), EarlyResponse)
+    assert isinstance(problem.response_at(path, "r1"), EarlyResponse)
+    assert problem.response_at(path, "r1").status_code == 413
+    assert not isinstance(ProblemError(Kind.TOO_LARGE, "all of it was read").response_at(path, "r1"), EarlyResponse)
