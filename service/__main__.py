@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from service.logs import OneRecord
+from service.logs import EscapingFormatter
 from service.settings import ONE_PROCESS, Settings, SettingsError, StartError, load_settings, unknown_variables
 
 USAGE, FAILED = 2, 1  # exit codes: a wrong setting; something that is not there
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=1, help="always 1; see the message for why")
     options = parser.parse_args(arguments)
     handler = logging.StreamHandler()
-    handler.setFormatter(OneRecord("%(levelname)s: %(message)s"))
+    handler.setFormatter(EscapingFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     try:
         settings = load_settings()

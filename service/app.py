@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from service import openapi
 from service.engine.engine import Engine as RealEngine
-from service.http.access import CORS, Guarded, Locked
+from service.http.access import CORS, RefuseForeign, RequireKey
 from service.http.middleware import Direct, LimitBursts, Observe, SubPath, handle_errors
 from service.ledger import Ledger
 from service.metrics import Metrics
@@ -60,10 +60,10 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     openapi.complete(app)
     app.add_middleware(Direct, routes=sample.router.routes, endpoint=sample.sample)
     if settings.api_keys:
-        app.add_middleware(Locked, settings=settings)
+        app.add_middleware(RequireKey, settings=settings)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
-    app.add_middleware(Guarded, settings=settings)
+    app.add_middleware(RefuseForeign, settings=settings)
     app.add_middleware(LimitBursts, limiter=service.burst_limiter)
     if settings.root_path:
         app.add_middleware(SubPath, root_path=settings.root_path)

@@ -145,8 +145,8 @@ PAGE = "<!doctype html>"
 
 DETAILS: dict[Kind, str] = {
     Kind.MALFORMED: "the body is not valid JSON: expected value at line 1 column 11",
-    Kind.UNAUTHORIZED: "this address asks for a key; send it as Authorization: Bearer KEY or as X-API-Key: KEY",
-    Kind.FORBIDDEN: "this address changes the service and is closed because PATHLINE_ADMIN_KEY is not set",
+    Kind.UNAUTHORIZED: "this endpoint requires an API key; send it as Authorization: Bearer KEY or as X-API-Key: KEY",
+    Kind.FORBIDDEN: "this endpoint changes the service and is closed because PATHLINE_ADMIN_KEY is not set",
     Kind.UNKNOWN_MODEL: "model 'moon' is unknown; available: digits, moons",
     Kind.UNKNOWN_VERSION: "model 'moons' has no version 7; available: 1, 2",
     Kind.NOT_ACCEPTABLE: "Accept: text/csv matches nothing; offered are application/json, application/x-npz",

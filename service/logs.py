@@ -1,4 +1,4 @@
-"""The log's format: whatever a record says, no line of it can be taken for another record."""
+"""Log format: no line of a record can be taken for another record."""
 
 import logging
 import re
@@ -7,10 +7,10 @@ from typing import Any
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-class OneRecord(logging.Formatter):
-    """Writes control characters of a message as escapes, and indents the lines of a traceback.
+class EscapingFormatter(logging.Formatter):
+    """Escapes control characters in messages, and indents tracebacks.
 
-    Messages repeat what clients sent. A line break in it would begin a line that looks like a record of its own.
+    Messages repeat what clients sent, in which a line break could start a line that looks like a record of its own.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the name in the standard library)

@@ -17,7 +17,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from service.http.connection_limit import KEPT
+from service.http.connection_limit import RESERVED
 from service.http.connections import Connection, protocol
 from service.settings import Settings, StartError
 from service.state import Service
@@ -81,7 +81,7 @@ def freeze() -> None:
 def within_files(settings: Settings) -> Settings:
     """Raise the limit of open files as far as the connections need it; return settings with as many as fit into it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = settings.max_connections + KEPT + _OWN_FILES
+    needed = settings.max_connections + RESERVED + _OWN_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return settings
     if hard == resource.RLIM_INFINITY or hard > soft:
@@ -91,7 +91,7 @@ def within_files(settings: Settings) -> Settings:
             soft = wanted
     if soft >= needed:
         return settings
-    fitting = max(1, soft - KEPT - _OWN_FILES)
+    fitting = max(1, soft - RESERVED - _OWN_FILES)
     _log.warning(
         "%d files may be open, too few for PATHLINE_MAX_CONNECTIONS=%d: %d connections are taken; "
         "raise the limit to %d (ulimit -n) or lower the setting",

@@ -1,1 +1,1 @@
-"""Between a socket and a route: connections, limits, middleware, keys, negotiation, tracing."""
+"""The HTTP layer between a socket and a route: connections, middleware, access, negotiation, tracing."""

@@ -1,4 +1,4 @@
-"""Who may ask: API keys, the key of those who run the service, and pages of other origins."""
+"""Access control: API keys, the administrator's key, host names, and pages of other origins."""
 
 import hashlib
 import hmac
@@ -29,28 +29,28 @@ CORS: dict[str, Any] = {
     ],
     "max_age": 600,
 }
-"""What pages of other origins may send and see, once their origins are allowed."""
+"""What pages of allowed origins may send and see."""
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = {"/", "/docs", "/openapi.json", "/favicon.ico"}
 _HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
-WATCHED = frozenset(_HEALTH | {"/metrics"})
-"""What those who watch the service ask for; it is answered also where all places for connections are taken."""
+PROBED = frozenset(_HEALTH | {"/metrics"})
+"""Paths of health checks and metrics; they are answered even when all connections are taken."""
 
 _SHORT = re.compile(r"\d+(\.\d+){0,3}", re.ASCII)
-"""Addresses of IPv4, also of fewer than four numbers."""
+"""IPv4 addresses, including short forms with fewer than four numbers."""
 
 _OPEN_FOLDERS = ("/static/", "/docs/")
-"""What a browser asks for before anybody can type a key; it says nothing of models or users."""
+"""Files a browser needs before anybody can enter a key; they reveal nothing of models or users."""
 
 
 class Keyring:
-    """Some keys; tells whether a request shows one of them, in a time that does not depend on how near it comes."""
+    """A set of keys, compared in constant time."""
 
     def __init__(self, keys: Iterable[SecretStr]) -> None:
         self._digests = [_digest(key.get_secret_value().encode()) for key in keys]
 
-    def fits(self, headers: Headers) -> bool:
+    def matches(self, headers: Headers) -> bool:
         """Return whether ``Authorization: Bearer`` or ``X-API-Key`` holds one of the keys."""
         found = False
         for shown in _shown(headers):
@@ -60,11 +60,11 @@ class Keyring:
         return found
 
 
-class Guarded:
-    """ASGI middleware: answers 403 to what a page of another origin sends, and to names that are not this service's.
+class RefuseForeign:
+    """ASGI middleware: answers 403 to requests from pages of other origins and for host names of other services.
 
-    A browser tells where a request comes from (Sec-Fetch-Site, Origin), and a page cannot change that. A page whose
-    name was made to point here (DNS rebinding) looks like one of ours, but its Host header shows that name.
+    A browser says where a request comes from (Sec-Fetch-Site, Origin), and a page cannot change that. A page whose name
+    was made to point here (DNS rebinding) looks like one of ours, but its Host header shows that name.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -99,11 +99,11 @@ class Guarded:
     def _is_ours(self, host: str) -> bool:
         name = _name_of(host)
         if not name or _address(name) or name == "localhost" or name.endswith(".localhost"):
-            return True  # no name that somebody else can point here
+            return True  # nobody else can make these names point here
         return name in self._names or (not self._names and "." not in name)
 
     def _is_foreign(self, scope: Scope, headers: Headers) -> bool:
-        """Whether a page of an origin that is not allowed has sent this; a link that a user follows is none."""
+        """Return whether a page of an origin that is not allowed sent this; following a link is fine."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         method, path = scope["method"], scope["path"]
         if (origin is None and site is None) or method == "OPTIONS" or "*" in self._origins:
@@ -119,12 +119,12 @@ class Guarded:
 
 
 def from_a_browser(headers: Headers) -> bool:
-    """Return whether a page has sent a request; browsers say so with everything that carries a body."""
+    """Return whether a web page sent a request; browsers mark everything that carries a body."""
     return "origin" in headers or "sec-fetch-site" in headers
 
 
-class Locked:
-    """ASGI middleware: answers 401 to a request without a key, unless its address is open."""
+class RequireKey:
+    """ASGI middleware: answers 401 to a request without a valid key, unless its path is open."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         admin = () if settings.admin_key is None else (settings.admin_key,)
@@ -136,7 +136,7 @@ class Locked:
         """Handle one ASGI connection."""
         if scope["type"] == "http" and not self._is_open(scope["path"]):
             headers = Headers(scope=scope)
-            if not self._keys.fits(headers):
+            if not self._keys.matches(headers):
                 problem = _refusal(headers, "this service")
                 response = problem.response_at(scope["path"], context_of(scope).request_id)
                 await response(scope, receive, send)
@@ -148,16 +148,16 @@ class Locked:
 
 
 def require_admin(headers: Headers, settings: Settings) -> None:
-    """Let only those through who show the key of those who run the service.
+    """Require the administrator's key.
 
     Raises:
-        ProblemError: 403 where the service has no such key, 401 where the request does not show it.
+        ProblemError: 403 if the service has no such key, 401 if the request does not carry it.
     """
     if settings.admin_key is None:
-        detail = "this address changes the service and is closed because PATHLINE_ADMIN_KEY is not set"
+        detail = "this endpoint changes the service and is closed because PATHLINE_ADMIN_KEY is not set"
         raise ProblemError(Kind.FORBIDDEN, detail)
-    if not Keyring((settings.admin_key,)).fits(headers):
-        raise _refusal(headers, "this address")
+    if not Keyring((settings.admin_key,)).matches(headers):
+        raise _refusal(headers, "this endpoint")
 
 
 def _shown(headers: Headers) -> list[str]:
@@ -170,15 +170,15 @@ def _refusal(headers: Headers, where: str) -> ProblemError:
     wrong = bool(_shown(headers))
     challenge = 'Bearer realm="pathline"' + (', error="invalid_token"' if wrong else "")
     detail = (
-        f"the key of this request is not one that {where} takes"
+        f"the API key of this request is not valid for {where}"
         if wrong
-        else f"{where} asks for a key; send it as Authorization: Bearer KEY or as X-API-Key: KEY"
+        else f"{where} requires an API key; send it as Authorization: Bearer KEY or as X-API-Key: KEY"
     )
     return ProblemError(Kind.UNAUTHORIZED, detail, headers={"WWW-Authenticate": challenge})
 
 
 def _name_of(host: str) -> str:
-    """Return the name or address of a Host header, without port, brackets and the last dot."""
+    """Return the name or address of a Host header, without port, brackets and trailing dot."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -186,7 +186,7 @@ def _name_of(host: str) -> str:
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The IP address that this is, also in a short form like 127.1 (no domain ends in a number); None for a name."""
+    """Return the IP address, also from a short form like 127.1 (no domain ends in a number), or None for a name."""
     try:
         return ipaddress.ip_address(socket.inet_aton(name) if _SHORT.fullmatch(name) else name)
     except (ValueError, OSError):

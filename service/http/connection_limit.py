@@ -1,55 +1,55 @@
-"""Places for connections: how many are held, which of them give way, and a few kept for health and metrics."""
+"""The limit of open connections: which idle ones make room for new ones, and a reserve for health and metrics."""
 
 from collections import OrderedDict
 from typing import Protocol
 
-KEPT = 16
-"""Connections beyond the limit that are taken to answer health and metrics."""
+RESERVED = 16
+"""Connections accepted beyond the limit to answer health checks and metrics."""
 
 
 class Holder(Protocol):
-    """What holds a place."""
+    """A connection that occupies a slot."""
 
     def give_way(self) -> None:
-        """End the connection now: its place is given to another one."""
+        """Close now: the slot goes to another connection."""
         ...
 
 
-class Places:
-    """Who holds one of `most` places or of those kept beyond them.
+class ConnectionLimit:
+    """Tracks which connections hold one of `most` slots or of the reserved ones.
 
-    A connection is idle unless a request on it is being answered. Where all places are taken, the one that has been
-    idle longest gives way, so that sockets that nobody uses keep nobody out.
+    A connection is idle unless a request on it is being answered. When all slots are taken, the connection that has
+    been idle longest is closed, so that unused sockets keep nobody out.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._common, self._kept = _Room(most), _Room(KEPT)
+        self._common, self._reserved = _Slots(most), _Slots(RESERVED)
 
     def take(self, holder: Holder) -> bool | None:
-        """Take a place; return whether it is one of the kept ones, None where there is none at all."""
-        for room in (self._common, self._kept):
-            if room.take(holder):
-                return room is self._kept
+        """Take a slot; return whether it is a reserved one, or None if there is none at all."""
+        for slots in (self._common, self._reserved):
+            if slots.take(holder):
+                return slots is self._reserved
         return None
 
-    def rest(self, holder: Holder) -> None:
-        """Say that a holder is idle from now on."""
-        for room in (self._common, self._kept):
-            room.rest(holder)
+    def mark_idle(self, holder: Holder) -> None:
+        """Mark a connection as idle from now on."""
+        for slots in (self._common, self._reserved):
+            slots.mark_idle(holder)
 
-    def work(self, holder: Holder) -> None:
-        """Say that a holder is no longer idle."""
-        for room in (self._common, self._kept):
-            room.idle.pop(holder, None)
+    def mark_busy(self, holder: Holder) -> None:
+        """Mark a connection as no longer idle."""
+        for slots in (self._common, self._reserved):
+            slots.idle.pop(holder, None)
 
-    def leave(self, holder: Holder) -> None:
-        """Give a place back; without one nothing happens."""
-        for room in (self._common, self._kept):
-            room.leave(holder)
+    def release(self, holder: Holder) -> None:
+        """Free the slot of a connection, if it has one."""
+        for slots in (self._common, self._reserved):
+            slots.release(holder)
 
 
-class _Room:
+class _Slots:
     def __init__(self, most: int) -> None:
         self.most = most
         self.held: set[Holder] = set()
@@ -60,16 +60,16 @@ class _Room:
             if not self.idle:
                 return False
             longest = next(iter(self.idle))
-            self.leave(longest)
+            self.release(longest)
             longest.give_way()
         self.held.add(holder)
         self.idle[holder] = None
         return True
 
-    def rest(self, holder: Holder) -> None:
+    def mark_idle(self, holder: Holder) -> None:
         if holder in self.held:
             self.idle[holder] = None
 
-    def leave(self, holder: Holder) -> None:
+    def release(self, holder: Holder) -> None:
         self.held.discard(holder)
         self.idle.pop(holder, None)

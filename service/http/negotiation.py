@@ -1,4 +1,4 @@
-"""Choosing the format of an answer from the ``Accept`` header (RFC 9110, section 12.5.1)."""
+"""Content negotiation: the format of a response, chosen by the ``Accept`` header (RFC 9110, section 12.5.1)."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ _ANY = "*/*"
 
 
 def choose(accept: str | None, offered: Sequence[str]) -> str:
-    """Return the offered media type that the header likes best; the first offered one wins a tie.
+    """Return the offered media type with the highest quality; the first offered one wins a tie.
 
     Args:
-        accept: The header's value, or None where it was not sent (anything is welcome then).
+        accept: The header's value, or None if it was not sent, which accepts anything.
         offered: Media types, the default first.
 
     Raises:
@@ -19,9 +19,9 @@ def choose(accept: str | None, offered: Sequence[str]) -> str:
     """
     if accept is None or not accept.strip():
         return offered[0]
-    wishes = [wish for part in accept.split(",") if (wish := _parse(part)) is not None]
-    best = max(offered, key=lambda media: _quality(media, wishes))  # max keeps the first of equals
-    if _quality(best, wishes) <= 0:
+    ranges = [parsed for part in accept.split(",") if (parsed := _parse(part)) is not None]
+    best = max(offered, key=lambda media: _quality(media, ranges))  # max keeps the first of equals
+    if _quality(best, ranges) <= 0:
         raise ProblemError(
             Kind.NOT_ACCEPTABLE,
             f"Accept: {accept[:200]} matches nothing; offered are {', '.join(offered)}",
@@ -31,7 +31,7 @@ def choose(accept: str | None, offered: Sequence[str]) -> str:
 
 
 def _parse(part: str) -> tuple[str, float] | None:
-    """Return (media range, q); None for what is not a media range, which is ignored."""
+    """Return (media range, q), or None for anything else, which is ignored."""
     media, *parameters = (piece.strip().lower() for piece in part.split(";"))
     if media.count("/") != 1:
         return None
@@ -46,10 +46,10 @@ def _parse(part: str) -> tuple[str, float] | None:
     return (media, quality) if 0 <= quality <= 1 else None
 
 
-def _quality(media: str, wishes: list[tuple[str, float]]) -> float:
-    """Return the q of the most specific range that covers a media type; 0 where none does."""
+def _quality(media: str, ranges: list[tuple[str, float]]) -> float:
+    """Return the q of the most specific range that covers a media type; 0 if none does."""
     for candidate in (media, media.split("/")[0] + "/*", _ANY):
-        found = [quality for wish, quality in wishes if wish == candidate]
+        found = [quality for name, quality in ranges if name == candidate]
         if found:
             return max(found)
     return 0.0

@@ -1,7 +1,7 @@
-"""OpenTelemetry traces: one server span a request, with the spans `queue`, `solve` and `encode` in it.
+"""OpenTelemetry traces: one server span for each request, with child spans `queue`, `solve` and `encode`.
 
-The spans are made when the request has been answered, from times that were taken anyway. Where no endpoint is set, this
-module is not imported, and neither is OpenTelemetry.
+Spans are made after the response, from times that are measured anyway. Without PATHLINE_OTEL_ENDPOINT neither this
+module nor OpenTelemetry is imported.
 """
 
 import time
@@ -20,7 +20,7 @@ _STAGES = ("queue", "solve", "encode")
 
 
 class Traces:
-    """Makes the spans of answered requests and hands them to an exporter, in batches, on a thread of its own."""
+    """Makes the spans of answered requests and exports them in batches, on a thread of its own."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._provider = TracerProvider(resource=Resource.create({"service.name": "pathline"}))
@@ -32,8 +32,8 @@ class Traces:
         """Make the spans of one request.
 
         Args:
-            headers: of the request; a ``traceparent`` in them is continued.
-            method, route: what was asked.
+            headers: of the request; its ``traceparent`` becomes the parent.
+            method, route: of the request; the route is a template.
             context: its times, model and solver.
             outcome: the status code, or `client_gone`.
         """
@@ -49,7 +49,7 @@ class Traces:
         name = f"{method} {route}"
         span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes=attributes, start_time=begin)
         inside, at = set_span_in_context(span, parent), begin
-        if "queue" in context.timings:  # the stages follow one another and end with the answer
+        if "queue" in context.timings:  # the stages follow one another and end with the response
             at = end - round(sum(context.timings.get(stage, 0.0) for stage in _STAGES) * 1e9)
         for stage in _STAGES:
             if stage in context.timings:
@@ -61,15 +61,15 @@ class Traces:
         span.end(end)
 
     def close(self) -> None:
-        """Send what is left, and stop the thread."""
+        """Export what is left, and stop the thread."""
         self._provider.shutdown()
 
 
 def exporting_to(endpoint: str) -> Traces:
-    """Return traces that are sent to a collector.
+    """Return traces that are exported to a collector.
 
     Args:
-        endpoint: its address for OTLP over HTTP, without ``/v1/traces``.
+        endpoint: Its address for OTLP over HTTP, without ``/v1/traces``.
 
     Raises:
         ImportError: The exporter is not installed.

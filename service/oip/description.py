@@ -55,7 +55,7 @@ ANSWERS: dict[str, Any] = {
         "outputs": [{"name": "samples", "shape": [2, 2], "datatype": "FP32", "data": [1.02, -0.4, 0.3, 0.77]}, _NFE],
     },
 }
-"""Answers to `REQUESTS`, with the same names; the first has more outputs than are shown."""
+"""Responses to `REQUESTS`, by the same names; the first has more outputs than are shown."""
 
 _METADATA = {
     "name": "moons",
@@ -124,7 +124,7 @@ INFER: dict[str, Any] = {
 
 
 def metadata(model: Served, versions: list[int]) -> dict[str, Any]:
-    """Return the answer of ``GET /v2/models/{model}``; -1 stands for any number."""
+    """Return the response of ``GET /v2/models/{model}``; -1 stands for any size."""
     card = model.card
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
     inputs = [_tensor("x0", number, -1, *model.event_shape)]

@@ -1,4 +1,4 @@
-"""The output tensors: which there are, which are wanted, and how an answer is written with them."""
+"""Output tensors: which ones a request selects, and the response made of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,25 +18,23 @@ from service.responses.traces import COLUMNS
 JSON = "application/json"
 ALWAYS = ("samples", "nfe", "t", "status")
 TRACE = tuple(f"trace_{name}" for name in COLUMNS)
-NAMES = (*ALWAYS, "saved", *TRACE)
-"""Every output; `saved` is there with the input save_at, the trace unless the parameter trace is none."""
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Wanted outputs in their order, each with whether its bytes are to follow the JSON part."""
+class SelectedOutputs:
+    """The selected outputs in order, each with whether its bytes are to follow the JSON part."""
 
     outputs: tuple[tuple[str, bool], ...]
     request_id: str | None
 
     @property
     def encoder(self) -> Encoder:
-        """What the answer may take at most; numbers in JSON where any output is."""
+        """The encoder by which the size of the response is bounded; numbers count as JSON if any output is JSON."""
         numbers = BINARY_BYTES if all(follows for _, follows in self.outputs) else TEXT_BYTES
         return Encoder(
-            BINARY if self.binary else JSON, lambda answer: write(answer, self)[1], numbers, 110, 100, whole=True
+            BINARY if self.binary else JSON, lambda answer: encode(answer, self)[1], numbers, 110, 100, whole=True
         )
 
     @property
@@ -45,39 +43,39 @@ class Wanted:
         return any(follows for _, follows in self.outputs)
 
 
-def wanted(request: InferRequest, wish: SampleRequest) -> Wanted:
-    """Return which outputs to answer with.
+def select_outputs(request: InferRequest, sample: SampleRequest) -> SelectedOutputs:
+    """Return the outputs to respond with: those the request names, or else all it has.
 
     Raises:
-        ProblemError: an output that there is not, or not in this request; a parameter that is not known.
+        ProblemError: An output does not exist or not for this request, or a parameter is unknown.
     """
-    there = [*ALWAYS, *(["saved"] if wish.save_at else []), *(TRACE if wish.trace != "none" else [])]
+    available = [*ALWAYS, *(["saved"] if sample.save_at else []), *(TRACE if sample.trace != "none" else [])]
     default = _flag(request.parameters, "binary_data_output", "the request", False)
     outputs: dict[str, bool] = {}
     for output in request.outputs:
         name = output.name
-        if name not in there:
-            hint = {"saved": "; it needs the input save_at"} if name == "saved" else {}
-            advice = hint.get(name, "; the trace is none" if name in TRACE else "")
-            raise invalid("outputs", f"there is no output {name[:60]!r}{advice}; there are {', '.join(there)}")
+        if name not in available:
+            advice = "; it needs the input save_at" if name == "saved" else ""
+            advice = "; the parameter trace is none" if name in TRACE else advice
+            raise invalid("outputs", f"there is no output {name[:60]!r}{advice}; outputs: {', '.join(available)}")
         if name in outputs:
-            raise invalid("outputs", f"output {name!r} was asked for twice")
+            raise invalid("outputs", f"output {name!r} was requested twice")
         for parameter in output.parameters:
             if parameter != "binary_data":
                 raise invalid(
-                    "outputs", f"output {name!r} has a parameter {parameter[:60]!r}; only binary_data is known here"
+                    "outputs", f"output {name!r} has a parameter {parameter[:60]!r}; only binary_data is supported"
                 )
         outputs[name] = _flag(output.parameters, "binary_data", f"output {name!r}", default)
-    chosen = outputs or dict.fromkeys(there, default)
-    return Wanted(tuple(chosen.items()), request.id)
+    chosen = outputs or dict.fromkeys(available, default)
+    return SelectedOutputs(tuple(chosen.items()), request.id)
 
 
-def write(answer: Answer, wish: Wanted) -> tuple[int, Pieces]:
-    """Return the length of the JSON part and the pieces of the body."""
+def encode(answer: Answer, selected: SelectedOutputs) -> tuple[int, Pieces]:
+    """Return the length of the JSON part, and the body in pieces."""
     tensors = _tensors(answer)
     described: list[dict[str, Any]] = []
     rest: list[bytes | memoryview] = []
-    for name, follows in wish.outputs:
+    for name, follows in selected.outputs:
         array = tensors[name]
         entry: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype_of(array)}
         if follows:
@@ -90,7 +88,7 @@ def write(answer: Answer, wish: Wanted) -> tuple[int, Pieces]:
         described.append(entry)
     head = answer.head
     document = {"model_name": head["model"], "model_version": str(head["version"])}
-    document |= {} if wish.request_id is None else {"id": wish.request_id}
+    document |= {} if selected.request_id is None else {"id": selected.request_id}
     document |= {"parameters": _scalars(head), "outputs": described}
     text = orjson.dumps(document, option=_OPTIONS)
     return len(text), _pieces([text, *rest])

@@ -1,4 +1,4 @@
-"""From a request of the protocol to a `SampleRequest`: what `/v1/sample` does with it holds for both."""
+"""Requests of the protocol as `SampleRequest`, so that the pipeline of ``/v1/sample`` serves both."""
 
 from typing import Any
 
@@ -11,26 +11,28 @@ from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
 
 INPUTS = {"x0": "f", "condition": "fiu", "grid": "f", "save_at": "f", "t_span": "f"}
-"""What can be sent as a tensor, and the kinds of its numbers: f floating point, i and u integers."""
+"""Inputs that can be sent as tensors, and the allowed kinds of numbers: f floating point, i and u integers."""
 
 _KINDS = {"f": "FP16, FP32 or FP64", "fiu": "a datatype of floating-point numbers or integers"}
 _GRID = "grid."
 
 
-def to_wish(name: str, version: int | None, request: InferRequest, tensors: dict[str, Array]) -> SampleRequest:
-    """Return what is asked for.
+def to_sample_request(
+    name: str, version: int | None, request: InferRequest, tensors: dict[str, Array]
+) -> SampleRequest:
+    """Return the equivalent sample request.
 
     Args:
-        name: the model of the address.
-        version: the version of the address, or None.
-        request: the request.
-        tensors: its inputs by name.
+        name: The model in the path.
+        version: The version in the path, or None.
+        request: The request.
+        tensors: Its inputs by name.
 
     Raises:
-        ProblemError: a parameter or input is unknown, not scalar, or not what a sample request allows.
+        ProblemError: A parameter or input is unknown, not scalar, or not allowed in a sample request.
     """
     if request.model_name not in (None, name):
-        raise invalid("model_name", f"model_name is {request.model_name!r}; it must be that of the address, {name!r}")
+        raise invalid("model_name", f"model_name is {request.model_name!r}; it must be the one in the path, {name!r}")
     content = _scalars(request.parameters)
     for key, array in tensors.items():
         if key not in INPUTS:
@@ -45,7 +47,7 @@ def to_wish(name: str, version: int | None, request: InferRequest, tensors: dict
 
 
 def _value(name: str, array: Array) -> Any:
-    """Return an input as the member of a sample request that it stands for."""
+    """Return an input as a member of a sample request."""
     if array.dtype.kind not in INPUTS[name]:
         raise invalid(name, f"input {name!r} must be {_KINDS[INPUTS[name]]}, not {datatype_of(array)}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -60,7 +62,7 @@ def _value(name: str, array: Array) -> Any:
 
 
 def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that stand for members of a sample request."""
+    """Return the parameters as members of a sample request."""
     content: dict[str, Any] = {}
     grid: dict[str, Any] = {}
     for name, value in parameters.items():
@@ -70,9 +72,7 @@ def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
             advice = f"send {name} as an input tensor" if name in INPUTS else "send a number, a string or a boolean"
             raise invalid(name, f"parameter {name[:60]!r} is not scalar; {advice}")
         if name in ("model", "version"):
-            raise invalid(
-                name, f"{name} is not a parameter; it belongs in the address: /v2/models/NAME/versions/VERSION"
-            )
+            raise invalid(name, f"{name} is not a parameter; it belongs in the path: /v2/models/NAME/versions/VERSION")
         if name.startswith(_GRID):
             grid[name.removeprefix(_GRID)] = value
         else:

@@ -1,4 +1,4 @@
-"""The addresses of the Open Inference Protocol. What an infer request means is decided where /v1/sample is."""
+"""Endpoints of the Open Inference Protocol, on the request pipeline of ``/v1/sample``."""
 
 import asyncio
 import time
@@ -13,9 +13,9 @@ from service.http.access import from_a_browser
 from service.http.context import context_of
 from service.oip import description
 from service.oip.description import metadata
-from service.oip.outputs import Wanted, wanted, write
-from service.oip.requests import to_wish
-from service.oip.tensors import BINARY, HEADER, header_of, take_apart
+from service.oip.outputs import SelectedOutputs, encode, select_outputs
+from service.oip.requests import to_sample_request
+from service.oip.tensors import BINARY, HEADER, header_of, parse_body
 from service.openapi import ModelName, read
 from service.registry.served import Served
 from service.requests.parsing import LARGE_BODY, read_body
@@ -35,13 +35,13 @@ _MEDIA = ("application/json", BINARY)
 
 @read(router, "", responses=description.SERVER)
 async def server_metadata() -> Any:
-    """Say who answers, and what of the protocol's extensions is here."""
+    """Return the name and version of the server, and the protocol extensions it supports."""
     return {"name": "pathline", "version": VERSION, "extensions": ["binary_tensor_data"]}
 
 
 @read(router, "/health/live", responses=description.LIVE)
 async def server_live(request: Request) -> Any:
-    """Answer 200 while the process can work, like /livez."""
+    """Answer 200 while the process works, like /livez."""
     ailment = service_of(request).ailment()
     if ailment is not None:
         raise ProblemError(Kind.NOT_READY, ailment)
@@ -50,7 +50,7 @@ async def server_live(request: Request) -> Any:
 
 @read(router, "/health/ready", responses=description.READY)
 async def server_ready(request: Request) -> Any:
-    """Answer 200 while requests are welcome, like /readyz."""
+    """Answer 200 while the service takes requests, like /readyz."""
     fault = service_of(request).unready()
     if fault is not None:
         raise fault
@@ -59,31 +59,31 @@ async def server_ready(request: Request) -> Any:
 
 @read(router, "/models/{model_name}", responses=description.MODEL)
 async def model_metadata(request: Request, model_name: ModelName) -> Any:
-    """Show the inputs and outputs of a model; one that is not in memory is loaded."""
+    """Return the inputs and outputs of a model, loading it if needed."""
     return await _metadata(request, model_name, None)
 
 
 @read(router, "/models/{model_name}/versions/{version}", responses=description.MODEL)
 async def version_metadata(request: Request, model_name: ModelName, version: Version) -> Any:
-    """Show the inputs and outputs of one version."""
+    """Return the inputs and outputs of one version."""
     return await _metadata(request, model_name, version)
 
 
 @read(router, "/models/{model_name}/ready", responses=description.MODEL_READY)
 async def model_ready(request: Request, model_name: ModelName) -> Any:
-    """Answer 200 where the model can be asked for samples."""
+    """Answer 200 if the model can draw samples."""
     return _ready(request, model_name, None)
 
 
 @read(router, "/models/{model_name}/versions/{version}/ready", responses=description.MODEL_READY)
 async def version_ready(request: Request, model_name: ModelName, version: Version) -> Any:
-    """Answer 200 where this version can be asked for samples."""
+    """Answer 200 if this version can draw samples."""
     return _ready(request, model_name, version)
 
 
 @router.post("/models/{model_name}/infer", **description.INFER)
 async def infer(request: Request, model_name: ModelName) -> Response:
-    """Draw samples, as POST /v1/sample does; the parameters are its scalar members, tensors come and go by name."""
+    """Draw samples like POST /v1/sample; scalar members are parameters, arrays are named tensors."""
     return await _infer(request, model_name, None)
 
 
@@ -109,37 +109,39 @@ def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
 
 
 async def _infer(request: Request, name: str, version: int | None) -> Response:
-    wish, model, job, want = await _understand(request, name, version)
-    return await _respond(request, await draw(request, wish, model, job), want)
+    sample, model, job, selected = await _understand(request, name, version)
+    return await _respond(request, await draw(request, sample, model, job), selected)
 
 
-async def _understand(request: Request, name: str, version: int | None) -> tuple[SampleRequest, Served, Job, Wanted]:
+async def _understand(
+    request: Request, name: str, version: int | None
+) -> tuple[SampleRequest, Served, Job, SelectedOutputs]:
     service = service_of(request)
-    # Triton's client names no type. Nor does a page that wants to get by the preflight of its browser.
+    # Triton's client sends no Content-Type. Neither does a page that wants to avoid its browser's preflight.
     allowed = _MEDIA if from_a_browser(request.headers) else (*_MEDIA, "")
     body = await read_body(request, service.settings.max_body_bytes, service.bodies, allowed)
     header, large = header_of(request), len(body) > LARGE_BODY
-    asked = await service.parse(large, take_apart, body, header)
-    wish = to_wish(name, version, *asked)
-    want = wanted(asked[0], wish)
-    model = await model_of(request, wish, name, version)
-    dtypes = {key: tensor.dtype for key, tensor in asked[1].items()}
+    infer_request, tensors = await service.parse(large, parse_body, body, header)
+    sample = to_sample_request(name, version, infer_request, tensors)
+    selected = select_outputs(infer_request, sample)
+    model = await model_of(request, sample, name, version)
+    dtypes = {key: tensor.dtype for key, tensor in tensors.items()}
     context = context_of(request.scope)
-    arguments = (wish, model, service.settings, want.encoder, service.taking(context), dtypes)
+    arguments = (sample, model, service.settings, selected.encoder, service.taking(context), dtypes)
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.understood()
     context.solver = str(job.solve.settings["name"])
-    return without_numbers(wish), model, job, want
+    return without_numbers(sample), model, job, selected
 
 
-async def _respond(request: Request, answer: Answer, want: Wanted) -> Response:
+async def _respond(request: Request, answer: Answer, selected: SelectedOutputs) -> Response:
     context, large = context_of(request.scope), answer.numbers > NUMBERS_A_PIECE
     begun = time.perf_counter()
-    length, pieces = await asyncio.to_thread(write, answer, want) if large else write(answer, want)
+    length, pieces = await asyncio.to_thread(encode, answer, selected) if large else encode(answer, selected)
     context.timings["encode"] = time.perf_counter() - begun
     headers = {"X-Pathline-Seed": str(answer.head["seed"]), "X-Pathline-Status": answer.head["status"]}
-    headers |= {HEADER: str(length)} if want.binary else {}
-    media = BINARY if want.binary else "application/json"
+    headers |= {HEADER: str(length)} if selected.binary else {}
+    media = BINARY if selected.binary else "application/json"
     if large:
         return StreamingResponse(beside(pieces, context), media_type=media, headers=headers)
     return Response(b"".join(pieces), media_type=media, headers=headers)

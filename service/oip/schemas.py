@@ -1,4 +1,4 @@
-"""The bodies of the Open Inference Protocol as pydantic models.
+"""Bodies of the Open Inference Protocol as pydantic models.
 
 Source: https://github.com/kserve/open-inference-protocol, specification/protocol/inference_rest.md
 """
@@ -18,14 +18,14 @@ REQUESTS: dict[str, Any] = {
         "outputs": [{"name": "samples"}, {"name": "nfe"}],
     },
 }
-"""Infer requests by name: samples of a seed; from states of one's own, and only some of the outputs."""
+"""Example requests: samples of a seed; samples from given start states, with selected outputs."""
 
 Parameters = dict[str, Any]
 Size = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class _Tensor(BaseModel):
-    """What is said of a tensor that is sent or wanted."""
+    """Base of tensor descriptions in requests."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -36,7 +36,7 @@ class _Tensor(BaseModel):
 
 
 class InputTensor(_Tensor):
-    """A tensor that is sent: `data` as a flat or nested list, or `binary_data_size` bytes after the JSON part."""
+    """An input tensor: `data` as a flat or nested list, or `binary_data_size` bytes after the JSON part."""
 
     name: str
     shape: list[Size] = Field(max_length=16, fail_fast=True)
@@ -45,32 +45,32 @@ class InputTensor(_Tensor):
     data: list[Any] | None = None
 
 
-class OutputWish(_Tensor):
-    """A tensor that is wanted; with the parameter `binary_data` its bytes follow the JSON part of the answer."""
+class RequestedOutput(_Tensor):
+    """A requested output; with the parameter `binary_data` its bytes follow the JSON part of the response."""
 
     name: str
     parameters: Parameters = Field(default_factory=dict)
 
 
 class InferRequest(BaseModel):
-    """Body of ``POST /v2/models/{model}/infer``; every member may be left out.
+    """Body of ``POST /v2/models/{model}/infer``; every member is optional.
 
-    The parameters are the scalar members of ``POST /v1/sample`` under the same names.
+    The parameters are the scalar members of ``POST /v1/sample``, under the same names.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
 
-    id: str | None = Field(default=None, max_length=1000, description="echoed in the answer")
-    model_name: str | None = Field(default=None, description="the name in the address; KServe's client repeats it here")
+    id: str | None = Field(default=None, max_length=1000, description="echoed in the response")
+    model_name: str | None = Field(default=None, description="the name in the path, which KServe's client repeats here")
     parameters: Parameters = Field(default_factory=dict, description="scalar members of a sample request")
     inputs: list[InputTensor] = Field(
         default_factory=list, fail_fast=True, description="x0, condition, grid, save_at, t_span"
     )
-    outputs: list[OutputWish] = Field(default_factory=list, fail_fast=True, description="all outputs if left out")
+    outputs: list[RequestedOutput] = Field(default_factory=list, fail_fast=True, description="all outputs by default")
 
 
 class OutputTensor(BaseModel):
-    """A tensor that comes back; without `data` its bytes follow the JSON part, in the order of the outputs."""
+    """An output tensor; without `data` its bytes follow the JSON part, in the order of the outputs."""
 
     name: str
     shape: list[int]
@@ -80,7 +80,7 @@ class OutputTensor(BaseModel):
 
 
 class InferResponse(BaseModel):
-    """Answer of ``POST /v2/models/{model}/infer``; a number that is not finite is null in JSON."""
+    """Response of ``POST /v2/models/{model}/infer``; non-finite numbers are null in JSON."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
@@ -92,7 +92,7 @@ class InferResponse(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """An error answer under ``/v2``: what is wrong, what is allowed and what to do."""
+    """Error response under ``/v2``: what is wrong, what is allowed and what to do."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -100,7 +100,7 @@ class ErrorBody(BaseModel):
 
 
 class ServerMetadata(BaseModel):
-    """Answer of ``GET /v2``."""
+    """Response of ``GET /v2``."""
 
     name: str
     version: str
@@ -108,21 +108,21 @@ class ServerMetadata(BaseModel):
 
 
 class Health(BaseModel):
-    """Answer of ``GET /v2/health/live`` and ``GET /v2/health/ready``."""
+    """Response of ``GET /v2/health/live`` and ``GET /v2/health/ready``."""
 
     live: bool | None = None
     ready: bool | None = None
 
 
 class ModelReady(BaseModel):
-    """Answer of ``GET /v2/models/{model}/ready``."""
+    """Response of ``GET /v2/models/{model}/ready``."""
 
     name: str
     ready: bool
 
 
 class TensorMetadata(BaseModel):
-    """An input or output of a model; -1 in its shape stands for any number."""
+    """An input or output of a model; -1 in its shape stands for any size."""
 
     name: str
     datatype: str
@@ -130,7 +130,7 @@ class TensorMetadata(BaseModel):
 
 
 class ModelMetadata(BaseModel):
-    """Answer of ``GET /v2/models/{model}``."""
+    """Response of ``GET /v2/models/{model}``."""
 
     name: str
     versions: list[str]

@@ -37,20 +37,20 @@ DATATYPES = {
     "FP32": "<f4",
     "FP64": "<f8",
 }
-"""The protocol's datatypes of fixed size, as NumPy writes them; the other one is BYTES."""
+"""The protocol's datatypes of fixed size as NumPy dtypes; the remaining one is BYTES."""
 
 _NAMES = {np.dtype(text): name for name, text in DATATYPES.items()}
 
 
-def take_apart(body: bytes, header: str | None) -> tuple[InferRequest, dict[str, Array]]:
+def parse_body(body: bytes, header: str | None) -> tuple[InferRequest, dict[str, Array]]:
     """Return the request and its input tensors by name.
 
     Args:
-        body: what was sent.
-        header: value of ``Inference-Header-Content-Length``, or None where the whole body is JSON.
+        body: The request body.
+        header: Value of ``Inference-Header-Content-Length``, or None if the whole body is JSON.
 
     Raises:
-        ProblemError: the body is not what the protocol says; the message says where.
+        ProblemError: The body does not follow the protocol; the message says where.
     """
     length = len(body) if header is None else _length(header, len(body))
     request = parse(InferRequest, body[:length])
@@ -75,7 +75,7 @@ def take_apart(body: bytes, header: str | None) -> tuple[InferRequest, dict[str,
 
 
 def header_of(request: Request) -> str | None:
-    """Return the length of the JSON part as the client says it."""
+    """Return the length of the JSON part as the client states it."""
     return request.headers.get(HEADER)
 
 
@@ -89,12 +89,12 @@ def _length(header: str, size: int) -> int:
 
 
 def _binary_size(tensor: InputTensor) -> int | None:
-    """Return how many bytes the tensor has behind the JSON part; None where its data are in it."""
+    """Return how many bytes of the tensor follow the JSON part; None if its data are in the JSON."""
     for name in tensor.parameters:
         if name != "binary_data_size":
             raise invalid(
                 tensor.name,
-                f"input {tensor.name!r} has a parameter {name[:60]!r}; only binary_data_size is known here",
+                f"input {tensor.name!r} has a parameter {name[:60]!r}; only binary_data_size is supported",
             )
     size = tensor.parameters.get("binary_data_size")
     if (size is None) == (tensor.data is None):
@@ -105,7 +105,7 @@ def _binary_size(tensor: InputTensor) -> int | None:
 
 
 def datatype_of(array: Array) -> str:
-    """Return the protocol's name for the dtype of an array; text is BYTES."""
+    """Return the protocol's datatype for an array; text is BYTES."""
     return "BYTES" if array.dtype.kind == "U" else _NAMES[array.dtype]
 
 
@@ -113,7 +113,7 @@ def from_bytes(tensor: InputTensor, content: memoryview) -> Array:
     """Return the array whose little-endian, C-ordered bytes were sent.
 
     Raises:
-        ProblemError: an unknown datatype, or another number of bytes than the shape says.
+        ProblemError: The datatype is unknown, or the number of bytes does not fit the shape.
     """
     dtype = _dtype(tensor)
     expected = math.prod(tensor.shape) * dtype.itemsize
@@ -130,7 +130,7 @@ def from_list(tensor: InputTensor) -> Array:
     """Return the array whose numbers were sent as JSON, flat or nested.
 
     Raises:
-        ProblemError: an unknown datatype, numbers of another kind or range, or another count than the shape says.
+        ProblemError: The datatype is unknown, or numbers do not fit it, or their count does not fit the shape.
     """
     dtype = _dtype(tensor)
     numbers: list[Any] = tensor.data or []
@@ -148,7 +148,7 @@ def from_list(tensor: InputTensor) -> Array:
             tensor, f"holds {shown(item)} as its number {k}, counted from 0, which is not {tensor.datatype}"
         )
     try:
-        with np.errstate(over="ignore"):  # what is not finite is refused by `wishes`
+        with np.errstate(over="ignore"):  # non-finite numbers are refused in `requests`
             return _shaped(tensor, np.array(numbers, dtype=dtype))
     except OverflowError:
         raise _bad_data(tensor, f"holds a number out of the range of {tensor.datatype}") from None
@@ -174,7 +174,7 @@ def _dtype(tensor: InputTensor) -> "np.dtype[Any]":
 def _shaped(tensor: InputTensor, array: Array) -> Array:
     try:
         return array.reshape(tensor.shape)
-    except ValueError:  # no numbers at all, in a shape whose other sizes are beyond any memory
+    except ValueError:  # an empty array in a shape whose other sizes exceed any memory
         raise invalid(tensor.name, f"input {tensor.name!r} has no numbers in shape {tensor.shape}") from None
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from service.logs import OneRecord
+from service.logs import EscapingFormatter
 
 
 @pytest.mark.parametrize("evil", ["\n", "\r\n", "\x1b[2J", "\x85", "\u2028", "\x00"])
@@ -15,7 +15,7 @@ def test_control_characters_are_escaped(evil: str) -> None:
         raise ValueError(forged)
     except ValueError:
         record = logging.LogRecord("x", logging.INFO, "f", 1, "%s failed", (forged,), sys.exc_info())
-    lines = OneRecord("%(levelname)s: %(message)s").format(record).splitlines()
+    lines = EscapingFormatter("%(levelname)s: %(message)s").format(record).splitlines()
     assert lines[0].startswith("INFO: /a\\")
     assert lines[0].endswith("ERROR: the disk is full failed")
     assert all(line.startswith("  ") for line in lines[1:])
@@ -24,4 +24,4 @@ def test_control_characters_are_escaped(evil: str) -> None:
 
 def test_other_text_stays() -> None:
     record = logging.LogRecord("x", logging.INFO, "f", 1, "modèle %d", (3,), None)
-    assert OneRecord("%(levelname)s: %(message)s").format(record) == "INFO: modèle 3"
+    assert EscapingFormatter("%(levelname)s: %(message)s").format(record) == "INFO: modèle 3"

@@ -92,7 +92,7 @@ def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("ADMIN_KEY", "my secret"), ("API_KEYS", "good,my secret"), ("API_KEYS", "sécret")):
         with monkeypatch.context() as changed:
             changed.setenv(f"PATHLINE_{name}", value)
-            with pytest.raises(SettingsError, match=rf"PATHLINE_{name}=\(hidden\) is not allowed; (API )?key") as caught:
+            with pytest.raises(SettingsError, match=rf"PATHLINE_{name}=\(hidden\) is not allowed; .*key") as caught:
                 load_settings()
         assert "cret" not in str(caught.value)
 

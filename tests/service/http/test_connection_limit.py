@@ -1,8 +1,8 @@
-"""Who holds a place for a connection, and who gives way."""
+"""The connection limit: the longest idle gives way, and a reserve stays for health checks."""
 
 import pytest
 
-from service.http.connection_limit import KEPT, Places
+from service.http.connection_limit import RESERVED, ConnectionLimit
 
 
 class _Holder:
@@ -13,49 +13,49 @@ class _Holder:
         self.gave_way += 1
 
 
-def _taken(places: Places, count: int) -> list[_Holder]:
+def _taken(limit: ConnectionLimit, count: int) -> list[_Holder]:
     holders = [_Holder() for _ in range(count)]
-    assert [places.take(holder) for holder in holders] == [False] * count
+    assert [limit.take(holder) for holder in holders] == [False] * count
     return holders
 
 
 def test_the_longest_idle_gives_way() -> None:
-    places = Places(3)
-    first, second, third = _taken(places, 3)
-    places.work(first)
-    places.rest(first)  # now the second is idle longest
-    assert places.take(_Holder()) is False
+    limit = ConnectionLimit(3)
+    first, second, third = _taken(limit, 3)
+    limit.mark_busy(first)
+    limit.mark_idle(first)  # now the second is idle longest
+    assert limit.take(_Holder()) is False
     assert [holder.gave_way for holder in (first, second, third)] == [0, 1, 0]
 
 
-def test_who_is_busy_keeps_its_place_and_a_few_are_kept_beyond() -> None:
-    places = Places(2)
-    busy = _taken(places, 2)
+def test_busy_connections_stay_and_a_few_are_reserved() -> None:
+    limit = ConnectionLimit(2)
+    busy = _taken(limit, 2)
     for holder in busy:
-        places.work(holder)
-    kept = [_Holder() for _ in range(KEPT)]
-    assert [places.take(holder) for holder in kept] == [True] * KEPT
-    assert places.take(_Holder()) is True
-    assert [holder.gave_way for holder in busy + kept] == [0, 0, 1] + [0] * (KEPT - 1)
-    for holder in kept[1:]:
-        places.work(holder)
-    places.take(last := _Holder())
-    places.work(last)
-    assert places.take(_Holder()) is None
+        limit.mark_busy(holder)
+    reserved = [_Holder() for _ in range(RESERVED)]
+    assert [limit.take(holder) for holder in reserved] == [True] * RESERVED
+    assert limit.take(_Holder()) is True
+    assert [holder.gave_way for holder in busy + reserved] == [0, 0, 1] + [0] * (RESERVED - 1)
+    for holder in reserved[1:]:
+        limit.mark_busy(holder)
+    limit.take(last := _Holder())
+    limit.mark_busy(last)
+    assert limit.take(_Holder()) is None
 
 
-def test_a_place_is_given_back_once() -> None:
-    places = Places(1)
-    (holder,) = _taken(places, 1)
-    places.leave(holder)
-    places.leave(holder)
-    places.rest(holder)  # it holds none, so it is not idle on one
-    _taken(places, 1)
+def test_a_slot_is_released_once() -> None:
+    limit = ConnectionLimit(1)
+    (holder,) = _taken(limit, 1)
+    limit.release(holder)
+    limit.release(holder)
+    limit.mark_idle(holder)  # it has no slot, so it cannot be idle
+    _taken(limit, 1)
     assert holder.gave_way == 0
 
 
 @pytest.mark.parametrize("count", [1, 50])
-def test_any_number_of_newcomers_leaves_no_more_than_the_limit(count: int) -> None:
-    places = Places(5)
-    holders = _taken(places, 5 + count)
+def test_never_more_connections_than_the_limit(count: int) -> None:
+    limit = ConnectionLimit(5)
+    holders = _taken(limit, 5 + count)
     assert sum(holder.gave_way for holder in holders) == count

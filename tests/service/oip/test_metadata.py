@@ -9,7 +9,7 @@ from models.checkpoint.card import Card
 from models.conditions import LabelCondition, VectorCondition
 from service.app import create_app
 from service.oip.description import metadata
-from service.oip.outputs import NAMES
+from service.oip.outputs import ALWAYS, TRACE
 from service.settings import Settings
 from service.state import VERSION
 
@@ -26,7 +26,7 @@ async def test_a_model(running: Any) -> None:
     assert (body["name"], body["versions"]) == ("moons", ["1", "2"])
     assert body["inputs"][0] == {"name": "x0", "datatype": "FP32", "shape": [-1, 2]}
     assert {"name": "samples", "datatype": "FP32", "shape": [-1, 2]} in body["outputs"]
-    assert [output["name"] for output in body["outputs"]] == list(NAMES)
+    assert [output["name"] for output in body["outputs"]] == [*ALWAYS, "saved", *TRACE]
     digits = (await running.http.get("/v2/models/digits/versions/1")).json()
     assert digits["outputs"][0]["shape"] == [-1, 4, 4]
     assert (await running.http.get("/v2/models/gaussian")).json()["outputs"][0]["datatype"] == "FP64"
