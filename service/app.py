@@ -44,6 +44,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         title="Pathline",
         summary="Samples from flow-matching models, each request with its own solver",
         version=VERSION,
+        openapi_tags=openapi.TAGS,
         lifespan=_lifespan,
         generate_unique_id_function=lambda route: route.name,  # what generated clients call a function
         redirect_slashes=False,

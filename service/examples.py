@@ -1,5 +1,7 @@
-"""Examples of the HTTP interface, shown at ``/docs``; tests send them and hold the answers to them."""
+"""Examples of the HTTP interface, shown at ``/docs``; tests send them and compare the responses."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 from service.errors import Kind
@@ -10,7 +12,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "fixed": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 4},
     "adaptive": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "dopri5", "rtol": 1e-3, "save_at": [0.5]},
 }
-"""Requests for samples by name: fixed steps; error control, with the states at a time on the way."""
+"""Sample requests by name: fixed steps; error control, with the states at an intermediate time."""
 
 _HEAD = {"model": "moons", "version": 1, "checkpoint": CHECKPOINT, "seed": 0, "first_index": 0, "deterministic": True}
 LATENCY = {"queue_s": 0.0004, "solve_s": 0.0031, "network_s": 0.0024, "encode_s": 0.0001, "total_s": 0.0041}
@@ -62,7 +64,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "latency": LATENCY,
     },
 }
-"""Their answers, with the same names."""
+"""The responses, by the same names."""
 
 STREAM = """event: start
 data: {"request_id": "13ab3e98", "model": "moons", "version": 1, "seed": 0, "num_samples": 2, "nfe_bound": 10000}
@@ -143,23 +145,10 @@ pathline_requests_total{model="moons",outcome="200",route="/v1/sample",solver="r
 """
 PAGE = "<!doctype html>"
 
-DETAILS: dict[Kind, str] = {
-    Kind.MALFORMED: "the body is not valid JSON: expected value at line 1 column 11",
-    Kind.UNAUTHORIZED: "this endpoint requires an API key; send it as Authorization: Bearer KEY or as X-API-Key: KEY",
-    Kind.FORBIDDEN: "this endpoint changes the service and is closed because PATHLINE_ADMIN_KEY is not set",
-    Kind.UNKNOWN_MODEL: "model 'moon' is unknown; available: digits, moons",
-    Kind.UNKNOWN_VERSION: "model 'moons' has no version 7; available: 1, 2",
-    Kind.NOT_ACCEPTABLE: "Accept: text/csv matches nothing; offered are application/json, application/x-npz",
-    Kind.TOO_LARGE: "the body has 9000000 bytes, the limit is 8388608 (PATHLINE_MAX_BODY_BYTES)",
-    Kind.JOB_TOO_LARGE: "this request needs 2,000,000,000 bytes of memory, over the limit of 1,073,741,824",
-    Kind.MEDIA: "the body is text/plain; send Content-Type: application/json",
-    Kind.INVALID: "steps = 0 is not allowed: it should be greater than or equal to 1",
-    Kind.OVERLOADED: "the queue is full (PATHLINE_MAX_QUEUE); try again in 2 s",
-    Kind.INTERNAL: "the cause is in the service's log under request 13ab3e98",
-    Kind.DRAINING: "the service is shutting down; send the request to another instance",
-    Kind.NOT_READY: "models still to load: 1, already answering: 1; try again in a few seconds",
-    Kind.BROKEN_MODEL: "model 'moons' cannot be served: its weights do not match their hash",
-    Kind.DEADLINE: "the samples could not be finished within timeout_s; raise it, ask for less, or set on_timeout to "
-    "'partial'",
+ERRORS: dict[Kind, dict[str, Any]] = {
+    kind: problem
+    for problem in json.loads(Path(__file__).with_name("recorded_errors.json").read_text("utf-8")).values()
+    for kind in Kind
+    if kind.type == problem["type"]
 }
-"""What happened, for the kinds of errors that the description names; others show their title."""
+"""A problem document of each kind, recorded from the service by tests/service/test_recorded_errors.py."""

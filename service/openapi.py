@@ -16,13 +16,28 @@ from service.responses.encoders import ENCODERS
 
 ModelName = Annotated[str, Path(description="name of the model", openapi_examples={"moons": {"value": "moons"}})]
 
+SAMPLING, ANALYSIS, CATALOGUE = "Sampling", "Analysis", "Models and solvers"
+ADMIN, OPERATION, PAGES = "Administration", "Health and metrics", "Pages"
+PROTOCOL = "Open Inference Protocol v2"
+
+TAGS = [
+    {"name": SAMPLING, "description": "Draw samples from a model, at once or as a stream of events."},
+    {"name": ANALYSIS, "description": "Map data to noise, compute log-densities, and inspect the velocity field."},
+    {"name": CATALOGUE, "description": "What can be requested: the models of the repository and the solvers."},
+    {"name": ADMIN, "description": "Change the running service; requires the key in `PATHLINE_ADMIN_KEY`."},
+    {"name": OPERATION, "description": "Liveness, readiness, and metrics for Prometheus."},
+    {"name": PAGES, "description": "The playground, and explanations of the errors."},
+    {"name": PROTOCOL, "description": "The same models for clients of KServe and Triton."},
+]
+"""Groups of endpoints, in the order in which ``/docs`` shows them."""
+
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 _PLACE = "#/components/schemas/{model}"
 
 BY_HAND: dict[type[BaseModel], Any] = {ProblemBody: "serialization"}
-"""Models that no route declares, and whether the description shows what is sent or what is answered."""
+"""Models that no route declares, and whether the description shows their request or response form."""
 
 
 def read(router: APIRouter, path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
@@ -44,7 +59,7 @@ def read(router: APIRouter, path: str, **described: Any) -> Callable[[Endpoint],
 
 
 def reference(model: type[BaseModel]) -> dict[str, str]:
-    """Return the schema that stands for a model of `BY_HAND`."""
+    """Return the reference to the schema of a model in `BY_HAND`."""
     return {"$ref": _PLACE.format(model=model.__name__)}
 
 
@@ -60,7 +75,7 @@ def answered(model: type[BaseModel] | None = None, **values: Any) -> dict[int | 
 
 
 def asked(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that reads its JSON body by hand, and put the model into `BY_HAND`."""
+    """Return the `openapi_extra` of a route that parses its JSON body by hand, and add the model to `BY_HAND`."""
     BY_HAND[model] = "validation"
     content = {"schema": reference(model)} | shown(values)
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
@@ -75,21 +90,16 @@ def problems(*kinds: Kind) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": "; ".join(kind.value.title for kind in found),
-            "content": {MEDIA_TYPE: {"schema": schema} | shown({kind.value.slug: _problem(kind) for kind in found})},
+            "content": {
+                MEDIA_TYPE: {"schema": schema} | shown({kind.value.slug: examples.ERRORS[kind] for kind in found})
+            },
         }
         for status, found in by_status.items()
     }
 
 
-def _problem(kind: Kind) -> dict[str, Any]:
-    status, title = kind.value.status, kind.value.title
-    body = {"type": kind.type, "title": title, "status": status, "detail": examples.DETAILS.get(kind, title)}
-    body["request_id"] = "13ab3e9823504b96a0b98c09289534c0"
-    return body | ({"errors": [{"field": "steps", "message": body["detail"]}]} if kind is Kind.INVALID else {})
-
-
 def complete(app: FastAPI) -> None:
-    """Let the description of an application have the models of `BY_HAND`, and no status that its routes do not name."""
+    """Add the models of `BY_HAND` to the description, and drop statuses that no route declares."""
     made = app.openapi
 
     def described(app: FastAPI) -> dict[str, Any]:
@@ -104,11 +114,11 @@ def complete(app: FastAPI) -> None:
 
 
 def _drop_framework_errors(document: dict[str, Any]) -> None:
-    """Take out the 422 that the framework adds where a route names none: under /v2 it is a 400."""
-    for path, operations in document["paths"].items():
+    """Drop the 422 that the framework adds where a route declares none; under /v2, for example, it is a 400."""
+    for operations in document["paths"].values():
         for operation in operations.values():
-            if path.startswith("/v2"):
-                operation["responses"].pop("422", None)
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)
 
@@ -124,13 +134,16 @@ SOLVING_PROBLEMS = problems(
     Kind.INVALID,
     Kind.OVERLOADED,
     Kind.INTERNAL,
+    Kind.ENGINE,
     Kind.DRAINING,
     Kind.BROKEN_MODEL,
     Kind.DEADLINE,
 )
-"""What can be wrong with a request to solve."""
+"""Error responses of all requests that solve."""
 
 SAMPLE_OPERATION: dict[str, Any] = {
+    "tags": [SAMPLING],
+    "summary": "Draw samples",
     "openapi_extra": asked(SampleRequest, examples.REQUESTS),
     "responses": {
         200: {
@@ -142,19 +155,21 @@ SAMPLE_OPERATION: dict[str, Any] = {
         **SOLVING_PROBLEMS,
     },
 }
-"""Arguments of the route of ``POST /v1/sample``."""
+"""Arguments of the route ``POST /v1/sample``."""
 
 STREAM_OPERATION: dict[str, Any] = {
+    "tags": [SAMPLING],
+    "summary": "Draw samples and follow their progress",
     "openapi_extra": asked(SampleRequest, {"adaptive": examples.REQUESTS["adaptive"]}),
     "response_class": Response,
     "responses": {
         **SAMPLE_OPERATION["responses"],
         200: {
-            "description": "Server-sent events: start, progress and sample on the way, completed or error at the end",
+            "description": "Server-sent events: start, then progress and sample, finally completed or error",
             "content": {
                 "text/event-stream": {"schema": {"type": "string"}} | shown({"adaptive": examples.STREAM}),
             },
         },
     },
 }
-"""Arguments of the route of ``POST /v1/sample/stream``."""
+"""Arguments of the route ``POST /v1/sample/stream``."""

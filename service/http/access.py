@@ -32,7 +32,7 @@ CORS: dict[str, Any] = {
 """What pages of allowed origins may send and see."""
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
-_OPEN = {"/", "/docs", "/openapi.json", "/favicon.ico"}
+_OPEN = {"/", "/docs", "/problems", "/openapi.json", "/favicon.ico"}
 _HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
 PROBED = frozenset(_HEALTH | {"/metrics"})
 """Paths of health checks and metrics; they are answered even when all connections are taken."""
@@ -40,8 +40,8 @@ PROBED = frozenset(_HEALTH | {"/metrics"})
 _SHORT = re.compile(r"\d+(\.\d+){0,3}", re.ASCII)
 """IPv4 addresses, including short forms with fewer than four numbers."""
 
-_OPEN_FOLDERS = ("/static/", "/docs/")
-"""Files a browser needs before anybody can enter a key; they reveal nothing of models or users."""
+_OPEN_FOLDERS = ("/static/", "/docs/", "/problems/")
+"""What a browser needs before anybody can enter a key; it reveals nothing of models or users."""
 
 
 class Keyring:

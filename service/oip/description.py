@@ -84,7 +84,7 @@ def refusals(*kinds: Kind) -> dict[int | str, dict[str, Any]]:
 
 
 def _errors(kinds: list[Kind]) -> dict[str, dict[str, str]]:
-    return {kind.value.slug: {"error": examples.DETAILS.get(kind, kind.value.title)} for kind in kinds}
+    return {kind.value.slug: {"error": examples.ERRORS[kind]["detail"]} for kind in kinds}
 
 
 _UNKNOWN = (Kind.UNKNOWN_MODEL, Kind.UNKNOWN_VERSION, Kind.INVALID)

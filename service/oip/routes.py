@@ -16,7 +16,7 @@ from service.oip.description import metadata
 from service.oip.outputs import SelectedOutputs, encode, select_outputs
 from service.oip.requests import to_sample_request
 from service.oip.tensors import BINARY, HEADER, header_of, parse_body
-from service.openapi import ModelName, read
+from service.openapi import PROTOCOL, ModelName, read
 from service.registry.served import Served
 from service.requests.parsing import LARGE_BODY, read_body
 from service.requests.prepare import prepare
@@ -26,20 +26,20 @@ from service.responses.encoders import NUMBERS_A_PIECE
 from service.routes.sample import beside, draw, without_numbers
 from service.state import VERSION, model_of, service_of
 
-router = APIRouter(prefix="/v2", tags=["Open Inference Protocol v2"])
+router = APIRouter(prefix="/v2", tags=[PROTOCOL])
 
 Version = Annotated[int, Path(ge=1, description="version of the model", openapi_examples={"1": {"value": 1}})]
 
 _MEDIA = ("application/json", BINARY)
 
 
-@read(router, "", responses=description.SERVER)
+@read(router, "", summary="Describe the server", responses=description.SERVER)
 async def server_metadata() -> Any:
     """Return the name and version of the server, and the protocol extensions it supports."""
     return {"name": "pathline", "version": VERSION, "extensions": ["binary_tensor_data"]}
 
 
-@read(router, "/health/live", responses=description.LIVE)
+@read(router, "/health/live", summary="Liveness (v2)", responses=description.LIVE)
 async def server_live(request: Request) -> Any:
     """Answer 200 while the process works, like /livez."""
     ailment = service_of(request).ailment()
@@ -48,7 +48,7 @@ async def server_live(request: Request) -> Any:
     return {"live": True}
 
 
-@read(router, "/health/ready", responses=description.READY)
+@read(router, "/health/ready", summary="Readiness (v2)", responses=description.READY)
 async def server_ready(request: Request) -> Any:
     """Answer 200 while the service takes requests, like /readyz."""
     fault = service_of(request).unready()
@@ -57,37 +57,49 @@ async def server_ready(request: Request) -> Any:
     return {"ready": True}
 
 
-@read(router, "/models/{model_name}", responses=description.MODEL)
+@read(router, "/models/{model_name}", summary="Describe a model's tensors", responses=description.MODEL)
 async def model_metadata(request: Request, model_name: ModelName) -> Any:
     """Return the inputs and outputs of a model, loading it if needed."""
     return await _metadata(request, model_name, None)
 
 
-@read(router, "/models/{model_name}/versions/{version}", responses=description.MODEL)
+@read(
+    router,
+    "/models/{model_name}/versions/{version}",
+    summary="Describe the tensors of a version",
+    responses=description.MODEL,
+)
 async def version_metadata(request: Request, model_name: ModelName, version: Version) -> Any:
     """Return the inputs and outputs of one version."""
     return await _metadata(request, model_name, version)
 
 
-@read(router, "/models/{model_name}/ready", responses=description.MODEL_READY)
+@read(router, "/models/{model_name}/ready", summary="Readiness of a model", responses=description.MODEL_READY)
 async def model_ready(request: Request, model_name: ModelName) -> Any:
     """Answer 200 if the model can draw samples."""
     return _ready(request, model_name, None)
 
 
-@read(router, "/models/{model_name}/versions/{version}/ready", responses=description.MODEL_READY)
+@read(
+    router,
+    "/models/{model_name}/versions/{version}/ready",
+    summary="Readiness of a version",
+    responses=description.MODEL_READY,
+)
 async def version_ready(request: Request, model_name: ModelName, version: Version) -> Any:
     """Answer 200 if this version can draw samples."""
     return _ready(request, model_name, version)
 
 
-@router.post("/models/{model_name}/infer", **description.INFER)
+@router.post("/models/{model_name}/infer", summary="Draw samples (v2)", **description.INFER)
 async def infer(request: Request, model_name: ModelName) -> Response:
     """Draw samples like POST /v1/sample; scalar members are parameters, arrays are named tensors."""
     return await _infer(request, model_name, None)
 
 
-@router.post("/models/{model_name}/versions/{version}/infer", **description.INFER)
+@router.post(
+    "/models/{model_name}/versions/{version}/infer", summary="Draw samples of a version (v2)", **description.INFER
+)
 async def infer_version(request: Request, model_name: ModelName, version: Version) -> Response:
     """Draw samples of one version."""
     return await _infer(request, model_name, version)

@@ -1,4 +1,4 @@
-"""Addresses for the administrator, behind ``PATHLINE_ADMIN_KEY``: look for new models now, free a model's memory."""
+"""Administration endpoints, behind ``PATHLINE_ADMIN_KEY``: reload the model repository, unload a model."""
 
 import asyncio
 from typing import Any
@@ -9,11 +9,11 @@ from models.repository import RepositoryError
 from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
-from service.openapi import ModelName, answered, problems
+from service.openapi import ADMIN, ModelName, answered, problems
 from service.requests.schemas import Reloaded, Unloaded
 from service.state import Service, service_of
 
-router = APIRouter()
+router = APIRouter(tags=[ADMIN])
 
 _REFUSALS = problems(Kind.UNAUTHORIZED, Kind.FORBIDDEN, Kind.DRAINING, Kind.NOT_READY)
 
@@ -27,11 +27,15 @@ def _administered(request: Request) -> Service:
     return service
 
 
-@router.post("/v1/models:reload", responses=answered(Reloaded, reloaded=examples.RELOADED) | _REFUSALS)
+@router.post(
+    "/v1/models:reload",
+    summary="Reload the model repository",
+    responses=answered(Reloaded, reloaded=examples.RELOADED) | _REFUSALS,
+)
 async def reload(request: Request) -> Any:
-    """Check the model repository now: load new models and versions, unload those that were removed.
+    """Check the model repository now: load new models and versions, unload removed ones.
 
-    Versions that could not be loaded are tried again, even if their files are unchanged.
+    Versions that failed to load are tried again, even if their files are unchanged.
     """
     service = _administered(request)
     try:
@@ -48,10 +52,11 @@ async def reload(request: Request) -> Any:
 
 @router.post(
     "/v1/models/{name}:unload",
+    summary="Unload a model",
     responses=answered(Unloaded, unloaded=examples.UNLOADED) | _REFUSALS | problems(Kind.UNKNOWN_MODEL, Kind.INVALID),
 )
 async def unload(request: Request, name: ModelName) -> Any:
-    """Free the memory of a model, once its running requests are answered; the next request loads it again."""
+    """Free the memory of a model once its running requests are done; the next request loads it again."""
     service = _administered(request)
     models = service.models
     return {"name": name, "unloaded": await asyncio.wrap_future(models.run(models.unload_now, name))}
@@ -59,5 +64,5 @@ async def unload(request: Request, name: ModelName) -> Any:
 
 @router.api_route("/v1/models/{name}:unload", methods=["GET", "HEAD"], include_in_schema=False)
 async def unload_is_posted(name: ModelName) -> Any:
-    """Say so, where the address of a model would take this for a name."""
+    """Answer 405, where the route of a model would take this path for a name."""
     raise HTTPException(405, headers={"Allow": "POST"})

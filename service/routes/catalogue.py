@@ -1,4 +1,4 @@
-"""What can be asked for: models and solvers."""
+"""Catalogue endpoints: models and solvers."""
 
 import asyncio
 from typing import Any
@@ -7,17 +7,17 @@ from fastapi import APIRouter, Request
 
 from service import examples
 from service.errors import Kind
-from service.openapi import ModelName, answered, problems, read
+from service.openapi import CATALOGUE, ModelName, answered, problems, read
 from service.requests.schemas import ModelBody, ModelList, SolverList
 from service.state import service_of
 from solvers import catalogue
 
-router = APIRouter()
+router = APIRouter(tags=[CATALOGUE])
 
 
-@read(router, "/v1/models", responses=answered(ModelList, models=examples.MODEL_LIST))
+@read(router, "/v1/models", summary="List models", responses=answered(ModelList, models=examples.MODEL_LIST))
 async def models(request: Request) -> Any:
-    """List the models (served or not, by which version, the shapes of its samples) and what is passed over."""
+    """List all models with status, version and shapes, and repository entries that are not models."""
     found = service_of(request).models
     return {"models": [found.summary(name) for name in found.names()]} | found.passed_over()
 
@@ -25,17 +25,18 @@ async def models(request: Request) -> Any:
 @read(
     router,
     "/v1/models/{name}",
+    summary="Describe a model",
     responses=answered(ModelBody, moons=examples.MODEL) | problems(Kind.UNKNOWN_MODEL, Kind.INVALID),
 )
 async def model(request: Request, name: ModelName) -> Any:
-    """Show one model: its versions, the cards of those that are served, and why others are not."""
+    """Describe one model: its versions, the cards of served versions, and why others are unavailable."""
     return await asyncio.to_thread(service_of(request).models.describe, name)
 
 
-@read(router, "/v1/solvers", responses=answered(SolverList, solvers=examples.SOLVER_LIST))
+@read(router, "/v1/solvers", summary="List solvers", responses=answered(SolverList, solvers=examples.SOLVER_LIST))
 async def solvers() -> Any:
-    """List the solvers: order, stages, kind, cost formula and parameters."""
-    # beside the event loop: stability limits are computed when they are first asked for
+    """List all solvers with order, stages, kind, cost formula and parameters."""
+    # off the event loop: stability limits are computed on first use
     return {"solvers": await asyncio.to_thread(_described)}
 
 

@@ -1,14 +1,21 @@
-"""``/docs``: the OpenAPI description as a page; Swagger UI comes from an installed package, nothing from elsewhere."""
+"""Pages about the HTTP interface: ``/docs`` (Swagger UI from an installed package) and ``/problems``, the errors."""
 
 import asyncio
+import html
 import importlib.resources
 from functools import cache
+from typing import Any
 
-from fastapi import APIRouter, Request, Response
+import orjson
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel
 
+from service import examples
 from service.errors import Kind, ProblemError
+from service.http.negotiation import choose
+from service.openapi import PAGES, answered, problems, read
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(tags=[PAGES])
 
 _FILES = {
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
@@ -16,7 +23,7 @@ _FILES = {
     "favicon-32x32.png": "image/png",
     "start.js": "text/javascript; charset=utf-8",
 }
-# Relative to the page, not to the script: it holds under a sub-path, too.
+# Relative to the page, not to the script, so that it also works under a sub-path.
 _START = b"""SwaggerUIBundle({url: "openapi.json", dom_id: "#docs", deepLinking: true, validatorUrl: null});"""
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -30,27 +37,134 @@ _PAGE = """<!doctype html>
 <script src="docs/start.js"></script>
 </html>
 """
+_PROBLEM = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title} - Pathline</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 45rem; margin: 2rem auto; padding: 0 1rem; }}
+pre {{ overflow-x: auto; padding: 1rem; border: 1px solid #8888; border-radius: .3rem; }}
+</style>
+<main>
+<h1>{title}</h1>
+{content}
+<p><a href="{root}problems">All errors</a>, <a href="{root}docs">HTTP interface</a>,
+<a href="{root}.">playground</a></p>
+</main>
+</html>
+"""
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
 }
+_FORMATS = ("application/json", "text/html")
 
 
-@router.api_route("/docs", methods=["GET", "HEAD"])
+class Explanation(BaseModel):
+    """An error, explained: what causes it and what to do."""
+
+    type: str
+    title: str
+    status: int
+    cause: str
+    remedy: str
+    example: dict[str, Any]
+
+
+class Explanations(BaseModel):
+    """Response of ``GET /problems``."""
+
+    problems: list[Explanation]
+
+
+def _explanation(kind: Kind) -> dict[str, Any]:
+    about = kind.value
+    found = {"type": kind.type, "title": about.title, "status": about.status}
+    return found | {"cause": about.cause, "remedy": about.remedy, "example": examples.ERRORS[kind]}
+
+
+def _offered(media: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
+    """Add the page to the described responses of an explanation."""
+    page = {"schema": {"type": "string"}, "examples": {"page": {"value": "<!doctype html>"}}}
+    media[200]["content"]["text/html"] = page
+    return media
+
+
+@router.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
 async def docs() -> Response:
-    """Show every address, with examples to try."""
+    """Show all endpoints, with examples to try."""
     return Response(_PAGE, media_type="text/html", headers=_HEADERS)
 
 
-@router.api_route("/docs/{name}", methods=["GET", "HEAD"])
+@router.api_route("/docs/{name}", methods=["GET", "HEAD"], include_in_schema=False)
 async def file(request: Request, name: str) -> Response:
-    """Return a file that the page needs."""
+    """Return a file of the page."""
     if name not in _FILES:
         raise ProblemError(Kind.NO_ROUTE, f"there is nothing at {request.url.path}; / lists the addresses")
     content = await asyncio.to_thread(_read, name)
     return Response(content, media_type=_FILES[name], headers={"Cache-Control": "max-age=3600"})
+
+
+@read(
+    router,
+    "/problems",
+    summary="List errors",
+    response_class=Response,
+    responses=_offered(answered(Explanations, problems={"problems": [_explanation(Kind.MALFORMED)]})),
+)
+async def problem_list(request: Request) -> Response:
+    """List all errors that the service answers with, as JSON or as a page."""
+    if _is_json(request):
+        return _json({"problems": [_explanation(kind) for kind in Kind]})
+    rows = "".join(
+        f'<li><a href="problems/{kind.value.slug}">{kind.value.status} {html.escape(kind.value.title)}</a></li>'
+        for kind in Kind
+    )
+    return _html("Errors", f"<ul>{rows}</ul>", "")
+
+
+@read(
+    router,
+    "/problems/{slug}",
+    summary="Explain an error",
+    response_class=Response,
+    responses=_offered(answered(Explanation, overloaded=_explanation(Kind.OVERLOADED))) | problems(Kind.NO_ROUTE),
+)
+async def problem(
+    request: Request,
+    slug: str = Path(
+        description="last part of an error's `type`", openapi_examples={"overloaded": {"value": "overloaded"}}
+    ),
+) -> Response:
+    """Explain the error with this `type`: what causes it and what to do, as JSON or as a page."""
+    kind = next((kind for kind in Kind if kind.value.slug == slug), None)
+    if kind is None:
+        raise ProblemError(Kind.NO_ROUTE, f"there is no error {slug!r}; /problems lists all errors")
+    if _is_json(request):
+        return _json(_explanation(kind))
+    about, example = kind.value, orjson.dumps(examples.ERRORS[kind], option=orjson.OPT_INDENT_2).decode()
+    content = f"""<p>HTTP status {about.status}, type <code>{kind.type}</code></p>
+<h2>Cause</h2><p>{html.escape(about.cause)}</p>
+<h2>What to do</h2><p>{html.escape(about.remedy)}</p>
+<h2>Example</h2><pre tabindex="0">{html.escape(example)}</pre>"""
+    return _html(about.title, content, "../")
+
+
+def _is_json(request: Request) -> bool:
+    return choose(request.headers.get("accept"), _FORMATS) == "application/json"
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json", headers={"Vary": "Accept"})
+
+
+def _html(title: str, content: str, root: str) -> Response:
+    page = _PROBLEM.format(title=html.escape(title), content=content, root=root)
+    return Response(page, media_type="text/html", headers=_HEADERS | {"Vary": "Accept"})
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Addresses for those who run the service: is it alive, is it ready, what has it counted."""
+"""Liveness, readiness and metrics endpoints."""
 
 import asyncio
 from typing import Any
@@ -8,16 +8,21 @@ from fastapi import APIRouter, Request, Response
 from service import examples
 from service.errors import Kind, ProblemError
 from service.metrics import CONTENT_TYPE
-from service.openapi import answered, problems, read, shown
+from service.openapi import OPERATION, answered, problems, read, shown
 from service.requests.schemas import Alive, Ready
 from service.state import service_of
 
-router = APIRouter()
+router = APIRouter(tags=[OPERATION])
 
 
-@read(router, "/livez", responses=answered(Alive, alive=examples.ALIVE) | problems(Kind.NOT_READY))
+@read(
+    router,
+    "/livez",
+    summary="Liveness",
+    responses=answered(Alive, alive=examples.ALIVE) | problems(Kind.NOT_READY),
+)
 async def livez(request: Request) -> Any:
-    """Answer 200 while the process can work; 503 once the engine has died or hangs, so that it is restarted."""
+    """Answer 200 while the process works, and 503 once the engine has died or hangs and a restart is needed."""
     ailment = service_of(request).ailment()
     if ailment is not None:
         raise ProblemError(Kind.NOT_READY, ailment)
@@ -27,12 +32,13 @@ async def livez(request: Request) -> Any:
 @read(
     router,
     "/readyz",
+    summary="Readiness",
     responses=answered(Ready, ready=examples.READY) | problems(Kind.NOT_READY, Kind.DRAINING),
 )
 async def readyz(request: Request) -> Any:
-    """Answer 200 while the service takes requests: every model has been tried once, and it is not shutting down.
+    """Answer 200 while the service takes requests: every model was tried once, and it is not shutting down.
 
-    Until then the 503 says which models answer already and which are pending.
+    Until then the 503 lists which models already answer and which are pending.
     """
     service = service_of(request)
     fault = service.unready()
@@ -49,10 +55,11 @@ async def readyz(request: Request) -> Any:
 @read(
     router,
     "/metrics",
+    summary="Metrics for Prometheus",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}} | shown({"metrics": examples.METRICS})}}},
 )
 async def metrics(request: Request) -> Response:
-    """Return all metrics in the Prometheus text format."""
+    """Return all metrics in Prometheus' text format."""
     text = await asyncio.to_thread(service_of(request).metrics.text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})

@@ -16,9 +16,9 @@ from starlette.responses import JSONResponse
 
 from service import examples
 from service.errors import Kind, ProblemError
-from service.openapi import read, shown
+from service.openapi import PAGES, read, shown
 
-router = APIRouter()
+router = APIRouter(tags=[PAGES])
 
 _FOLDER = Path(__file__).parents[1] / "static"
 _TYPES = {
@@ -121,7 +121,7 @@ _CONTENT = {
 }
 
 
-@read(router, "/", response_class=Response, responses={200: {"content": _CONTENT}})
+@read(router, "/", summary="Open the playground", response_class=Response, responses={200: {"content": _CONTENT}})
 async def index(request: Request) -> Response:
     """Show the playground; who accepts JSON but not HTML gets the addresses of the service."""
     accept = request.headers.get("accept", "")

@@ -44,7 +44,7 @@ async def _use(running: Any) -> None:
     client = importlib.import_module("generated_client").Client(base_url="http://test")
     client.set_async_httpx_client(httpx.AsyncClient(transport=running.http._transport, base_url="http://test"))
     models = importlib.import_module("generated_client.models")
-    ask = importlib.import_module("generated_client.api.default.sample").asyncio
+    ask = importlib.import_module("generated_client.api.sampling.sample").asyncio
 
     solver = models.SampleRequestSolver.RK4
     body = models.SampleRequest(model="moons", num_samples=3, seed=2**63 - 1, solver=solver, steps=2)
@@ -56,5 +56,5 @@ async def _use(running: Any) -> None:
     assert isinstance(refused, models.ProblemBody)
     assert (refused.status, refused.errors[0].field) == (422, "steps")
 
-    listed = await importlib.import_module("generated_client.api.default.models").asyncio(client=client)
+    listed = await importlib.import_module("generated_client.api.models_and_solvers.models").asyncio(client=client)
     assert "moons" in [model.name for model in listed.models]

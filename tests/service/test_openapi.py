@@ -154,6 +154,17 @@ async def test_every_error_is_described_with_an_example(running: Any) -> None:
     assert sum(count.values()) > 60
 
 
+async def test_every_operation_has_a_title_and_a_described_tag(running: Any) -> None:
+    description = (await running.http.get("/openapi.json")).json()
+    tags = {tag["name"]: tag["description"] for tag in description["tags"]}
+    titles = [operation["summary"] for _, _, operation in _operations(description)]
+    assert len(set(titles)) == len(titles)
+    used = [operation["tags"] for _, _, operation in _operations(description)]
+    assert [len(names) for names in used] == [1] * len(used)
+    assert {name for [name] in used} == set(tags)
+    assert all(tags.values())
+
+
 async def test_the_framework_s_own_errors_are_not_described(running: Any) -> None:
     text = (await running.http.get("/openapi.json")).text
     assert "HTTPValidationError" not in text

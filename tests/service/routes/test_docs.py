@@ -1,9 +1,11 @@
-"""/docs needs nothing from elsewhere."""
+"""/docs needs nothing from elsewhere, and the type of every error leads to its explanation."""
 
 import re
 from typing import Any
 
 import pytest
+
+from service.errors import Kind
 
 pytestmark = pytest.mark.anyio
 
@@ -28,3 +30,25 @@ async def test_other_files_are_not_there(running: Any) -> None:
     for name in ("main.py", "..%2f__init__.py"):
         answer = await running.http.get(f"/docs/{name}")
         assert (answer.status_code, answer.json()["type"]) == (404, "/problems/no-such-route")
+
+
+@pytest.mark.parametrize("kind", Kind)
+async def test_the_type_of_an_error_is_the_address_of_its_explanation(running: Any, kind: Kind) -> None:
+    answer = await running.http.get(kind.type)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert (answer.json()["title"], answer.json()["status"]) == (kind.value.title, kind.value.status)
+    assert answer.json()["example"]["type"] == kind.type
+    page = await running.http.get(kind.type, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert kind.value.title in page.text
+    assert all(link.startswith("../") for link in re.findall(r'(?:src|href)="([^"]+)"', page.text))
+
+
+async def test_all_errors_are_listed_and_others_are_not_there(running: Any) -> None:
+    listed = (await running.http.get("/problems")).json()["problems"]
+    assert [each["type"] for each in listed] == [kind.type for kind in Kind]
+    page = (await running.http.get("/problems", headers={"Accept": "text/html"})).text
+    assert re.findall(r'href="(problems/[^"]+)"', page) == [kind.type.removeprefix("/") for kind in Kind]
+    missing = await running.http.get("/problems/nothing")
+    assert (missing.status_code, missing.json()["type"]) == (404, "/problems/no-such-route")
