@@ -1,4 +1,4 @@
-"""``python -m service``: print the settings, load the models, serve, and say what to try."""
+"""``python -m service``: load the models, serve, and print what to try."""
 
 import argparse
 import logging
@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from service.banner import ProgressPrinter, greeting, opening
 from service.logs import EscapingFormatter
 from service.settings import ONE_PROCESS, Settings, SettingsError, StartError, load_settings, unknown_variables
 
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(str(error), USAGE)
     for name in unknown_variables():
         print(f"service: {name} is set, but no setting has this name", file=sys.stderr)
-    print(*settings.lines(), sep="\n", flush=True)
+    print(opening(settings), flush=True)
     try:
         return _serve(settings)
     except StartError as error:
@@ -43,26 +44,30 @@ def _serve(settings: Settings) -> int:
     from service.server import freeze, listen, run, url
 
     bound = listen(settings)
+    progress = ProgressPrinter()
     try:
         app = create_app(settings)
         service = app.state.service
-        models, base = service.models, url(bound)
-        greet = _Last(
-            2, lambda: print(_try_it(base, [name for name, _ in models.current()], bool(settings.api_keys)), flush=True)
-        )
+        models, base = service.models, settings.public_url or url(bound)
+
+        def greet() -> None:
+            progress.stop()
+            print(greeting(base, [name for name, _ in models.current()], bool(settings.api_keys)), flush=True)
+
+        greet_once_ready = _Last(2, greet)
 
         def on_loaded() -> None:
             freeze()
-            greet()
+            greet_once_ready()
 
         def on_ready() -> None:
-            if not models.complete:
-                print(f"{base} answers; still loading its models ({len(models.names())} in all)", flush=True)
-            greet()
+            progress.start(len(models.names()), models.pending)
+            greet_once_ready()
 
         service.start(beside=True, on_loaded=on_loaded)
         return run(app, settings, bound, on_ready)
     finally:
+        progress.stop()
         bound.close()
 
 
@@ -92,25 +97,6 @@ def _refuse_workers(asked: int) -> None:
     ):
         if value != "1":
             raise SettingsError(f"{name}={value} is not allowed; it must be 1, because {ONE_PROCESS}")
-
-
-def _try_it(base: str, names: list[str], locked: bool) -> str:
-    """Return what is served, and commands to try: of a key, they hold the variable that the SDK reads, too."""
-    model = "moons" if "moons" in names else names[0]
-    key = ' -H "Authorization: Bearer $PATHLINE_API_KEY"' if locked else ""
-    export = (
-        "  export PATHLINE_API_KEY=...    # one of the keys, or the commands are answered 401\n\n" if locked else ""
-    )
-    return f"""
-Pathline serves {", ".join(names)} on {base} (stop it with Ctrl-C). Three commands to try in another terminal:
-
-{export}  curl -s {base}/v1/sample{key} -H 'Content-Type: application/json' \\
-    -d '{{"model": "{model}", "num_samples": 4, "seed": 0, "solver": "rk4", "steps": 20}}'
-
-  .venv/bin/python -c 'from pathline import Client; print(Client("{base}").sample("{model}", num_samples=4, seed=0))'
-
-  curl -s {base}/v1/solvers{key}
-"""
 
 
 def _fail(message: str, code: int) -> int:

@@ -51,6 +51,12 @@ def _origin(value: str) -> str:
     return value
 
 
+def _public_url(value: str) -> str:
+    if value and not _PUBLIC_URL.fullmatch(value):
+        raise ValueError
+    return value.rstrip("/")
+
+
 def _path(value: str) -> str:
     value = value.rstrip("/")
     if not _PATH.fullmatch(value) or {".", ".."} & set(value.split("/")):
@@ -76,6 +82,7 @@ ONE_PROCESS = (
 """Why there is one worker."""
 
 _ORIGIN = re.compile(r"https?://[^\s/?#,]+|\*")
+_PUBLIC_URL = re.compile(r"https?://[^\s/?#,'\"\\]+(/[A-Za-z0-9._~-]+)*/?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\*")  # without a port
 _KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII but a comma
@@ -101,6 +108,11 @@ class Settings(BaseSettings):
     root_path: Annotated[str, AfterValidator(_path)] = Field(
         default="",
         description="path under which a proxy publishes the service without stripping it: none, or one like /pathline",
+    )
+    public_url: Annotated[str, AfterValidator(_public_url)] = Field(
+        default="",
+        description="address at which users reach the service, shown at startup: none, or one like "
+        "https://lab.example/pathline",
     )
     models_dir: Path = Field(default=Path("checkpoints"), description="model repository: a readable folder")
     data_dir: Path = Field(default=Path("data"), description="training data: a folder")
@@ -236,14 +248,12 @@ class Settings(BaseSettings):
         """Return the sources of values; the first one that has a value wins."""
         return _sources(settings_cls, init_settings, env_settings)
 
-    def lines(self) -> list[str]:
-        """Return one line for each setting: variable, value (secrets hidden), and whether the default holds."""
-        width = max(map(len, type(self).model_fields)) + len(PREFIX)
+    def changed(self) -> list[str]:
+        """Return a line for each setting that differs from its default: variable and value, secrets hidden."""
         return [
-            f"{PREFIX}{name.upper()}".ljust(width)
-            + f" = {_shown(getattr(self, name))}"
-            + ("" if name in self.model_fields_set else " (default)")
-            for name in type(self).model_fields
+            f"{_variable(name)} = {_shown(getattr(self, name))}"
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.default
         ]
 
 

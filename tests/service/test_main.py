@@ -62,7 +62,10 @@ def _base(lines: list[str]) -> str:
 def test_serves_over_sockets(process: tuple[Any, list[str]]) -> None:
     running, lines = process
     text, base = "".join(lines), _base(lines)
-    assert "PATHLINE_HOST             = 127.0.0.1 (default)" in text
+    assert "  PATHLINE_MAX_CONNECTIONS = 20\n" in text
+    assert "PATHLINE_HOST" not in text  # it has its default
+    assert "Models: 4 of 4 done\n" in text
+    assert text.index(f"{base}/\n") < text.index(f"{base}/docs\n") < text.index("curl")
     assert "model broken version 1 is not served" in text
     assert "Traceback" not in text
     curl = re.search(r"-d '(\{.*\})'", text)
@@ -87,7 +90,7 @@ def test_the_commands_that_are_printed_work_with_a_key(
     _, lines = request.getfixturevalue("process")
     text = "".join(lines)
     assert "secret" not in text
-    assert "PATHLINE_API_KEYS         = (hidden, 2)" in text
+    assert "PATHLINE_API_KEYS = (hidden, 2)" in text
     commands = re.findall(r"^  (curl .*(?:\n    -d .*)?|\.venv.*)", text, re.MULTILINE)
     assert len(commands) == 3
     for key, right in (("second-secret", True), ("wrong", False)):
@@ -281,7 +284,7 @@ def test_repository_of_damaged_models(
     environment.setattr("service.server.freeze", lambda: None)  # this process goes on
     assert main([]) == 1
     out, said = capsys.readouterr()
-    assert "Pathline serves" not in out
+    assert "Pathline is ready" not in out
     assert said.strip().splitlines()[-1].startswith(f"service: no model of {tmp_path} can be loaded: broken/1: ")
 
 
@@ -312,4 +315,5 @@ def test_unknown_variable_is_named(environment: pytest.MonkeyPatch, capsys: pyte
 def test_settings_are_printed(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     environment.setenv("PATHLINE_HOST", "300.1.1.1")
     main([])
-    assert capsys.readouterr().out.splitlines() == Settings().lines()
+    assert Settings().changed()
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()][1:-1] == Settings().changed()

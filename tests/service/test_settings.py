@@ -67,12 +67,28 @@ def test_every_setting_says_what_is_allowed() -> None:
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
 
 
-def test_lines_show_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_differs_from_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().changed() == []
     monkeypatch.setenv("PATHLINE_PORT", "9001")
-    lines = load_settings().lines()
-    assert len(lines) == len(Settings.model_fields)
-    assert "PATHLINE_PORT             = 9001" in lines
-    assert "PATHLINE_HOST             = 127.0.0.1 (default)" in lines
+    monkeypatch.setenv("PATHLINE_HOST", "127.0.0.1")  # as the default has it
+    monkeypatch.setenv("PATHLINE_ACCESS_LOG", "1")
+    assert load_settings().changed() == ["PATHLINE_PORT = 9001", "PATHLINE_ACCESS_LOG = true"]
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("https://lab.example/pathline/", "https://lab.example/pathline"), ("http://[::1]:8000", "http://[::1]:8000")],
+)
+def test_public_url(given: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATHLINE_PUBLIC_URL", given)
+    assert load_settings().public_url == shown
+
+
+@pytest.mark.parametrize("given", ["lab.example", "ftp://lab.example", "https://a/?x=1", "https://a'b", "https://"])
+def test_public_url_that_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATHLINE_PUBLIC_URL", given)
+    with pytest.raises(SettingsError, match=r"PATHLINE_PUBLIC_URL=.* is not allowed; address at which users reach"):
+        load_settings()
 
 
 def test_lists_have_commas_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +103,8 @@ def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATHLINE_API_KEYS", "first-secret,second-secret")
     monkeypatch.setenv("PATHLINE_ADMIN_KEY", "third-secret")
     settings = load_settings()
-    assert "secret" not in "".join(settings.lines()) + repr(settings)
-    assert "PATHLINE_API_KEYS         = (hidden, 2)" in settings.lines()
+    assert "secret" not in "".join(settings.changed()) + repr(settings)
+    assert "PATHLINE_API_KEYS = (hidden, 2)" in settings.changed()
     for name, value in (("ADMIN_KEY", "my secret"), ("API_KEYS", "good,my secret"), ("API_KEYS", "sécret")):
         with monkeypatch.context() as changed:
             changed.setenv(f"PATHLINE_{name}", value)
@@ -118,7 +134,7 @@ def test_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = load_settings(threads=3)
     assert (settings.port, settings.host, settings.threads) == (9001, "localhost", 3)
     assert (len(settings.api_keys), settings.cors_origins) == (2, ("https://a",))
-    assert "PATHLINE_PORT             = 9001" in settings.lines()
+    assert "PATHLINE_PORT = 9001" in settings.changed()
     assert unknown_variables() == []
 
 
@@ -261,7 +277,7 @@ def test_other_blank_settings_are_not_set(blank: str, monkeypatch: pytest.Monkey
     for name in ("HOST", "PORT", "MODELS_DIR", "CORS_ORIGINS", "OTEL_ENDPOINT", "ACCESS_LOG"):
         monkeypatch.setenv(f"PATHLINE_{name}", blank)
     assert load_settings() == Settings.model_construct()
-    assert "PATHLINE_HOST             = 127.0.0.1 (default)" in load_settings().lines()
+    assert load_settings().changed() == []
     _file(monkeypatch, tmp_path, f"port = 9001\nhost = {json.dumps(blank)}")
     assert (load_settings().port, load_settings().host) == (9001, "127.0.0.1")
 

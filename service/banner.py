@@ -1,0 +1,98 @@
+"""Startup messages: settings that differ from the defaults, loading progress, and what to try first."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from service.settings import Settings
+
+_LOOK_S = 0.2
+_PYTHON = ".venv/bin/python"
+
+
+def opening(settings: Settings) -> str:
+    """Return the first lines: the settings that were changed, and what takes time now."""
+    changed = settings.changed()
+    head = ["Settings that differ from the defaults:", *(f"  {line}" for line in changed)]
+    lines = head if changed else ["All settings have their defaults."]
+    return "\n".join([*lines, "Loading torch and the solvers ..."])
+
+
+def progress(total: int, pending: Iterable[list[str]]) -> Iterator[str]:
+    """Yield a line for each change of what is still to load.
+
+    Args:
+        total: The number of models.
+        pending: The names of the models still to load, looked at again and again.
+    """
+    before: list[str] | None = None
+    for names in pending:
+        if names == before:
+            continue
+        before, done = names, total - len(names)
+        following = f"; loading and measuring {names[0]} ..." if names else ""
+        yield f"Models: {done} of {total} done{following}"
+
+
+class ProgressPrinter:
+    """Prints loading progress from a thread of its own."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, total: int, pending: Callable[[], list[str]]) -> None:
+        """Start printing.
+
+        Args:
+            total: The number of models.
+            pending: Returns the names of those still to load.
+        """
+        self._thread = threading.Thread(target=self._run, args=(total, pending), name="pathline-progress", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Print the last line and stop; before `start` or a second time it does nothing."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, total: int, pending: Callable[[], list[str]]) -> None:
+        for line in progress(total, self._looks(pending)):
+            print(line, flush=True)
+
+    def _looks(self, pending: Callable[[], list[str]]) -> Iterator[list[str]]:
+        while not self._ended.is_set():
+            yield pending()
+            self._ended.wait(_LOOK_S)
+        yield pending()
+
+
+def greeting(base: str, names: list[str], needs_key: bool) -> str:
+    """Return where the service is, and three commands to try.
+
+    Args:
+        base: The address at which users reach it.
+        names: The models it serves.
+        needs_key: Whether requests need a key; the commands then contain the variable that the SDK reads, too.
+    """
+    model = "moons" if "moons" in names else names[0]
+    python = _PYTHON if Path(_PYTHON).exists() else "python"
+    key = ' -H "Authorization: Bearer $PATHLINE_API_KEY"' if needs_key else ""
+    export = "  export PATHLINE_API_KEY=...    # one of the keys; without it the answer is 401\n\n" if needs_key else ""
+    return f"""
+Pathline is ready on {base} (Ctrl-C stops it)
+
+  Playground   {base}/
+  HTTP API     {base}/docs
+  Models       {", ".join(names)}
+
+Three commands to try in another terminal:
+
+{export}  curl -s {base}/v1/sample{key} -H 'Content-Type: application/json' \\
+    -d '{{"model": "{model}", "num_samples": 4, "seed": 0, "solver": "rk4", "steps": 20}}'
+
+  {python} -c 'from pathline import Client; print(Client("{base}").sample("{model}", num_samples=4, seed=0))'
+
+  curl -s {base}/v1/solvers{key}
+"""

@@ -1,0 +1,50 @@
+"""Startup messages: progress in lines that change, and commands with the address that users reach."""
+
+from pathlib import Path
+
+import pytest
+
+from service.banner import ProgressPrinter, greeting, opening, progress
+from service.settings import Settings
+
+
+def test_a_line_for_each_change() -> None:
+    seen = [["a", "b", "c"], ["a", "b", "c"], ["c"], [], []]
+    assert list(progress(3, seen)) == [
+        "Models: 0 of 3 done; loading and measuring a ...",
+        "Models: 2 of 3 done; loading and measuring c ...",
+        "Models: 3 of 3 done",
+    ]
+
+
+def test_the_last_state_is_printed_however_fast_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    printer, pending = ProgressPrinter(), ["a"]
+    printer.stop()  # not started: nothing happens
+    printer = ProgressPrinter()
+    printer.start(1, lambda: list(pending))
+    pending.clear()
+    printer.stop()
+    printer.stop()
+    assert capsys.readouterr().out.splitlines()[-1] == "Models: 1 of 1 done"
+
+
+def test_pages_come_first_and_every_address_is_the_one_that_users_reach() -> None:
+    base = "https://lab.example/pathline"
+    lines = [line for line in greeting(base, ["digits"], needs_key=False).splitlines() if line]
+    assert base in lines[0]
+    assert [line.split()[-1] for line in lines[1:3]] == [f"{base}/", f"{base}/docs"]
+    addresses = [line for line in lines if "://" in line]
+    assert all(base in line for line in addresses)
+    assert len(addresses) == 6
+    assert "Authorization" not in "".join(lines)
+
+
+def test_the_interpreter_is_one_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # such as a container
+    assert "\n  python -c 'from pathline" in greeting("http://x", ["moons"], needs_key=False)
+
+
+def test_only_changed_settings_are_printed() -> None:
+    assert "All settings have their defaults." in opening(Settings.model_construct())
+    changed = Settings.model_construct(port=9001)
+    assert opening(changed).splitlines()[:2] == ["Settings that differ from the defaults:", "  PATHLINE_PORT = 9001"]
