@@ -1,30 +1,37 @@
-"""What the service counts, under names that start with ``pathline_``, in base units.
+"""Metrics of the service for Prometheus, in base units, under names that start with ``pathline_``.
 
-Labels come from closed sets only: served models, the solver catalogue, status codes, route templates.
+Labels come from closed sets only: served models, the solver catalogue, status codes, route templates. A counter whose
+labels do not depend on the models starts at 0, so that a rate sees its first event.
 """
 
 import bisect
+import importlib.metadata
+import platform
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, disable_created_metrics
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-disable_created_metrics()  # they would double the series of every counter and say nothing that a scrape does not
+from service import VERSION
+from service.errors import Kind
+from solvers import catalogue
+
+disable_created_metrics()  # they would double the series of every counter and add nothing
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 REFUSALS = ("bad-request", "head-too-large", "request-timeout", "too-many-connections", "idle", "slow-reader")
-"""Why the server ends a connection by itself: the slugs of its answers; idle where one gave way; unread answers."""
+"""Why the server closes a connection itself: the slugs of its problems, idle to make room, slow-reader."""
 
 
 def geometric(low: float, high: float, ratio: float) -> tuple[float, ...]:
-    """Return bucket bounds from `low` to at least `high`, each about `ratio` times the last, 3 digits each."""
+    """Return bucket bounds from `low` to at least `high`, each about `ratio` times the last, rounded to 3 digits."""
     steps = int(np.ceil(np.log(high / low) / np.log(ratio)))
     return tuple(float(f"{low * ratio**k:.3g}") for k in range(steps + 1))
 
@@ -37,7 +44,7 @@ _STEP = geometric(1e-5, 1.0, 10**0.25)
 
 
 class Histogram(Collector):
-    """A labelled Prometheus histogram fed by arrays; safe to use from any thread."""
+    """A labelled Prometheus histogram fed by arrays: one bincount for many values; thread-safe."""
 
     def __init__(
         self,
@@ -57,7 +64,7 @@ class Histogram(Collector):
             registry.register(self)
 
     def add(self, values: ArrayLike, *labels: str) -> None:
-        """Count each of `values` (any shape); what is not finite is left out.
+        """Count each of `values` (any shape), skipping non-finite ones.
 
         Raises:
             ValueError: The number of labels is not that of the histogram.
@@ -74,7 +81,7 @@ class Histogram(Collector):
             self._series[labels] = (counts + old, total + float(flat.sum()))
 
     def one(self, value: float, *labels: str, times: int = 1) -> None:
-        """Count one finite value, once or more often; far cheaper than `add`."""
+        """Count one finite value `times` times; far cheaper than `add`."""
         place = bisect.bisect_left(self._list, value)
         with self._lock:
             series = self._series.get(labels)
@@ -85,7 +92,7 @@ class Histogram(Collector):
         self.add([value] * times, *labels)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the family with all series, as Prometheus wants it: cumulative buckets and a sum."""
+        """Yield the family with all series: cumulative buckets and a sum."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
         with self._lock:
             series = {labels: (counts.copy(), total) for labels, (counts, total) in self._series.items()}
@@ -95,7 +102,7 @@ class Histogram(Collector):
         yield family
 
     def describe(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the family without series, so that the registry can refuse a second one of this name."""
+        """Yield the family without series, so that the registry can refuse a duplicate name."""
         yield HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
 
 
@@ -106,19 +113,31 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "pathline_requests",
-            "Answered requests by route, model, solver and outcome (the status code, or client_gone).",
+            "Finished requests by route, model, solver and outcome (the status code, or client_gone).",
             ("route", "model", "solver", "outcome"),
             registry=registry,
         )
-        self.request_seconds = _histogram(registry, "request_seconds", "Whole time of a request.", SECONDS, "route")
-        self.queue_seconds = _histogram(registry, "queue_seconds", "Wait for the engine.", SECONDS, "model")
+        self.errors = Counter(
+            "pathline_errors",
+            "Error responses by problem type and HTTP status.",
+            ("type", "status"),
+            registry=registry,
+        )
+        for kind in Kind:
+            self.errors.labels(kind.value.slug, str(kind.value.status))
+        self.request_seconds = _histogram(registry, "request_seconds", "Total time of a request.", SECONDS, "route")
+        self.queue_seconds = _histogram(registry, "queue_seconds", "Time waiting for the engine.", SECONDS, "model")
         self.solve_seconds = _histogram(registry, "solve_seconds", "Time in the engine.", SECONDS, "model")
         self.network_seconds = _histogram(
-            registry, "network_seconds", "Network calls a request took part in.", SECONDS, "model"
+            registry, "network_seconds", "Time of the network calls a request took part in.", SECONDS, "model"
         )
         self.nfe = _histogram(registry, "nfe", "Velocity evaluations of a sample.", _NFE, "model", "solver")
         self.step_size = _histogram(registry, "step_size", "Accepted steps of adaptive solvers.", _STEP, "solver")
         self.steps = Counter("pathline_steps", "Attempted steps by result.", ("solver", "result"), registry=registry)
+        for name, solver in catalogue.solvers().items():
+            if solver.describe()["embedded_order"] is not None:  # it can run under error control
+                self.steps.labels(name, "accepted")
+                self.steps.labels(name, "rejected")
         self.batch_rows = _histogram(registry, "batch_rows", "Rows of a network call.", _POWERS, *_CALL)
         self.batch_requests = _histogram(registry, "batch_requests", "Requests in a network call.", _POWERS, *_CALL)
         self.batch_solvers = _histogram(
@@ -126,13 +145,13 @@ class Metrics:
         )
         self.refusals = Counter(
             "pathline_refused_connections",
-            "Connections refused or cut off by the server itself, before or beside the application.",
+            "Connections refused or closed by the server itself, outside of the application.",
             ("reason",),
             registry=registry,
         )
         for reason in REFUSALS:
             self.refusals.labels(reason)
-        self.queue_depth = _gauge(registry, "queue_depth", "Requests that wait for the engine.")
+        self.queue_depth = _gauge(registry, "queue_depth", "Requests waiting for the engine.")
         self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine.")
         self.active_lanes = _gauge(registry, "active_lanes", "Samples being solved.")
         self.job_bytes = _gauge(
@@ -146,63 +165,70 @@ class Metrics:
         )
         self.model_fallback = Gauge(
             "pathline_model_fallback",
-            "1 while an older version answers, as the highest cannot be loaded.",
+            "1 while an older version answers because the newest cannot be loaded.",
             ("model",),
             registry=registry,
         )
         self.device_info = Gauge(
-            "pathline_device_info", "1, with the device that networks run on.", ("device", "name"), registry=registry
+            "pathline_device_info", "1, with the device the networks run on.", ("device", "name"), registry=registry
         )
+        build = Gauge("pathline_build_info", "1, with versions.", ("version", "python", "torch"), registry=registry)
+        build.labels(VERSION, platform.python_version(), importlib.metadata.version("torch")).set(1)
+        ProcessCollector(registry=registry)
 
     def refused(self, reason: str) -> None:
-        """Count a connection that was refused or cut off for one of `REFUSALS`."""
+        """Count a connection that was refused or closed for one of `REFUSALS`."""
         self.refusals.labels(reason).inc()
 
     def runs_on(self, device: str, name: str) -> None:
-        """Show the device: as torch calls it, and as its maker does."""
+        """Publish the device by torch's name and by its product name."""
         self.device_info.labels(device, name).set(1)
 
     def answered(self, route: str, model: str, solver: str, outcome: str, seconds: float) -> None:
-        """Count one answered request."""
+        """Count one finished request."""
         self.requests.labels(route, model, solver, outcome).inc()
         self.request_seconds.one(seconds, route)
 
+    def failed(self, kind: Kind) -> None:
+        """Count one error response."""
+        self.errors.labels(kind.value.slug, str(kind.value.status)).inc()
+
     def solved(self, model: str, solver: str, nfe: ArrayLike, queue_s: float, solve_s: float, network_s: float) -> None:
-        """Count one finished job; `nfe` holds one number a sample."""
+        """Count one finished job; `nfe` holds one number for each sample."""
         self.nfe.add(nfe, model, solver)
         self.queue_seconds.one(queue_s, model)
         self.solve_seconds.one(solve_s, model)
         self.network_seconds.one(network_s, model)
 
     def stepped(self, solver: str, h: ArrayLike, accepted: ArrayLike) -> None:
-        """Count attempted steps of an adaptive solver: sizes (in t) and whether each was accepted."""
+        """Count attempted steps of an adaptive solver: their sizes in t, and whether each was accepted."""
         taken = np.asarray(accepted, dtype=bool)
         self.step_size.add(np.abs(np.asarray(h, dtype=np.float64))[taken], solver)
         self.steps.labels(solver, "accepted").inc(int(taken.sum()))
         self.steps.labels(solver, "rejected").inc(int((~taken).sum()))
 
     def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int, calls: int = 1) -> None:
-        """Count network calls that are alike: their rows, the requests they belong to, and their distinct solvers."""
+        """Count `calls` equal network calls: rows, requests that share each, and distinct solvers."""
         self.batch_rows.one(rows, model, operation, times=calls)
         self.batch_requests.one(requests, model, operation, times=calls)
         self.batch_solvers.one(solvers, model, operation, times=calls)
 
     def model_is_loaded(self, name: str, version: int, loaded: bool) -> None:
-        """Show a version as served, or no longer show it: versions come and go, and their series with them."""
+        """Publish a version as served, or remove its series."""
         if loaded:
             self.model_loaded.labels(name, str(version)).set(1)
         else:
             self.model_loaded.remove(name, str(version))
 
     def falls_back(self, name: str, falls_back: bool) -> None:
-        """Show whether a model is answered by an older version than its highest."""
+        """Publish whether an older version of a model answers in place of the newest."""
         if falls_back:
             self.model_fallback.labels(name).set(1)
         else:
             self.model_fallback.remove(name)
 
     def cancelled(self, nfe: int) -> None:
-        """Count evaluations spent on samples that nobody gets."""
+        """Count evaluations spent on samples that nobody receives."""
         self.cancelled_nfe.inc(nfe)
 
     def watch(
@@ -212,14 +238,14 @@ class Metrics:
         lanes: Callable[[], float],
         job_bytes: Callable[[], float],
     ) -> None:
-        """Read the gauges of what is in hand from these functions at every scrape."""
+        """Read the gauges of work in progress from these functions at every scrape."""
         self.queue_depth.set_function(queue_depth)
         self.active_jobs.set_function(jobs)
         self.active_lanes.set_function(lanes)
         self.job_bytes.set_function(job_bytes)
 
     def text(self) -> bytes:
-        """Return everything in the Prometheus text format."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
 

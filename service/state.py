@@ -13,6 +13,7 @@ import torch
 from starlette.requests import Request
 
 from models.repository import RepositoryError
+from service import VERSION as VERSION
 from service.engine.job import Draining, EngineFailed
 from service.engine.operation import Operation
 from service.errors import Kind, ProblemError, invalid
@@ -28,8 +29,6 @@ from service.requests.checks import deadline_of
 from service.requests.schemas import Solving
 from service.settings import Settings, StartError
 from service.solving import problem_of
-
-VERSION = "0.1.0"
 
 MOST_LOADS = 64
 """Versions, or operations of them, that requests wait for at once; beyond it they are refused."""

@@ -1,6 +1,6 @@
-"""Write Grafana's dashboard: ``python -m deploy.grafana.generate``.
+"""Grafana's dashboard, generated: ``python -m deploy.grafana.generate``.
 
-The JSON is committed, so that running Grafana needs none of this; a test compares it with what this makes.
+The JSON is committed, so that Grafana needs none of this; a test compares the two.
 """
 
 import itertools
@@ -16,11 +16,11 @@ from grafana_foundation_sdk.models.common import (
     LegendPlacement,
     StackingMode,
 )
-from grafana_foundation_sdk.models.dashboard import DataSourceRef
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh, VariableSort
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from deploy.grafana.panels import ROWS, Panel
+from deploy.grafana.panels import ROWS, VARIABLES, Panel
 
 PATH = Path(__file__).parent / "dashboards" / "pathline.json"
 SOURCE = DataSourceRef(type_val="prometheus", uid="prometheus")  # the uid in provisioning/datasources
@@ -41,12 +41,21 @@ def make() -> str:
         .time("now-30m", "now")
         .timezone("browser")
     )
-    numbers = itertools.count(1)  # a panel's id is in links to it
+    for name, query in VARIABLES.items():
+        board = board.with_variable(_variable(name, query))
+    numbers = itertools.count(1)  # links to a panel contain its id
     for title, panels in ROWS.items():
         board = board.with_row(dashboard.Row(title).id(next(numbers)))
         for panel in panels:
             board = board.with_panel(_draw(panel).id(next(numbers)))
     return JSONEncoder(sort_keys=True, indent=2).encode(board.build()) + "\n"
+
+
+def _variable(name: str, query: str) -> dashboard.QueryVariable:
+    variable = dashboard.QueryVariable(name).query(query).datasource(SOURCE).multi(True).include_all(True)
+    variable = variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+    # "All" must also match requests whose model or solver is not known; "All" instances are those of this job.
+    return variable if name == "instance" else variable.all_value(".*")
 
 
 def _draw(panel: Panel) -> AnyPanel:
@@ -73,7 +82,7 @@ def _lines(*, stacked: bool) -> timeseries.Panel:
 
 
 def _heatmap() -> heatmap.Panel:
-    # buckets come from Prometheus as they are: nothing is computed again
+    # Prometheus delivers the buckets; nothing is computed again
     colour = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Viridis").steps(64)
     return heatmap.Panel().calculate(False).color(colour)
 

@@ -1,8 +1,30 @@
-"""What the dashboard shows: panels as data, each with its PromQL. `generate.py` draws them."""
+"""Panels and variables of the dashboard as data, each panel with its PromQL; `generate.py` draws them."""
 
 from dataclasses import dataclass
 
-RATE = "$__rate_interval"  # Grafana puts a window in its place that fits the scrape interval
+RATE = "$__rate_interval"  # Grafana replaces it by a window that fits the scrape interval
+
+VARIABLES = {
+    "instance": "label_values(pathline_build_info, instance)",
+    "model": "label_values(pathline_model_loaded, model)",
+    "solver": "label_values(pathline_nfe_count, solver)",
+}
+"""Variables at the top of the dashboard, each with the query for its values; panels filter by those that they can."""
+
+LABELS: dict[str, tuple[str, ...]] = {
+    "pathline_requests": ("model", "solver"),
+    "pathline_queue_seconds": ("model",),
+    "pathline_solve_seconds": ("model",),
+    "pathline_network_seconds": ("model",),
+    "pathline_nfe": ("model", "solver"),
+    "pathline_step_size": ("solver",),
+    "pathline_steps": ("solver",),
+    "pathline_batch_rows": ("model",),
+    "pathline_batch_requests": ("model",),
+    "pathline_batch_solvers": ("model",),
+    "pathline_model_loaded": ("model",),
+}
+"""Variables by which metrics can be filtered, besides the instance, which all have."""
 
 
 @dataclass(frozen=True)
@@ -10,12 +32,12 @@ class Panel:
     """One panel.
 
     Attributes:
-        title: short name.
-        says: what the reader learns from it.
+        title: Short name.
+        says: What the reader learns from it.
         queries: (PromQL, legend) pairs; for a heatmap one pair, whose legend is the label of the buckets.
         unit: Grafana's name of the unit.
         kind: `lines`, `stacked`, `heatmap` or `number`.
-        width: of the 24 columns of a row.
+        width: In columns; a row has 24.
     """
 
     title: str
@@ -26,9 +48,18 @@ class Panel:
     width: int = 8
 
 
+def _select(metric: str, where: str = "") -> str:
+    """Return a metric filtered by the variables that apply to it."""
+    name = metric
+    for tail in ("_total", "_bucket", "_sum", "_count"):
+        name = name.removesuffix(tail)
+    filters = [f'{label}=~"${label}"' for label in ("instance", *LABELS.get(name, ()))]
+    return f"{metric}{{{', '.join(filters + ([where] if where else []))}}}"
+
+
 def _rate(metric: str, by: str = "", where: str = "") -> str:
     total = f"sum by ({by})" if by else "sum"
-    return f"{total} (rate({metric}{f'{{{where}}}' if where else ''}[{RATE}]))"
+    return f"{total} (rate({_select(metric, where)}[{RATE}]))"
 
 
 def _quantile(share: float, metric: str, by: str = "", where: str = "") -> str:
@@ -48,33 +79,41 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Requests": (
         Panel(
             "Served models",
-            "models and versions that answer",
-            (("count(pathline_model_loaded)", ""),),
+            "loaded models and versions",
+            ((f"count({_select('pathline_model_loaded')})", ""),),
             "short",
             "number",
             4,
         ),
         Panel(
             "Requests",
-            "sample requests a second by model",
+            "sample requests per second by model",
             ((_rate("pathline_requests_total", "model", _SAMPLE), "{{model}}"),),
             "reqps",
             "stacked",
-            10,
+            8,
         ),
         Panel(
-            "Errors",
-            "answers that are no success, by status; client_gone left before its answer",
+            "Failed requests",
+            "requests that failed, by status; client_gone means that the client left before the response",
             ((_rate("pathline_requests_total", "outcome", _BAD), "{{outcome}}"),),
             "reqps",
             "stacked",
-            10,
+            6,
+        ),
+        Panel(
+            "Errors by type",
+            "error responses by problem type; /problems/TYPE on the service explains each",
+            ((_rate("pathline_errors_total", "type"), "{{type}}"),),
+            "reqps",
+            "stacked",
+            6,
         ),
     ),
     "Latency": (
         Panel(
             "Latency of sampling",
-            "whole time of a request, the network to the client left out",
+            "total time of a request, without the network to the client",
             tuple(
                 (_quantile(share, "pathline_request_seconds", where=_SAMPLE), f"p{share * 100:g}")
                 for share in (0.5, 0.9, 0.99)
@@ -83,17 +122,17 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Where the time goes",
-            "means by stage: waiting, solving, and in network calls while solving",
+            "mean time by stage: waiting, solving, and network calls while solving",
             tuple((_mean(f"pathline_{part}_seconds"), part) for part in ("queue", "solve", "network")),
             "s",
         ),
         Panel(
             "Queue",
-            "requests that wait, requests in the engine, samples being solved",
+            "requests waiting, requests in the engine, samples being solved",
             (
-                ("sum(pathline_queue_depth)", "waiting"),
-                ("sum(pathline_active_jobs)", "requests"),
-                ("sum(pathline_active_lanes)", "samples"),
+                (f"sum({_select('pathline_queue_depth')})", "waiting"),
+                (f"sum({_select('pathline_active_jobs')})", "requests"),
+                (f"sum({_select('pathline_active_lanes')})", "samples"),
             ),
         ),
     ),
@@ -110,7 +149,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Rejected steps",
-            "share of attempted steps that error control refused",
+            "share of attempted steps that error control rejected",
             (
                 (
                     f"{_REJECTED} / {_rate('pathline_steps_total', 'solver')}",
@@ -144,9 +183,35 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Wasted evaluations",
-            "evaluations a second for samples that nobody got",
+            "evaluations per second for samples that nobody received",
             ((_rate("pathline_cancelled_nfe_total"), "cancelled"),),
             width=6,
+        ),
+    ),
+    "Process": (
+        Panel(
+            "CPU",
+            "processor cores in use",
+            ((_rate("process_cpu_seconds_total", "instance"), "{{instance}}"),),
+        ),
+        Panel(
+            "Memory",
+            "resident memory of the process, and the part of it reserved for requests in progress",
+            (
+                (f"sum by (instance) ({_select('process_resident_memory_bytes')})", "{{instance}}"),
+                (f"sum by (instance) ({_select('pathline_job_bytes')})", "{{instance}} requests"),
+            ),
+            "bytes",
+        ),
+        Panel(
+            "Versions",
+            "instances by version of the service and of torch",
+            (
+                (
+                    f"count by (version, torch) ({_select('pathline_build_info')})",
+                    "{{version}}, torch {{torch}}",
+                ),
+            ),
         ),
     ),
 }
@@ -155,3 +220,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
 def expressions() -> list[str]:
     """Return every PromQL expression of the dashboard."""
     return [query for panels in ROWS.values() for panel in panels for query, _ in panel.queries]
+
+
+def resolved(query: str, window: str = "5m") -> str:
+    """Return a query as Grafana sends it when every variable is set to All."""
+    for name in VARIABLES:
+        query = query.replace(f"${name}", ".*")
+    return query.replace(RATE, window)

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import Kind, ProblemError
-from service.http.context import context_of
+from service.http.middleware import respond
 from service.settings import Settings
 
 CORS: dict[str, Any] = {
@@ -79,8 +79,7 @@ class RefuseForeign:
             detail = self._fault(scope, headers)
             if detail is not None:
                 problem = ProblemError(Kind.FORBIDDEN, detail, unread=scope["method"] not in _SAFE)
-                response = problem.response_at(scope["path"], context_of(scope).request_id)
-                await response(scope, receive, send)
+                await respond(scope, problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -138,8 +137,7 @@ class RequireKey:
             headers = Headers(scope=scope)
             if not self._keys.matches(headers):
                 problem = _refusal(headers, "this service")
-                response = problem.response_at(scope["path"], context_of(scope).request_id)
-                await response(scope, receive, send)
+                await respond(scope, problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from service.errors import ProblemError
 from service.ledger import Hold
 
 _KEY = "pathline"
@@ -21,6 +22,7 @@ class Context:
         model: name of the model; empty until it is known to exist, so that it can be a metric label.
         solver: name of the solver; empty likewise.
         outcome: how it ended, where the status code does not tell.
+        problem: the error it was answered with, or None.
         fallback_from: the version that should have answered, where an older one does because it cannot be loaded.
         timings: seconds by name, shown in ``Server-Timing``.
         hold: memory reserved for the request until it is over.
@@ -32,6 +34,7 @@ class Context:
     model: str = ""
     solver: str = ""
     outcome: str = ""
+    problem: ProblemError | None = None
     fallback_from: int | None = None
     timings: dict[str, float] = field(default_factory=dict)
     hold: Hold | None = None

@@ -75,20 +75,20 @@ class Observe:
                 raise
             # Cancelled by the server, whose drain time is over; it would answer in plain text.
             detail = "the service is shutting down; send the request to another instance"
-            problem = ProblemError(Kind.DRAINING, detail).response_at(scope["path"], context.request_id)
-            await problem(scope, receive, response.send)
+            await respond(scope, ProblemError(Kind.DRAINING, detail))(scope, receive, response.send)
         except Exception:
             _log.exception("request %s failed: %s %s", context.request_id, scope["method"], scope["path"])
             if response.status:
                 raise  # part of a response is sent: the server must cut the connection
             detail = f"the cause is in the service's log under request {context.request_id}"
-            problem = ProblemError(Kind.INTERNAL, detail).response_at(scope["path"], context.request_id)
-            await problem(scope, receive, response.send)
+            await respond(scope, ProblemError(Kind.INTERNAL, detail))(scope, receive, response.send)
 
     def _count(self, scope: Scope, context: Context, outcome: str) -> None:
         route = getattr(scope.get("route"), "path", UNMATCHED)
         seconds = context.elapsed()
         self._metrics.answered(route, context.model, context.solver, outcome, seconds)
+        if context.problem is not None:
+            self._metrics.failed(context.problem.kind)
         if self._traces is not None:
             self._traces.record(Headers(scope=scope), scope["method"], route, context, outcome)
         if self._access_log:
@@ -141,7 +141,7 @@ class Direct:
         try:
             response = await self._endpoint(Request(scope, receive, send))
         except ProblemError as problem:
-            response = problem.response(context_of(scope).request_id)
+            response = respond(scope, problem)
         await response(scope, receive, send)
 
 
@@ -223,11 +223,17 @@ def handle_errors(app: FastAPI) -> None:
     """Make the framework's own errors (no route, wrong method, a bad parameter) problems, too."""
 
     async def on_problem(request: Request, error: Exception) -> Response:
-        problem = _as_problem(request, error)
-        return problem.response_at(request.scope["path"], context_of(request.scope).request_id)
+        return respond(request.scope, _as_problem(request, error))
 
     for kind in (ProblemError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, on_problem)
+
+
+def respond(scope: Scope, problem: ProblemError) -> Response:
+    """Return the response for an error of a request, and note the error in its context."""
+    context = context_of(scope)
+    context.problem = problem
+    return problem.response_at(scope["path"], context.request_id)
 
 
 def _as_problem(request: Request, error: Exception) -> ProblemError:

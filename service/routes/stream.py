@@ -137,7 +137,7 @@ class _Followed:
             result = self.future.result()
         except REFUSALS as error:
             problem = problem_of(error)
-            self.context.outcome = str(problem.kind.value.status)
+            self.context.problem, self.context.outcome = problem, str(problem.kind.value.status)
             yield _event("error", problem.body(self.context.request_id))
             return
         async for part in self._states(result.saved, len(self._wish.save_at or ())):

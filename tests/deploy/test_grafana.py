@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.grafana import generate
-from deploy.grafana.panels import ROWS, expressions
-from service.metrics import Metrics
+from deploy.grafana.panels import LABELS, ROWS, VARIABLES, expressions, resolved
+from service.metrics import Histogram, Metrics
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -34,7 +35,7 @@ def test_the_committed_dashboard_is_the_generated_one() -> None:
 
 @pytest.mark.parametrize("query", [*expressions(), *rule_expressions()])
 def test_only_metrics_that_the_service_has(query: str) -> None:
-    assert set(re.findall(r"pathline_\w+", query)) <= known_metrics()
+    assert set(re.findall(r"\b(?:pathline|process)_\w+", query)) <= known_metrics()
 
 
 def test_panels_have_ids_and_places_of_their_own() -> None:
@@ -48,6 +49,38 @@ def test_panels_have_ids_and_places_of_their_own() -> None:
         apart_y = p["y"] + p["h"] <= q["y"] or q["y"] + q["h"] <= p["y"]
         assert apart_x or apart_y, (p, q)
     assert all(sum(panel.width for panel in row) == 24 for row in ROWS.values())
+
+
+def label_names() -> dict[str, set[str]]:
+    """The labels of each of our metrics."""
+    metrics, names = Metrics(), {}
+    for each in vars(metrics).values():
+        if isinstance(each, Histogram):
+            [family] = each.describe()
+            names[family.name] = set(each._labels)
+        elif isinstance(each, MetricWrapperBase):
+            names[each._name] = set(each._labelnames)
+    return names
+
+
+def test_metrics_are_filtered_by_every_variable_that_is_a_label_of_theirs() -> None:
+    for name, labels in label_names().items():
+        assert set(LABELS.get(name, ())) == labels & {"model", "solver"} or name not in " ".join(expressions()), name
+
+
+@pytest.mark.parametrize("query", expressions())
+def test_every_selector_is_filtered_by_instance(query: str) -> None:
+    selectors = re.findall(r"\b(?:pathline|process)_\w+(\{[^}]*\})?", query)
+    assert all('instance=~"$instance"' in selector for selector in selectors)
+    assert "$" not in resolved(query)
+
+
+def test_variables_are_on_the_dashboard() -> None:
+    listed = json.loads(generate.PATH.read_text())["templating"]["list"]
+    assert {each["name"]: each["query"] for each in listed} == VARIABLES
+    assert all(each["multi"] and each["includeAll"] for each in listed)
+    assert [each.get("allValue") for each in listed] == [None, ".*", ".*"]
+    assert all(set(re.findall(r"pathline_\w+", query)) <= known_metrics() for query in VARIABLES.values())
 
 
 def test_the_dashboard_asks_the_datasource_that_is_provisioned() -> None:

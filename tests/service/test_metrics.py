@@ -1,11 +1,16 @@
 """Metrics by name, what each call adds, and histograms that count like prometheus_client's own."""
 
+import platform
+
 import numpy as np
 import prometheus_client
 import pytest
+import torch
 from prometheus_client import CollectorRegistry
 
-from service.metrics import Histogram, Metrics, geometric
+from service import VERSION
+from service.errors import Kind
+from service.metrics import REFUSALS, Histogram, Metrics, geometric
 
 
 def _value(metrics: Metrics, name: str, /, **labels: str) -> float | None:
@@ -15,13 +20,32 @@ def _value(metrics: Metrics, name: str, /, **labels: str) -> float | None:
 NAMES = """
 requests request_seconds queue_seconds solve_seconds network_seconds nfe step_size steps batch_rows batch_requests
 batch_solvers queue_depth active_jobs active_lanes job_bytes cancelled_nfe model_fallback model_loaded device_info
-refused_connections
+refused_connections errors build_info
 """
 
 
 def test_names() -> None:
     families = {family.name.removeprefix("pathline_") for family in Metrics().registry.collect()}
-    assert families == set(NAMES.split())
+    process = {name for name in families if name.startswith("process_")}
+    assert families - process == set(NAMES.split())
+    assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds"} <= process
+
+
+def test_versions() -> None:
+    labels = {"version": VERSION, "python": platform.python_version(), "torch": torch.__version__}
+    assert _value(Metrics(), "build_info", **labels) == 1
+
+
+def test_counters_start_at_zero() -> None:
+    metrics = Metrics()
+    for kind in Kind:
+        assert _value(metrics, "errors_total", type=kind.value.slug, status=str(kind.value.status)) == 0
+    for reason in REFUSALS:
+        assert _value(metrics, "refused_connections_total", reason=reason) == 0
+    for result in ("accepted", "rejected"):
+        assert _value(metrics, "steps_total", solver="dopri5", result=result) == 0
+    assert _value(metrics, "steps_total", solver="euler", result="accepted") is None  # it has no error estimate
+    assert _value(metrics, "cancelled_nfe_total") == 0
 
 
 def test_solved_and_stepped() -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import yaml
 
-from deploy.grafana.panels import RATE, expressions
+from deploy.grafana.panels import expressions, resolved
 from tests.system.support import ROOT, until
 
 pytestmark = pytest.mark.system
@@ -20,7 +20,7 @@ Sample = Callable[..., httpx.Response]
 
 
 def values(prometheus: httpx.Client, query: str) -> list[float]:
-    answer = prometheus.get("/api/v1/query", params={"query": query.replace(RATE, "5m")}).json()
+    answer = prometheus.get("/api/v1/query", params={"query": resolved(query)}).json()
     assert answer["status"] == "success", answer
     return [float(found["value"][1]) for found in answer["data"]["result"]]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.engine.job import DeadlineExceeded
 from service.http.middleware import Observe
 from service.metrics import Metrics
 
@@ -85,3 +86,20 @@ async def test_who_is_cancelled_by_a_server_that_ends_is_told_so(draining: bool)
     await Observe(app, Metrics())(scope, receive, send)
     assert [message["status"] for message in sent if "status" in message] == [503]
     assert b"/problems/draining" in sent[1]["body"]
+
+
+async def test_errors_are_counted_by_type_at_every_door(running: Any) -> None:
+    def counted(slug: str, status: int) -> float | None:
+        labels = {"type": slug, "status": str(status)}
+        return running.service.metrics.registry.get_sample_value("pathline_errors_total", labels)
+
+    assert counted("invalid-request", 422) == 0
+    for path in ("/v1/sample", "/v1/sample/stream", "/v1/models/moons/encode"):
+        await running.http.post(path, json={"model": "moons", "steps": 0})
+    await running.http.post("/v2/models/moons/infer", json={"parameters": {"steps": 0}})
+    assert counted("invalid-request", 422) == 4
+    await running.http.get("/nothing")
+    assert counted("no-such-route", 404) == 1
+    running.engine.fail = DeadlineExceeded()
+    await running.http.post("/v1/sample/stream", json={"model": "moons"})
+    assert counted("deadline-exceeded", 504) == 1
