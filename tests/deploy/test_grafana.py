@@ -1,9 +1,10 @@
-"""The committed dashboard is what the generator makes, and asks only for metrics that there are."""
+"""The committed dashboard is the generated one, uses metrics that exist, and alerts have runbooks."""
 
 import itertools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,16 +25,26 @@ def known_metrics() -> set[str]:
     return names
 
 
-def rule_expressions() -> list[str]:
+def rules() -> list[dict[str, Any]]:
     groups = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"]
-    return [rule["expr"] for group in groups for rule in group["rules"]]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_every_alert_has_a_runbook(rule: dict[str, Any]) -> None:
+    base, _, place = rule["annotations"]["runbook_url"].partition("}}")
+    assert base == "{{ $externalLabels.runbooks "  # the address of the repository, with a slash
+    path, _, anchor = place.partition("#")
+    headings = re.findall(r"^#+ (.*)$", (DEPLOY.parent / path).read_text(), re.MULTILINE)
+    assert rule["alert"] in headings
+    assert anchor == rule["alert"].lower()
 
 
 def test_the_committed_dashboard_is_the_generated_one() -> None:
     assert generate.PATH.read_text() == generate.make(), "run: python -m deploy.grafana.generate"
 
 
-@pytest.mark.parametrize("query", [*expressions(), *rule_expressions()])
+@pytest.mark.parametrize("query", [*expressions(), *(rule["expr"] for rule in rules())])
 def test_only_metrics_that_the_service_has(query: str) -> None:
     assert set(re.findall(r"\b(?:pathline|process)_\w+", query)) <= known_metrics()
 

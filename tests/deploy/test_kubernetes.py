@@ -1,4 +1,8 @@
-"""The Kubernetes manifests: valid for several releases, closed, and true to the image, the settings and the service."""
+"""Kubernetes manifests: valid for several releases, locked down, and true to the image, the settings and the service.
+
+No tool that builds Kustomize or knows the Prometheus Operator is at hand in Debian or as a Python package for tests, so
+what these files refer to and contain is checked here.
+"""
 
 import copy
 import signal
@@ -80,6 +84,33 @@ def test_what_belongs_together() -> None:
     claim = PLAIN["PersistentVolumeClaim"]["metadata"]["name"]
     for pod in PODS.values():
         assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim
+
+
+def test_kustomizations_name_every_manifest() -> None:
+    base, [component] = documents("kustomization.yaml"), documents("monitoring/kustomization.yaml")
+    assert [(each["apiVersion"], each["kind"]) for each in (*base, component)] == [
+        ("kustomize.config.k8s.io/v1beta1", "Kustomization"),
+        ("kustomize.config.k8s.io/v1alpha1", "Component"),
+    ]
+    named = [*base[0]["resources"], *(f"monitoring/{name}" for name in component["resources"]), "kserve.yaml"]
+    there = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml"}
+    assert sorted(named) == sorted(there)
+
+
+def test_the_monitor_finds_the_port_of_the_service() -> None:
+    [monitor] = documents("monitoring/servicemonitor.yaml")
+    assert (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "ServiceMonitor")
+    assert set(monitor["spec"]) == {"selector", "endpoints"}  # what the operator's schema requires
+    assert monitor["spec"]["selector"] == {"matchLabels": PLAIN["Service"]["metadata"]["labels"]}
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in PLAIN["Service"]["spec"]["ports"]}
+    assert (endpoint["path"], set(endpoint)) == ("/metrics", {"port", "path", "interval"})
+
+
+def test_the_operator_gets_the_same_alerts() -> None:
+    [rules] = documents("monitoring/rules.yaml")
+    assert (rules["apiVersion"], rules["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert rules["spec"] == yaml.safe_load((FOLDER.parent / "prometheus" / "rules.yml").read_text())
 
 
 @pytest.mark.parametrize("pod", PODS)
