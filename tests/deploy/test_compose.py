@@ -23,6 +23,7 @@ SERVICE_KEYS = """
     working_dir
 """
 OURS, THEIRS = ("trainer", "service"), ("prometheus", "grafana")
+OWNER = "prometheus-volume"
 HEALTHCHECK = {"disable", "interval", "retries", "test", "timeout", "start_period"}
 
 
@@ -89,7 +90,10 @@ def test_containers_are_closed() -> None:
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["init"] is True
-        assert not {"privileged", "cap_add", "network_mode"} & set(service)
+        assert not {"privileged", "network_mode"} & set(service)
+    assert {name: service["cap_add"] for name, service in services(BASE).items() if "cap_add" in service} == {
+        OWNER: ["CHOWN"]
+    }
     for name in OURS:
         assert "user" not in services(BASE)[name]  # the image's own, which is not root
     for name in THEIRS:
@@ -109,6 +113,15 @@ def test_images_of_others_are_pinned_and_watched(name: str) -> None:
     assert all((ROOT / mount.split(":")[0]).is_dir() for mount in service["volumes"] if mount.startswith("./"))
 
 
+def test_the_volume_of_prometheus_belongs_to_its_user_whatever_the_image() -> None:
+    owner, prometheus = services(BASE)[OWNER], services(BASE)["prometheus"]
+    assert owner["image"] == prometheus["image"]
+    assert (owner["user"], owner["restart"], owner["command"]) == ("0:0", "no", [])
+    [volume] = owner["volumes"]
+    assert volume in prometheus["volumes"]
+    assert owner["entrypoint"] == ["chown", "-R", prometheus["user"], volume.partition(":")[2]]
+
+
 def test_no_container_may_take_all_memory() -> None:
     for name, service in services(BASE).items():
         limit = service["mem_limit"]
@@ -118,7 +131,10 @@ def test_no_container_may_take_all_memory() -> None:
 
 
 def test_each_waits_for_the_one_it_reads_from() -> None:
-    assert services(BASE)["prometheus"]["depends_on"] == {"service": {"condition": "service_healthy"}}
+    assert services(BASE)["prometheus"]["depends_on"] == {
+        OWNER: {"condition": "service_completed_successfully"},
+        "service": {"condition": "service_healthy"},
+    }
     assert services(BASE)["grafana"]["depends_on"] == {"prometheus": {"condition": "service_healthy"}}
     assert services(BASE)["grafana"]["profiles"] == ["dashboards"]
 
