@@ -142,7 +142,7 @@ async def _understand(
     arguments = (sample, model, service.settings, selected.encoder, service.taking(context), dtypes)
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.understood()
-    context.solver = str(job.solve.settings["name"])
+    context.solver = job.solve.name
     return without_numbers(sample), model, job, selected
 
 
