@@ -172,8 +172,10 @@ class Metrics:
         self.device_info = Gauge(
             "pathline_device_info", "1, with the device the networks run on.", ("device", "name"), registry=registry
         )
-        build = Gauge("pathline_build_info", "1, with versions.", ("version", "python", "torch"), registry=registry)
-        build.labels(VERSION, platform.python_version(), importlib.metadata.version("torch")).set(1)
+        self.build_info = Gauge(
+            "pathline_build_info", "1, with versions.", ("version", "python", "torch"), registry=registry
+        )
+        self.build_info.labels(VERSION, platform.python_version(), importlib.metadata.version("torch")).set(1)
         ProcessCollector(registry=registry)
 
     def refused(self, reason: str) -> None:
