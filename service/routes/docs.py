@@ -3,6 +3,7 @@
 import asyncio
 import html
 import importlib.resources
+import re
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from service.openapi import PAGES, answered, problems, read
 
 router = APIRouter(tags=[PAGES])
 
+# Not StaticFiles: it would also send the Python files of the package, and start.js is no file.
 _FILES = {
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
     "swagger-ui.css": "text/css; charset=utf-8",
@@ -42,6 +44,7 @@ _PROBLEM = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>{title} - Pathline</title>
+<link rel="icon" href="{root}docs/favicon-32x32.png">
 <style>
 :root {{ color-scheme: light dark; }}
 body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 45rem; margin: 2rem auto; padding: 0 1rem; }}
@@ -148,10 +151,15 @@ async def problem(
         return _json(_explanation(kind))
     about, example = kind.value, orjson.dumps(examples.ERRORS[kind], option=orjson.OPT_INDENT_2).decode()
     content = f"""<p>HTTP status {about.status}, type <code>{kind.type}</code></p>
-<h2>Cause</h2><p>{html.escape(about.cause)}</p>
-<h2>What to do</h2><p>{html.escape(about.remedy)}</p>
+<h2>Cause</h2><p>{_code(about.cause)}</p>
+<h2>What to do</h2><p>{_code(about.remedy)}</p>
 <h2>Example</h2><pre tabindex="0">{html.escape(example)}</pre>"""
     return _html(about.title, content, "../")
+
+
+def _code(text: str) -> str:
+    """Return a text as HTML, with what is between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _is_json(request: Request) -> bool:

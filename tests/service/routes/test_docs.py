@@ -42,6 +42,7 @@ async def test_the_type_of_an_error_is_the_address_of_its_explanation(running: A
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert kind.value.title in page.text
+    assert "`" not in page.text.partition("<h2>Example")[0]
     assert all(link.startswith("../") for link in re.findall(r'(?:src|href)="([^"]+)"', page.text))
 
 
