@@ -13,7 +13,7 @@ from solvers.clocks import Flags, Index, Numbers, Records
 from solvers.compiled import compiled
 from solvers.control import MAX_STEP_SLACK, MOST_NON_FINITE, SMALLEST_FACTOR, factor, first_guess, first_step
 from solvers.errors import CODES, RUNNING, Status
-from solvers.rows import END_ADAPTIVE
+from solvers.plan import END_ADAPTIVE
 
 STRETCH = 1.01
 """A step that reaches this near to the end is stretched to it, as in Hairer's dopri5 code: no sliver is left over."""

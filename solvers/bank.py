@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.fields import ROW
+from solvers.state import ROW
 from solvers.plan import Plan
-from solvers.rows import DEGREE, Rows
+from solvers.plan import DEGREE, Rows
 
 A, B, E, STIFF, BEND = range(5)
 """Places of a row's weights in `Bank.weights`: of the query, the advance, the error and the stiffness signal."""

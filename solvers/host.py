@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from solvers import loops
+from solvers import kernels_cpu as loops
 from solvers.bank import Bank
 from solvers.clocks import Flags, Index, Numbers, Records, close_gaps, take_out
-from solvers.states import Attempts, Limits, Runner, States
+from solvers.state import Attempts, Limits, Runner, States
 
 
 class HostStates(States):

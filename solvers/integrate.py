@@ -16,7 +16,7 @@ from solvers.errors import CODES, SolverError, Status, status_of
 from solvers.grids import GridSpec, TimesSpec
 from solvers.lanes import Lanes
 from solvers.plan import Plan, resolve
-from solvers.records import Admission, Finished
+from solvers.lanes import Admission, Finished
 from solvers.saving import check_save_at
 from solvers.trace import Trace
 

@@ -21,16 +21,16 @@ from torch import Tensor
 from solvers import clocks
 from solvers.bank import Bank
 from solvers.clocks import Index, Numbers, Records
-from solvers.device import DeviceStates
+from solvers.kernels_torch import DeviceStates
 from solvers.errors import CODES, RUNNING, Status
-from solvers.fields import LANE, plain
-from solvers.host import HostStates
+from solvers.state import LANE, plain
+from solvers.kernels_cpu import HostStates
 from solvers.plan import Plan
-from solvers.records import Admission, Finished, Saved, checked
-from solvers.rows import END_FIXED, MID
+from solvers.lanes import Admission, Finished, Saved, checked
+from solvers.plan import END_FIXED, MID
 from solvers.saving import save_grid, save_start
-from solvers.states import SMALLEST_ROOM, Limits, Runner, States
-from solvers.stepping import end_rows
+from solvers.state import SMALLEST_ROOM, Limits, Runner, States
+from solvers.lanes import end_rows
 from solvers.trace import StepLog
 
 SLOTS = 7

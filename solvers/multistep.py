@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.errors import SolverError
-from solvers.rows import END_FIXED, MID, Rows
+from solvers.plan import END_FIXED, MID, Rows
 from solvers.tableaus import Tableau
 
 STARTS = ("ramp", "rk")

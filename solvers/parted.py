@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from solvers.arithmetic import group_norms
+from solvers.kernels_torch import group_norms
 from solvers.clocks import Index, Numbers, Records
 from solvers.errors import Status
 from solvers.lanes import Lanes
-from solvers.records import Admission, Finished, Saved
-from solvers.rows import END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP, MID
-from solvers.states import Attempts
-from solvers.stepping import decide_attempt, decide_first_slope, decide_first_step
+from solvers.lanes import Admission, Finished, Saved
+from solvers.plan import END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP, MID
+from solvers.state import Attempts
+from solvers.lanes import decide_attempt, decide_first_slope, decide_first_step
 
 
 @dataclass

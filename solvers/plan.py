@@ -16,7 +16,7 @@ from solvers.control import CONTROLLERS, MAX_STEP_SLACK, Controller
 from solvers.errors import SolverError
 from solvers.grids import NormalGrid, settings_of, times
 from solvers.multistep import adams_bashforth
-from solvers.rows import ADAPTIVE_START, Rows, adaptive_rows, fixed_rows
+from solvers.plan import ADAPTIVE_START, Rows, adaptive_rows, fixed_rows
 from solvers.spec import SolverSpec, given
 
 TOLERANCE_FLOOR = {torch.float64: 1e-14}

@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.arithmetic import combine
+from solvers.kernels_torch import combine
 from solvers.clocks import Index, Records
 from solvers.errors import SolverError
 from solvers.grids import Times, TimesSpec, apart, as_times, check_order, nearest, stands_for
 from solvers.plan import Plan
-from solvers.records import Admission, Saved
-from solvers.rows import DEGREE
+from solvers.lanes import Admission, Saved
+from solvers.plan import DEGREE
 
 if TYPE_CHECKING:
     from solvers.lanes import Lanes

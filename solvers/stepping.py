@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from solvers import adaptive, clocks
-from solvers.arithmetic import group_norms
+from solvers.kernels_torch import group_norms
 from solvers.clocks import Index, Numbers, Records
 from solvers.compiled import compiled
-from solvers.rows import END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP
+from solvers.plan import END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP
 from solvers.saving import save_passed
-from solvers.states import Attempts
+from solvers.state import Attempts
 
 if TYPE_CHECKING:
     from solvers.lanes import Lanes

@@ -13,7 +13,7 @@ from benchmarks.solvers.overhead import network
 from benchmarks.solvers.timing import clock, median
 from solvers import resolve
 from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission
 
 MIX: tuple[dict[str, Any], ...] = (
     {"solver": "euler", "steps": 240},

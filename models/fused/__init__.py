@@ -21,7 +21,7 @@ from models.noise import noise
 from models.velocity import VelocityField
 from solvers import resolve
 from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission
 
 __all__ = ["FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "warm_up"]
 

@@ -22,7 +22,7 @@ from service.engine.operation import Operation, derived_field
 from service.engine.tables import Table
 from solvers.lanes import Lanes
 from solvers.parted import Parted
-from solvers.records import Finished
+from solvers.lanes import Finished
 
 _log = logging.getLogger("pathline")
 

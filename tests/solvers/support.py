@@ -16,7 +16,7 @@ from solvers import Status
 from solvers.errors import status_of
 from solvers.integrate import Velocity
 from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission
 
 ONE_STEP = ("euler", "midpoint", "heun2", "ralston2", "bosh3", "rk4", "rk4_38", "dopri5", "tsit5")
 MULTISTEP = ("ab2", "ab3", "ab4")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from solvers import resolve
 from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission
 from tests.solvers.support import Ended, gaussian, run, same_bits
 
 SAVE = np.array([0.0, 0.5, 1.0])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from solvers import Status, catalogue, integrate, resolve
 from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission
 from tests.solvers.support import (
     ONE_STEP,
     Watched,

@@ -18,7 +18,7 @@ from models.velocity import RowStable
 from solvers import SolverError, Status, resolve
 from solvers.errors import CODES
 from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission
 from tests.solvers.support import Ended, Watched, gaussian, ones, run, same_bits
 
 FIXED = st.builds(

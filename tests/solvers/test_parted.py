@@ -8,7 +8,7 @@ from torch import Tensor
 from solvers import resolve
 from solvers.lanes import Lanes
 from solvers.parted import Parted
-from solvers.records import Admission, Finished
+from solvers.lanes import Admission, Finished
 
 
 def velocity(x: Tensor, t: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.rows import (
+from solvers.plan import (
     ADAPTIVE_START,
     END_ADAPTIVE,
     END_FIXED,

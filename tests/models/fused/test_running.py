@@ -17,7 +17,7 @@ from models.velocity import VelocityError
 from solvers import resolve
 from solvers.catalogue import solvers
 from solvers.lanes import Lanes
-from solvers.records import Admission, Finished
+from solvers.lanes import Admission, Finished
 
 LABELS, VECTORS = LabelCondition(classes=3), VectorCondition(width=5)
 

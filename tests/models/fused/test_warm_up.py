@@ -11,7 +11,7 @@ from models.conditions import LabelCondition, VectorCondition
 from models.fused import residual_mlp
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission
 from solvers import resolve
 
 fused.warm_up()

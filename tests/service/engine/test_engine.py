@@ -16,7 +16,7 @@ from service.engine.engine import DeadlineExceeded, Draining, Engine, EngineFail
 from service.engine.job import JobResult, Priority
 from solvers import integrate, resolve
 from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission
 
 from ..waiting import eventually
 from .conftest import Field, Observed, Settings, job

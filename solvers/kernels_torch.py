@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.arithmetic import combine, finite_lanes, lane_sums
+from solvers.kernels_torch import combine, finite_lanes, lane_sums
 from solvers.bank import BEND, STIFF, A, B, Bank, E
 from solvers.clocks import Flags, Index, Numbers, Records, end_steps, next_rows, of_kind, query_times
-from solvers.rows import END_FIXED
-from solvers.states import Attempts, States
+from solvers.plan import END_FIXED
+from solvers.state import Attempts, States
 
 
 class DeviceStates(States):

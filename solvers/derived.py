@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from solvers.integrate import Velocity
-from solvers.records import checked
+from solvers.lanes import checked
 
 PRODUCTS_AT_ONCE = 16
 """Products that are taken together, which bounds the memory of one call."""

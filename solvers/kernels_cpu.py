@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from solvers.bank import BEND, STIFF, A, B, E
 from solvers.clocks import Flags, Index, Numbers, Records, end_step, next_row, query_times
 from solvers.compiled import array_at, compiled
-from solvers.rows import END_FIXED
+from solvers.plan import END_FIXED
 
 Data = NDArray[Any]
 """Of the states' dtype."""
