@@ -12,9 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.state import ROW
-from solvers.plan import Plan
-from solvers.plan import DEGREE, Rows
+from solvers.plan import DEGREE, Plan, Rows
+
+ROW = np.dtype(
+    [
+        ("c", np.float64),  # node
+        ("used", np.int64),  # how many leading slots have weights in the query
+        ("advance_used", np.int64),  # and in the advance
+        ("slot", np.int64),  # where the velocity goes
+        ("kind", np.int64),  # what follows
+        ("next", np.int64),  # the row after this one
+        ("restart", np.int64),  # the row after an accepted step under error control
+        ("fsal", np.int64),  # 1 if the last velocity of such a step is the first of the next
+        ("dense", np.int64),  # index of the dense output, or -1
+    ]
+)
+"""One row of the bank, see `plan.Rows`; `next` and `restart` are absolute here."""
 
 A, B, E, STIFF, BEND = range(5)
 """Places of a row's weights in `Bank.weights`: of the query, the advance, the error and the stiffness signal."""

@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers import multistep
 from solvers.errors import SolverError
 from solvers.grids import GRIDS
-from solvers.multistep import STARTS
+from solvers.multistep import STARTERS, STARTS
 from solvers.tableaus import TABLEAUS, Tableau
 
 
@@ -92,8 +93,8 @@ class Solver:
         return abs(float(np.polynomial.polynomial.polyval(-x, self._stability_polynomial))) > 1 + 1e-13
 
     def _multistep_grows(self, x: float) -> bool:
-        weights = ADAMS_BASHFORTH[self.multistep_order]
-        roots = np.roots(np.concatenate([[1.0, -1.0 + x * weights[0]], x * np.array(weights[1:])]))
+        [weights] = multistep.weights(np.arange(self.multistep_order + 1.0), self.multistep_order)
+        roots = np.roots(np.concatenate([[1.0, -1.0 + x * weights[0]], x * weights[1:]]))
         return float(np.abs(roots).max()) > 1 + 1e-12
 
     def describe(self) -> dict[str, object]:
@@ -128,13 +129,6 @@ class Solver:
             }
         return parameters
 
-
-ADAMS_BASHFORTH: dict[int, tuple[float, ...]] = {
-    2: (3 / 2, -1 / 2),
-    3: (23 / 12, -16 / 12, 5 / 12),
-    4: (55 / 24, -59 / 24, 37 / 24, -9 / 24),
-}
-"""Weights on a uniform grid (Hairer I, III.1 eq. (1.5')), for the stability limits."""
 
 _SOLVERS: dict[str, Solver] = {}
 
@@ -178,7 +172,7 @@ def find(name: str) -> Solver:
 
 for _tableau in TABLEAUS:
     register(_tableau)
-for _order, _starter in ((2, "heun2"), (3, "heun2"), (4, "bosh3")):
+for _order, _starter in STARTERS.items():
     _add(
         Solver(
             f"ab{_order}",

@@ -14,13 +14,12 @@ from tqdm import tqdm
 
 from solvers.errors import CODES, SolverError, Status, status_of
 from solvers.grids import GridSpec, TimesSpec
-from solvers.lanes import Lanes
+from solvers.lanes import Admission, Finished, Lanes
 from solvers.plan import Plan, resolve
-from solvers.lanes import Admission, Finished
 from solvers.saving import check_save_at
+from solvers.state import Velocity
 from solvers.trace import Trace
 
-Velocity = Callable[[Tensor, Tensor], Tensor]
 IndexedVelocity = Callable[[Tensor, Tensor, NDArray[np.int64]], Tensor]
 
 

@@ -25,8 +25,7 @@ from models.fused.pieces import BIAS, BIAS_AND_OLD, BYTES, OLD, PANEL, TALLEST, 
 from models.fused.vectors import LANES
 from models.velocity import VelocityError, refuse_condition
 from solvers.bank import Bank
-from solvers.clocks import Index, Records
-from solvers.compiled import array_at, compiled
+from solvers.compiled import Index, Records, array_at, compiled
 from solvers.kernels_cpu import query, receive
 from solvers.state import Limits, Runner
 

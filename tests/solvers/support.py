@@ -15,8 +15,7 @@ from torch import Tensor
 from solvers import Status
 from solvers.errors import status_of
 from solvers.integrate import Velocity
-from solvers.lanes import Lanes
-from solvers.lanes import Admission
+from solvers.lanes import Admission, Lanes
 
 ONE_STEP = ("euler", "midpoint", "heun2", "ralston2", "bosh3", "rk4", "rk4_38", "dopri5", "tsit5")
 MULTISTEP = ("ab2", "ab3", "ab4")

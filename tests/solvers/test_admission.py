@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from solvers import resolve
-from solvers.lanes import Lanes
-from solvers.lanes import Admission
+from solvers.lanes import Admission, Lanes
 from tests.solvers.support import Ended, gaussian, run, same_bits
 
 SAVE = np.array([0.0, 0.5, 1.0])

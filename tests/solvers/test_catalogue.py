@@ -11,8 +11,7 @@ import torch
 
 from solvers import SolverError, Status, catalogue, integrate, resolve
 from solvers.grids import times
-from solvers.lanes import Lanes
-from solvers.lanes import Admission
+from solvers.lanes import Admission, Lanes
 from solvers.tableaus import Tableau
 from tests.solvers.support import Watched, decay, fall, fall_exact, gaussian, ones, run, slope
 

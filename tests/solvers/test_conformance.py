@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from solvers import Status, catalogue, integrate, resolve
-from solvers.lanes import Lanes
-from solvers.lanes import Admission
+from solvers.lanes import Admission, Lanes
 from tests.solvers.support import (
     ONE_STEP,
     Watched,

@@ -17,8 +17,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.velocity import RowStable
 from solvers import SolverError, Status, resolve
 from solvers.errors import CODES
-from solvers.lanes import Lanes
-from solvers.lanes import Admission
+from solvers.lanes import Admission, Lanes
 from tests.solvers.support import Ended, Watched, gaussian, ones, run, same_bits
 
 FIXED = st.builds(

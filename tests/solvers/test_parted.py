@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from solvers import resolve
-from solvers.lanes import Lanes
+from solvers.lanes import Admission, Finished, Lanes
 from solvers.parted import Parted
-from solvers.lanes import Admission, Finished
 
 
 def velocity(x: Tensor, t: Tensor) -> Tensor:
