@@ -52,6 +52,13 @@ class Solver:
         return "multistep" if self.multistep_order else "adaptive" if self.adaptive else "fixed"
 
     @property
+    def slots(self) -> int:
+        """How many velocities a lane must keep for it."""
+        if self.multistep_order:
+            return self.multistep_order + self.tableau.used_stages - 1
+        return max(self.tableau.stages, 2)  # the automatic first step takes two
+
+    @property
     def extra_calls(self) -> int:
         """Calls beyond N of a multistep method with the `rk` start."""
         return max(self.multistep_order - 1, 0) * (self.tableau.used_stages - 1)
@@ -157,6 +164,11 @@ def unregister(name: str) -> None:
 def solvers() -> dict[str, Solver]:
     """All solvers by name, in the order they were added."""
     return dict(_SOLVERS)
+
+
+def slots() -> int:
+    """How many velocities a lane must keep for any of the solvers."""
+    return max(solver.slots for solver in _SOLVERS.values())
 
 
 def find(name: str) -> Solver:

@@ -120,7 +120,7 @@ def _drive(
     save_at: NDArray[np.float64] | None,
     progress: bool,
 ) -> Solution:
-    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, max(solve.rows.slots, 2))
+    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots=max(solve.rows.slots, 2))
     lanes.admit([Admission(solve, x0, save_at=save_at)])
     results = _Results(x0, solve, save_at)
     results.take(lanes.collect(), lanes)

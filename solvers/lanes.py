@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers import clocks
+from solvers import catalogue, clocks
 from solvers.bank import Bank
 from solvers.compiled import Index, Numbers, Records
 from solvers.errors import CODES, Status
@@ -27,9 +27,6 @@ from solvers.plan import END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, 
 from solvers.saving import Saved, save, save_grid, save_passed
 from solvers.state import LANE, SMALLEST_ROOM, Attempts, Limits, Runner, States, checked, first_record, plain
 from solvers.trace import StepLog
-
-SLOTS = 7
-"""How many velocities a lane keeps: enough for every method of the catalogue."""
 
 _ON_GRIDS = 1 << MID | 1 << END_FIXED
 """Kinds of rows that `States.receive` deals with by itself."""
@@ -102,7 +99,8 @@ class Lanes:
         event_shape: shape of one state.
         dtype: of the state.
         device: where the states lie.
-        slots: S, how many velocities are kept; unused ones never change a bit of the result.
+        slots: S, how many velocities are kept; by default enough for every solver of the catalogue. A plan that needs
+            more, of a method registered later, widens them. Unused ones never change a bit of the result.
         compiled: whether states are worked on by compiled loops or by tensor operations; by default the former where
             they lie in the host's memory as float32 or float64.
     """
@@ -110,7 +108,7 @@ class Lanes:
     event_shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
-    slots: int = SLOTS
+    slots: int | None = None
     compiled: bool | None = None
 
     records: Records = field(init=False)
@@ -119,7 +117,8 @@ class Lanes:
     def __post_init__(self) -> None:
         self.width = prod(self.event_shape)
         self._flat = self.event_shape == (self.width,)  # a tick then needs no views, each of which takes microseconds
-        self.bank = Bank(self.slots)
+        slots = catalogue.slots() if self.slots is None else self.slots
+        self.bank = Bank(slots)
         self.log = StepLog()
         self.saved: list[Saved] = []
         self.saving = 0  # admissions with save times
@@ -132,7 +131,7 @@ class Lanes:
             on_host = torch.device(self.device).type == "cpu"
             self.compiled = on_host and self.dtype in (torch.float32, torch.float64)
         kind = HostStates if self.compiled else DeviceStates
-        self.states = kind(self.width, self.slots, self.dtype, self.device)
+        self.states = kind(self.width, slots, self.dtype, self.device)
 
     def __len__(self) -> int:
         """Running lanes."""
@@ -156,6 +155,7 @@ class Lanes:
         admissions = [admission for admission in admissions if len(admission.x0)]
         if not admissions:
             return
+        self._widen(max(admission.solve.rows.slots for admission in admissions))
         before, after = len(self), len(self) + sum(len(admission.x0) for admission in admissions)
         if after > len(self._room):
             room = np.zeros(max(2 * before, after, SMALLEST_ROOM), dtype=LANE)
@@ -179,6 +179,11 @@ class Lanes:
         self._next_ticket += len(tickets)
         self.saving += sum(ticket.save_at is not None for ticket in tickets.values())
         self.saved += saved
+
+    def _widen(self, slots: int) -> None:
+        if slots > self.bank.slots:
+            self.states.widen(slots)
+            self.bank.widen(slots)
 
     def _write(self, admission: Admission, records: Records, ticket: int, undo: ExitStack) -> _Ticket:
         """Write the records of an admission, and hold what it needs, until `undo` gives that back."""

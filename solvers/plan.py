@@ -32,9 +32,6 @@ MID, END_FIXED, END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP = range(5)
 """Kinds of rows: inside a step; end of a step of a plan; end of an attempt under error control; v at the start; the
 Euler step that sizes the first step."""
 
-DEGREE = 4
-"""Columns of the dense output: theta .. theta^4."""
-
 ADAPTIVE_START = 2
 """The first two adaptive rows choose the first step; the attempt itself begins at this row."""
 
@@ -55,7 +52,7 @@ class Rows:
         next: (R,) the row after this one, counted from the first.
         restart: the row after an accepted adaptive step.
         fsal: whether the last velocity of an accepted step is the first of the next.
-        dense: (S, DEGREE) dense output, or None.
+        dense: (S, degree) dense output, column j the coefficients of theta^(j+1); or None.
     """
 
     a: NDArray[np.float64]
@@ -271,11 +268,6 @@ def adaptive_rows(tableau: Tableau) -> Rows:
     kind[0], kind[1], kind[end] = FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE
     following = np.arange(count) + 1
     following[end:] = ADAPTIVE_START
-    interpolant = tableau.interpolant
-    dense = None
-    if interpolant is not None:
-        dense = np.zeros((s, DEGREE))
-        dense[:, : interpolant.shape[1]] = interpolant
     return Rows(
         a=a,
         b=b,
@@ -288,7 +280,7 @@ def adaptive_rows(tableau: Tableau) -> Rows:
         next=following,
         restart=ADAPTIVE_START if tableau.fsal else end + 1,
         fsal=tableau.fsal,
-        dense=dense,
+        dense=tableau.interpolant,
     )
 
 

@@ -14,7 +14,7 @@ from solvers.compiled import Index, Records
 from solvers.errors import SolverError
 from solvers.grids import Times, TimesSpec, apart, as_times, check_order, nearest, stands_for
 from solvers.kernels_torch import combine
-from solvers.plan import DEGREE, Plan
+from solvers.plan import Plan
 from solvers.state import States
 
 
@@ -116,6 +116,6 @@ def _inside(chosen: Records, states: States, bank: Bank, index: Index, t: NDArra
     """(m, D) states at times t (m,) after the start and up to the end of a step, from records (m,) of lanes `index`."""
     where, at_end = (torch.from_numpy(each).to(after.device) for each in (index, (t == chosen["t_next"])[:, None]))
     curve = bank.curves[bank.rows["dense"][chosen["done"]]]
-    powers = ((t - chosen["t"]) / chosen["h"])[:, None, None] ** np.arange(1, DEGREE + 1)
+    powers = ((t - chosen["t"]) / chosen["h"])[:, None, None] ** np.arange(1, curve.shape[2] + 1)
     weights = torch.from_numpy((curve * powers).sum(axis=2) * chosen["h"][:, None]).to(after.device, after.dtype)
     return torch.where(at_end, after, states.x[where] + combine(weights, states.k[where]))

@@ -242,6 +242,14 @@ class States(ABC):
         self._hold(len(stay))
         return x
 
+    def widen(self, slots: int) -> None:
+        """Keep so many velocities of each lane, more than before."""
+        rooms, old, width = self._room_k.shape
+        k = self._room_k.new_zeros((rooms, slots, width))
+        k[:, :old] = self._room_k
+        self._room_k = k
+        self._hold(len(self.x))
+
     def _grow(self, room: int) -> None:
         """Make room for so many lanes; nothing has changed where there is too little memory."""
         x, k = (old.new_empty((room, *old.shape[1:])) for old in (self._room_x, self._room_k))

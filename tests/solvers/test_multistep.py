@@ -57,7 +57,7 @@ def test_cost(solver: str, steps: int, start: str | None) -> None:
 
 
 @pytest.mark.parametrize("uneven", [False, True])
-@pytest.mark.parametrize(("solver", "order"), list(zip(MULTISTEP, (2, 3, 4), strict=True)))
+@pytest.mark.parametrize(("solver", "order"), [(name, catalogue.find(name).order) for name in MULTISTEP])
 def test_observed_orders_with_a_runge_kutta_start(solver: str, order: int, uneven: bool) -> None:
     counts = [32, 64, 128, 256]
     grid = {"name": "sway", "coefficient": -0.7} if uneven else "uniform"
