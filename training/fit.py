@@ -19,12 +19,12 @@ from training.draws import Purpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.evaluation import Quality, evaluate
 from training.files import make_writable
-from training.own.data import pin
 from training.parallel import Group
 from training.progress import Progress
 from training.signals import StopRequest
 from training.state import RunFolder
 from training.trainer import Hooks, Trainer
+from training.user_data.data import pin
 from training.validation import Validation
 
 

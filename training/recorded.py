@@ -14,7 +14,7 @@ from training.data import prepare
 from training.dataset import DataSet
 from training.errors import TrainingError
 from training.files import write_atomically
-from training.own.data import pin
+from training.user_data.data import pin
 
 
 def data_of(checkpoint: Checkpoint, data_dir: Path | None) -> tuple[DataSet | None, str]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from models.architectures import condition_of
 from training import coupling, draws
@@ -104,6 +105,7 @@ class Trainer:
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._parameters = dict(network.named_parameters())
         self._average = {n: p.detach().clone() for n, p in self._parameters.items()} if recipe.ema else {}
+        self._update_average = get_ema_multi_avg_fn(recipe.ema)
         self._adam = Adam(self._parameters)
 
     def run(self, hooks: Hooks) -> bool:
@@ -147,9 +149,8 @@ class Trainer:
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self._parameters.values(), self.recipe.clip)
         self._adam.step(self.learning_rate)
-        with torch.no_grad():
-            for name, average in self._average.items():
-                average.lerp_(self._parameters[name], 1 - self.recipe.ema)
+        if self._average:
+            self._update_average(list(self._average.values()), list(self._parameters.values()), self.step)
         self._loss_sum += loss.detach()
         self.step += 1
         if self.step % self.steps_per_epoch == 0:
@@ -161,7 +162,10 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the coming step."""
+        """Learning rate of the coming step.
+
+        Ours, not `torch.optim.lr_scheduler`: that needs an optimizer of torch's, see `training.adam`, and its state.
+        """
         rate = self.recipe.learning_rate
         if self.recipe.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * self.step / self.total_steps))

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.own.arrays import load_arrays
-from training.own.read import Columns, Read, checked
-from training.own.table import read_table
+from training.user_data.arrays import load_arrays
+from training.user_data.read import Columns, Read, checked
+from training.user_data.table import read_table
 
 
 def read_vectors(config: VectorsData) -> Read:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.own.read import MOST_EXACT, Columns, Read, checked, is_number, missing
+from training.user_data.read import MOST_EXACT, Columns, Read, checked, is_number, missing
 
 _INDEX = re.compile(r"|Unnamed: 0(?:\.\d+)?|Unnamed: 0_level_0|index|level_0")
 """Names of a first column that hold the index of a data frame, which was written and read again or made a column."""
