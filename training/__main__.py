@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
         "--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="images: the values that are black and white"
     )
     fit.add_argument("--coupling", choices=("independent", "ot"), help="of noise and data, instead of the recipe's")
+    fit.add_argument("--reflow", type=Path, metavar="CHECKPOINT", help="train on the paths of a published model")
+    fit.add_argument("--pairs", type=int, metavar="N", help="reflow: paths to train on (default: one a sample)")
+    fit.add_argument("--guidance", type=float, metavar="G", help="reflow: guidance of a conditional parent")
     fit.add_argument("--epochs", type=int, metavar="N", help="instead of the recipe's")
     fit.add_argument("--seed", type=int, metavar="N", help="instead of the recipe's")
     fit.add_argument("--ema", type=float, metavar="DECAY", help="average the weights, e.g. 0.999; 0: do not")
@@ -138,11 +141,18 @@ def _fit(arguments: argparse.Namespace) -> None:
         if (value := getattr(arguments, name)) is not None
     }
     overrides |= _own_data(arguments)
+    if arguments.reflow:
+        given = {"checkpoint": str(arguments.reflow), "pairs": arguments.pairs, "guidance": arguments.guidance}
+        overrides["reflow"] = {key: value for key, value in given.items() if value is not None}
+    elif arguments.pairs is not None or arguments.guidance is not None:
+        raise UsageError("--pairs and --guidance say how to reflow; name the parent with --reflow CHECKPOINT")
     shipped = arguments.dataset
     if arguments.conditional and shipped in ("digits", "mnist"):
         shipped += "_conditional"
     path = arguments.config or CONFIGS / f"{shipped}.toml"
     recipe = load_recipe(path, overrides)
+    if arguments.reflow and not arguments.name:
+        recipe = recipe.model_copy(update={"name": f"{recipe.name}-reflow"})  # the parent stays what it is
     if recipe.data.name != arguments.dataset:
         raise UsageError(f"{path}: data.name is {recipe.data.name!r}; the command says {arguments.dataset}")
     if not arguments.save_every >= 0:

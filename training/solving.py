@@ -4,7 +4,9 @@ import re
 import sys
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.errors import SolverError
@@ -36,7 +38,13 @@ def parse_solver(text: str) -> dict[str, Any]:
     return given
 
 
-def solve(velocity: Any, x0: Tensor, conditions: Tensor | None, given: dict[str, Any]) -> Solution:
+def solve(
+    velocity: Any,
+    x0: Tensor,
+    conditions: Tensor | None,
+    given: dict[str, Any],
+    save_at: NDArray[np.float64] | None = None,
+) -> Solution:
     """Solve from the noise x0 (samples, *event) to t = 1; on a terminal a bar shows how far it is.
 
     Args:
@@ -44,6 +52,7 @@ def solve(velocity: Any, x0: Tensor, conditions: Tensor | None, given: dict[str,
         x0: starting states, in the dtype of the velocity.
         conditions: one a sample, or None.
         given: arguments of `solvers.resolve`.
+        save_at: times to keep the states at, in [0, 1], or None.
     """
     plan = resolve(**given, t_span=(0.0, 1.0), dtype=x0.dtype)
 
@@ -51,4 +60,4 @@ def solve(velocity: Any, x0: Tensor, conditions: Tensor | None, given: dict[str,
         return velocity(x, t) if conditions is None else velocity(x, t, conditions[torch.from_numpy(index)])
 
     with torch.no_grad():
-        return integrate_indexed(asked, x0, plan, progress=sys.stderr.isatty())
+        return integrate_indexed(asked, x0, plan, save_at, progress=sys.stderr.isatty())

@@ -74,6 +74,7 @@ class Trainer:
         conditions: NDArray[Any] | None = None,
         validation: Validation | None = None,
         group: Group | None = None,
+        noise: NDArray[np.float32] | None = None,
     ) -> None:
         """Take what a run needs.
 
@@ -85,6 +86,7 @@ class Trainer:
             conditions: one a sample, for a conditional network.
             validation: held-out data, for a recipe that validates.
             group: the processes that share the run; None is this one alone.
+            noise: what each sample is paired with, (samples, *event); None draws noise anew in each step.
         """
         self.recipe = recipe
         self.network = network.to(device).train()
@@ -98,6 +100,7 @@ class Trainer:
         self.losses: list[float] = []
         self.validations: list[tuple[int, list[float]]] = []
         self._conditions = None if conditions is None else torch.from_numpy(conditions).to(device)
+        self._noise = None if noise is None else torch.from_numpy(noise).to(device)
         self._validation = validation if recipe.validate_every else None
         self._group = Group() if group is None else group
         self._path = OptimalTransportPath()
@@ -139,10 +142,14 @@ class Trainer:
         """One step of Adam on the samples `rows`; ends the epoch's account when it was its last."""
         begin = time.perf_counter()
         x1 = self.data.index_select(0, rows)
-        x0, t = draws.batch(self.recipe.seed, self.step, len(rows), tuple(x1.shape[1:]))
+        x0, t = draws.batch(
+            self.recipe.seed, self.step, len(rows), tuple(x1.shape[1:]), self.recipe.times == "logit_normal"
+        )
         if self.recipe.coupling == "ot":
             x0 = x0[coupling.optimal(x0, x1.cpu().numpy())]
         x0, t = torch.from_numpy(x0).to(self.device), torch.from_numpy(t).to(self.device)
+        if self._noise is not None:
+            x0 = self._noise.index_select(0, rows)
         given = () if self._conditions is None else (self._shown(self._conditions.index_select(0, rows), x1),)
         self._adam.forget_gradients()
         loss = self._gradient(x0, x1, t, *given)
