@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from solvers import resolve
 from solvers.errors import SolverError
 from solvers.integrate import Solution, integrate_indexed
-from solvers.resolve import resolve
 from training.errors import UsageError
 
 
