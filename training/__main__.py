@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the folder of a version")
-    example = "e.g. rk4:20 or dopri5@1e-5"
+    example = "e.g. rk4-20 or dopri5@1e-5"
     parser.add_argument("--solver", action="append", metavar="SOLVER", help=f"{example}; can be repeated")
     parser.add_argument("--samples", type=int, default=1000, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--by-class", action="store_true", help="does a class's sample read as it? (class labels)")

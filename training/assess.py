@@ -2,11 +2,9 @@
 
 import csv
 import io
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor
 from models.checkpoint.card import CARD_FILE
 from models.checkpoint.loading import Checkpoint, CheckpointError, load
 from models.noise import noise
-from solvers import Status
+from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import swd
@@ -24,7 +22,7 @@ from training.price import TIGHT, endpoint_error, exact_ends, price
 from training.recorded import add_to_card, data_of
 from training.solving import parse_solver, solve
 
-DEFAULT_SOLVERS = ("euler:10", "euler:50", "euler:100", "midpoint:10", "midpoint:25", "rk4:5", "rk4:20", "dopri5@1e-5")
+DEFAULT_SOLVERS = ("euler-10", "euler-50", "euler-100", "midpoint-10", "midpoint-25", "rk4-5", "rk4-20", "dopri5@1e-5")
 """What is measured where nothing else is asked for."""
 
 _PRICED = 128
@@ -36,7 +34,7 @@ class Row:
     """What was measured of one solver.
 
     Attributes:
-        solver: as it was asked for.
+        solver: its short text, as `rk4-20`.
         nfe: velocity evaluations a sample, mean.
         endpoint_error: root mean square distance of the samples to the tight solution from the same noise, in the
             network's space, over the samples that came to their end.
@@ -61,7 +59,7 @@ def evaluate_checkpoint(
     Raises:
         TrainingError: the checkpoint cannot be loaded, no sample came to its end, or a file cannot be written.
     """
-    asked = [(text, parse_solver(text)) for text in solvers]
+    specs = [parse_solver(text) for text in solvers]
     if not 2 <= samples <= 1_000_000:
         raise UsageError(f"--samples is {samples}; it must be from 2 to 1000000")
     make_writable(out, "output folder")
@@ -76,7 +74,7 @@ def evaluate_checkpoint(
     x0 = noise(0, 0, samples, checkpoint.card.event_shape, checkpoint.dtype)
     exact = exact_ends(checkpoint.velocity, x0, conditions)
     cost = price(checkpoint.velocity, x0[:_PRICED], None if conditions is None else conditions[:_PRICED])
-    rows = [_measure(checkpoint, text, given, x0, conditions, exact, data) for text, given in asked]
+    rows = [_measure(checkpoint, spec, x0, conditions, exact, data) for spec in specs]
     floor = None if data is None else swd(data.second_reference, data.reference[:samples])
     print(_table(rows, floor, note), *cost.lines(), sep="\n")
     _write(rows, out, f"{checkpoint.card.name} {path.name}")
@@ -105,17 +103,17 @@ def _conditions(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> T
 
 
 def _measure(
-    checkpoint: Checkpoint, text: str, given: dict[str, Any], x0: Tensor, conditions: Tensor | None, exact: Tensor,
+    checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, exact: Tensor,
     data: DataSet | None,
 ) -> Row:  # fmt: skip
-    solution = solve(checkpoint.velocity, x0, conditions, given)
+    solution = solve(checkpoint.velocity, x0, conditions, spec)
     ended = np.array([status == Status.SUCCESS for status in solution.status])
     both = torch.from_numpy(ended) & exact.flatten(1).isfinite().all(1)
     if not both.any():
-        raise TrainingError(f"evaluate: {text} brought none of {len(x0)} samples to the end; the network is not usable")
+        raise TrainingError(f"evaluate: {spec} brought none of {len(x0)} samples to the end; the network is not usable")
     error = endpoint_error(solution.x[both], exact[both])
     distance = None if data is None else swd(solution.x.numpy()[ended], data.reference[: len(x0)])
-    return Row(text, float(np.mean(solution.nfe)), error, distance, int((~ended).sum()))
+    return Row(str(spec), float(np.mean(solution.nfe)), error, distance, int((~ended).sum()))
 
 
 def _table(rows: Sequence[Row], floor: float | None, note: str) -> str:
@@ -140,8 +138,8 @@ def _write(rows: Sequence[Row], out: Path, title: str) -> None:
     writer.writerows(asdict(row) for row in rows)
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    for name in dict.fromkeys(re.split("[:@]", row.solver)[0] for row in rows):
-        own = sorted((row.nfe, row.endpoint_error) for row in rows if re.split("[:@]", row.solver)[0] == name)
+    for name in dict.fromkeys(SolverSpec.parse(row.solver).solver for row in rows):
+        own = sorted((row.nfe, row.endpoint_error) for row in rows if SolverSpec.parse(row.solver).solver == name)
         axes.loglog(*zip(*own, strict=True), "o-", label=name)
     axes.set(xlabel="NFE a sample", ylabel="end-point error (RMS)", title=title)
     axes.legend()

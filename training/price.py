@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.noise import noise
-from solvers import Status
+from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError
 from training.solving import solve
@@ -113,8 +113,8 @@ def exact_ends(velocity: nn.Module, x0: Tensor, conditions: Tensor | None = None
     wide = copy.deepcopy(velocity).double()
     if conditions is not None and conditions.is_floating_point():
         conditions = conditions.double()
-    given = {"solver": "dopri5", "rtol": tolerance, "atol": tolerance, "controller": "i", "max_nfe": 100_000}
-    solution = solve(wide, x0.double(), conditions, given)
+    spec = SolverSpec(rtol=tolerance, atol=tolerance, controller="i", max_nfe=100_000)
+    solution = solve(wide, x0.double(), conditions, spec)
     ended = torch.tensor([status == Status.SUCCESS for status in solution.status])
     return torch.where(ended.reshape(-1, *([1] * (x0.ndim - 1))), solution.x, torch.nan)
 
@@ -136,8 +136,8 @@ def price(velocity: nn.Module, x0: Tensor, conditions: Tensor | None = None) -> 
         raise TrainingError(f"price: none of {len(x0)} paths reached t = 1; the network is not usable")
     spread = endpoint_error(ends[sound], ends[sound].mean(0, keepdim=True))
     times = np.linspace(0.0, 1.0, _POINTS)
-    given = {"solver": "dopri5", "rtol": _TOLERANCE, "atol": _TOLERANCE}
-    solution = solve(velocity, x0, conditions, given, save_at=times)
+    spec = SolverSpec(rtol=_TOLERANCE, atol=_TOLERANCE)
+    solution = solve(velocity, x0, conditions, spec, save_at=times)
     assert solution.saved is not None  # noqa: S101  (save_at was given)
     straightness, bend = _straightness(solution.saved.double().flatten(2)[sound].numpy())
     nfe = {name: _cheapest(name, velocity, x0, conditions, ends, spread) for name in SOLVERS}
@@ -160,8 +160,7 @@ def _cheapest(
     """For each target the fewest of `_STEPS` that reach it, as text and as NFE."""
     found: list[tuple[str, int] | None] = [None] * len(TARGETS)
     for steps in _STEPS:
-        given = {"solver": name, "steps": steps}
-        solution = solve(velocity, x0, conditions, given)
+        solution = solve(velocity, x0, conditions, SolverSpec(name, steps))
         nfe = int(solution.nfe.max())
         if nfe > MOST_NFE:
             break

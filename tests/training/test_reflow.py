@@ -33,7 +33,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def child(parent: Path, **more: object) -> Recipe:
     recipe = small(name="moons")
-    given = ReflowConfig.model_validate({"checkpoint": str(parent), "pairs": 40, "solver": "rk4:4", **more})
+    given = ReflowConfig.model_validate({"checkpoint": str(parent), "pairs": 40, "solver": "rk4-4", **more})
     return pin_parent(recipe.model_copy(update={"name": "child", "reflow": given}))
 
 
@@ -93,7 +93,7 @@ def test_the_noise_of_a_pair_is_what_its_step_trains_on(parent: Path, tmp_path: 
 def test_labels_and_guidance_come_along(tmp_path: Path) -> None:
     recipe = small("digits_conditional")
     parent = fit(recipe, Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
-    given = ReflowConfig(checkpoint=str(parent), pairs=30, solver="euler:2", guidance=3.0)
+    given = ReflowConfig(checkpoint=str(parent), pairs=30, solver="euler-2", guidance=3.0)
     guided = pin_parent(recipe.model_copy(update={"name": "child", "reflow": given}))
     data, source = with_pairs(guided, prepare(guided), tmp_path), prepare(guided)
     assert data.conditions is not None
