@@ -1,4 +1,4 @@
-"""The command `python -m training`: fit, evaluate, reproduce and defaults."""
+"""The command `python -m training`: fit, evaluate, reproduce, study and defaults."""
 
 import argparse
 import os
@@ -30,10 +30,9 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
 
 
-def _add_reproduce(parser: argparse.ArgumentParser) -> None:
+def _add_reproduce(parser: argparse.ArgumentParser, out: Path) -> None:
     parser.add_argument("--quick", action="store_true", help="all experiments at reduced size, in minutes")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="one experiment; can be repeated")
-    out = Path("reports/paper")
     parser.add_argument("--out", type=Path, default=out, metavar="DIR", help="report, results (default: %(default)s)")
     parser.add_argument("--force", action="store_true", help="measure again what was measured; models are kept")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
@@ -76,7 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--save-every", type=float, default=10.0, metavar="SECONDS", help="(default: %(default)s)")
     fit.add_argument("--tensorboard", type=Path, metavar="DIR", help="logs for TensorBoard, in a folder for each run")
     _add_places(fit)
-    _add_reproduce(commands.add_parser("reproduce", help="measure every result of the paper, write a report"))
+    paper = commands.add_parser("reproduce", help="measure every result of the paper, write a report")
+    _add_reproduce(paper, Path("reports/paper"))
+    study = commands.add_parser("study", help="measure what makes a flow cheap to solve, write a report")
+    _add_reproduce(study, Path("reports/cheap-flows"))
     _add_evaluate(commands.add_parser("evaluate", help="measure solvers on a trained model; write them into its card"))
     _add_places(commands.add_parser("defaults", help="make what the model repository lacks"))
     return parser
@@ -186,6 +188,7 @@ def _reproduce(arguments: argparse.Namespace) -> None:
             force=arguments.force,
             threads=arguments.threads,
             conditions=arguments.note,
+            study=arguments.command == "study",
         )
     )
 
@@ -203,7 +206,9 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         arguments = _parser().parse_args(argv)
-        run = {"fit": _fit, "evaluate": _evaluate, "reproduce": _reproduce, "defaults": _defaults}[arguments.command]
+        run = {"fit": _fit, "evaluate": _evaluate, "reproduce": _reproduce, "study": _reproduce, "defaults": _defaults}[
+            arguments.command
+        ]
         run(arguments)
     except TrainingError as error:
         print(f"training: {error}", file=sys.stderr)

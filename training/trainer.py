@@ -19,15 +19,14 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from models.architectures import condition_of
-from training import coupling, draws
+from training import draws
 from training.adam import Adam
 from training.config import Recipe
 from training.devices import mixes
 from training.draws import Purpose
 from training.errors import Diverged, StateError
-from training.loss import flow_matching_loss
+from training.flow_matching import OptimalTransportPath, flow_matching_loss, optimal_coupling
 from training.parallel import Group
-from training.paths import OptimalTransportPath
 from training.state import Header
 from training.validation import Validation
 
@@ -146,7 +145,7 @@ class Trainer:
             self.recipe.seed, self.step, len(rows), tuple(x1.shape[1:]), self.recipe.times == "logit_normal"
         )
         if self.recipe.coupling == "ot":
-            x0 = x0[coupling.optimal(x0, x1.cpu().numpy())]
+            x0 = x0[optimal_coupling(x0, x1.cpu().numpy())]
         x0, t = torch.from_numpy(x0).to(self.device), torch.from_numpy(t).to(self.device)
         if self._noise is not None:
             x0 = self._noise.index_select(0, rows)

@@ -126,8 +126,6 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 REFLOWED = ("moons", "circles")
 """Data sets on which a second model is trained on the paths of the first."""
 
-REFLOW_PAIRS = 10_000
-
 EVERYWHERE = ("ema 0.999", "cosine schedule", "OT coupling")
 """Choices that are tried on all data sets; the others on moons only."""
 
@@ -187,7 +185,7 @@ def run(context: Context) -> Results:
 def _reflowed(context: Context, parent: Recipe) -> Results:
     """Measure a model that was trained on the paths of another one."""
     path = context.models.get(parent).path
-    recipe = parent.model_copy(update={"reflow": ReflowConfig(checkpoint=str(path), pairs=REFLOW_PAIRS)})
+    recipe = parent.model_copy(update={"reflow": ReflowConfig(checkpoint=str(path), pairs=context.sizes.price_pairs)})
     return _measure(context, context.models.get(pin_parent(recipe)))
 
 
@@ -220,7 +218,7 @@ def judge(results: Results) -> list[Finding]:
                 swd = _ratio(models[name], mine, "swd")
                 label = f"{dataset}: NFE of DOPRI5, ratio (SWD {swd.mean:.2f} times)"
                 parts[name.replace(" ", "-")].append(Part(label, ratio, at_most(ratio, 1.0)))
-    return [Finding(claims[key], tuple(found)) for key, found in parts.items()]
+    return [Finding(claims[key], tuple(found)) for key, found in parts.items() if found]
 
 
 COLUMNS = ("loss", "held_out_loss", "swd", "dopri5_nfe", "straightness", "bend", "stiffness")

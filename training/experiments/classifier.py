@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.decoder import Decoder
 from training import judge, mnist
 from training.judge import SURE
-from training.labels import labels
+from training.mnist import labels
 
 __all__ = ["SURE", "Judge", "project", "train_judge"]
 

@@ -31,6 +31,7 @@ class Sizes:
         grid: points along each side of the map of stability.
         price_datasets: data sets of the study of prices.
         price_samples: paths whose price is measured.
+        price_pairs: paths of the parent that its reflow is trained on.
         price_digits, price_mnist_epochs: digits and epochs of the study's models of MNIST.
     """
 
@@ -67,6 +68,7 @@ class Sizes:
     price_samples: int
     price_digits: int
     price_mnist_epochs: int
+    price_pairs: int
 
 
 FULL = Sizes(
@@ -103,6 +105,7 @@ FULL = Sizes(
     price_samples=64,
     price_digits=4000,
     price_mnist_epochs=60,
+    price_pairs=10_000,
 )
 
 QUICK = Sizes(
@@ -139,4 +142,5 @@ QUICK = Sizes(
     price_samples=64,
     price_digits=2000,
     price_mnist_epochs=20,
+    price_pairs=4_000,
 )
