@@ -31,7 +31,7 @@ _PRICED = 128
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one solver.
+    """Measurements of one solver.
 
     Attributes:
         solver: its short text, as `rk4-20`.
@@ -39,7 +39,7 @@ class Row:
         endpoint_error: root mean square distance of the samples to the tight solution from the same noise, in the
             network's space, over the samples that came to their end.
         swd: sliced Wasserstein-1 distance to real data unseen in training; None where these are not at hand.
-        failed: samples that the solver did not bring to the end.
+        failed: samples that did not reach t = 1.
     """
 
     solver: str

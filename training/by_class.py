@@ -1,4 +1,4 @@
-"""`python -m training evaluate --by-class`: do samples of a class read as that class, and how sure is a judge of them?
+"""Evaluation by class (`evaluate --by-class`): do samples read as their class, and how sure is a judge of them?
 
 The judge (`training.judge`) is trained on the real data that the model was trained on, and tried on real data that
 neither has seen. A judge is sure of some plain noise, too; so that is a row of the table, as real data are.
@@ -107,7 +107,7 @@ def _condition(checkpoint: Checkpoint, samples: int) -> LabelCondition:
 
 
 def _guidances(condition: LabelCondition, asked: Sequence[float] | None) -> Sequence[float]:
-    """What was asked for, or the default, if the model can do it."""
+    """Return the guidance strengths to measure, checked against what the model was trained for."""
     if asked is None:
         return _GUIDANCES if condition.null else (1.0,)
     for guidance in asked:
@@ -154,7 +154,7 @@ def _sampled(
 
 
 def _row(name: str, judge: Judge, samples: NDArray[Any], of: NDArray[np.int64] | None, classes: int) -> Row:
-    """What the judge says of samples (n, *event) of the classes `of` (n,)."""
+    """The judge's verdict on samples (n, *event) of the classes `of` (n,)."""
     named = judge.named(samples)
     agreement = None if of is None else float((named == of).mean())
     by_class: list[float | None] = [None] * classes

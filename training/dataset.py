@@ -1,4 +1,4 @@
-"""One data set, ready for training."""
+"""DataSet: samples, references and decoder, ready for training."""
 
 import hashlib
 from dataclasses import dataclass, field, replace
@@ -58,7 +58,7 @@ def as_pictures(data: DataSet, name: str) -> DataSet:
     """Give flat samples back the shape of pictures, which a UNet needs.
 
     Raises:
-        DataError: the samples are no pictures.
+        DataError: the samples are not pictures.
     """
     shape = data.decoder.data_shape
     if data.decoder.config.kind != "affine" or len(shape) not in (2, 3):

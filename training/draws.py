@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Purpose(IntEnum):
-    """What random numbers are for. Numbers of different purposes never coincide. Never renumber: seeds would change."""
+    """Purposes of random numbers; those of different purposes never coincide. Never renumber: seeds would change."""
 
     DATA = 0  # which training samples there are
     WEIGHTS = 1  # the network's first weights

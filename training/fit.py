@@ -32,7 +32,7 @@ from training.validation import Validation
 
 @dataclass(frozen=True)
 class Options:
-    """Where and how a run happens; nothing here changes what comes out of it, but for the device.
+    """Places and settings of a run; only the device changes its result.
 
     Attributes:
         models_dir: the model repository that is written to.

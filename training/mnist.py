@@ -84,7 +84,7 @@ def _download() -> tuple[NDArray[np.uint8], NDArray[np.uint8], str]:
 
 
 def labels(data_dir: Path | None, train: int, test: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the labels of the training and the test digits, so many of each.
+    """Return the labels of the `train` training digits and the `test` test digits.
 
     Raises:
         DataError: a file is missing, damaged or of another length.

@@ -42,7 +42,7 @@ _STEPS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 100,
 
 @dataclass(frozen=True)
 class Price:
-    """What solving a flow costs; goes into the card as `asdict`.
+    """Cost of solving a flow.
 
     Attributes:
         samples: how many paths were solved.

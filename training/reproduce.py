@@ -50,7 +50,7 @@ STUDY: tuple[Experiment, ...] = (CHEAPNESS,)
 
 @dataclass(frozen=True)
 class Options:
-    """What the command was asked.
+    """Options of the command.
 
     Attributes:
         out: folder of the report, and of all that it rests on.

@@ -33,7 +33,7 @@ from training.validation import Validation
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop tells others.
+    """Callbacks of the training loop.
 
     Attributes:
         step: called after each step with the mean loss of the last whole epoch (None in the first).

@@ -31,7 +31,7 @@ BASE = 6.0
 PAPER = 100.0
 FREQUENCIES = (1.5, BASE, 25.0, PAPER, 300.0)
 CHEAPER = 0.75
-"""A choice makes flows cheaper if it takes at most so many times the NFE."""
+"""Largest ratio of NFE that counts as cheaper."""
 
 CHOICES: Mapping[str, Mapping[str, Any]] = {
     "ema 0.999": {"ema": 0.999},

@@ -1,4 +1,4 @@
-"""Writes REPORT.md and the numbers behind it."""
+"""The report: REPORT.md and the numbers behind it."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""How much is measured: the full run, the quick one, and what tests use."""
+"""Sizes of the experiments: the full run and the quick one."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""Data of your own: rows of numbers, or pictures, read and checked; each error names the file and the place in it."""
+"""User data: vectors or images, read and checked; each error names the file and the place in it."""

@@ -1,4 +1,4 @@
-"""Data of your own as a data set: pinned by their hash, split, scaled."""
+"""User data as a data set: pinned by their hash, split, scaled."""
 
 import hashlib
 import os

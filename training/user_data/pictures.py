@@ -68,7 +68,7 @@ def picture_files(folder: Path) -> Listing:
 
 @dataclass
 class _Account:
-    """What was read so far, for the first lines of a run.
+    """Summary of what was read, for the first lines of a run.
 
     Attributes:
         kinds: how many pictures there are of each kind.

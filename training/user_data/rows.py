@@ -16,7 +16,7 @@ def read_vectors(config: VectorsData) -> Read:
     """Read rows of numbers.
 
     Raises:
-        DataError: the file is missing, damaged, of another kind, empty, or holds what is no finite number; the message
+        DataError: the file is missing, damaged, of another kind, empty, or holds a value that is not a finite number; the message
             names the row and column.
     """
     path = Path(config.path)

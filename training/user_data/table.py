@@ -204,7 +204,7 @@ def _without_index(table: _Table, wanted: set[str]) -> _Table:
 
 
 def _hint(cell: str) -> str:
-    """What may have been meant by a cell that is no number."""
+    """Suggest what a non-numeric cell may have meant."""
     if ("," in cell or cell.count(".") > 1) and is_number(re.sub(r"[,. \u00a0\u202f']", "", cell)):
         return ", with a point for decimals and no thousands separators"
     if re.fullmatch(r"[+-]?\d+(?:[ \u00a0\u202f'_]\d{3})+(?:\.\d+)?", cell.strip()):
