@@ -16,8 +16,8 @@ def read_vectors(config: VectorsData) -> Read:
     """Read rows of numbers.
 
     Raises:
-        DataError: the file is missing, damaged, of another kind, empty, or holds a value that is not a finite number; the
-            message names the row and column.
+        DataError: the file is missing, damaged, of another kind, empty, or holds a value that is not a finite number;
+            the message names the row and column.
     """
     path = Path(config.path)
     if path.suffix.lower() not in (".npy", ".npz", ".csv"):
