@@ -18,10 +18,10 @@ from service.http.subpath import SubPath
 from service.ledger import Ledger
 from service.metrics import Metrics
 from service.oip import routes as oip
-from service.operations import routes as operations
 from service.ports import Engine
 from service.registry.registry import Models
 from service.routes import admin, catalogue, docs, health, page, sample, stream
+from service.routes import operations as operations
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
 

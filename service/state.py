@@ -24,10 +24,10 @@ from service.ports import Engine, Loaded
 from service.registry.registry import Models
 from service.registry.served import Served
 from service.registry.watch import Watch
-from service.requests.checks import deadline_of
 from service.requests.schemas import Solving
+from service.requests.solving import problem_of
+from service.requests.validation import deadline_of
 from service.settings import Settings, StartError
-from service.solving import problem_of
 
 VERSION = "0.1.0"
 

@@ -12,9 +12,8 @@ from service.oip.schemas import InferRequest
 from service.oip.tensors import Array, datatype_of, to_bytes
 from service.oip.wire import BINARY
 from service.requests.schemas import SampleRequest
-from service.responses.answers import Answer
-from service.responses.encoders import BINARY_BYTES, TEXT_BYTES, Encoder, Pieces, slices
-from service.responses.traces import COLUMNS
+from service.responses.arrays import BINARY_BYTES, TEXT_BYTES, Encoder, Pieces, slices
+from service.responses.samples import COLUMNS, Answer
 
 JSON = "application/json"
 ALWAYS = ("samples", "nfe", "t", "status")

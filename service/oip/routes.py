@@ -18,10 +18,10 @@ from service.oip.wire import BINARY, HEADER, header_of, take_apart
 from service.oip.wishes import to_wish
 from service.registry.served import Served
 from service.requests.parsing import LARGE_BODY, read_body
-from service.requests.prepare import prepare
 from service.requests.schemas import SampleRequest
-from service.responses.answers import Answer
-from service.responses.encoders import NUMBERS_A_PIECE
+from service.requests.validation import prepare
+from service.responses.arrays import NUMBERS_A_PIECE
+from service.responses.samples import Answer
 from service.routes.reading import ModelName, read
 from service.routes.sample import beside, draw, without_numbers
 from service.state import VERSION, model_of, service_of

@@ -1,6 +1,7 @@
 """From the bytes of a request to a checked `SampleRequest`: size, content type, JSON, fields, in this order."""
 
 import codecs
+import json
 import math
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -14,7 +15,6 @@ from models.nested import short, shown
 from service.errors import MOST_FAULTS, ClientGoneError, Kind, ProblemError, invalid, invalid_fields
 from service.http.context import Context, context_of
 from service.ledger import Ledger
-from service.requests.duplicates import find_duplicate
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -198,3 +198,59 @@ def _rule(item: dict[str, Any]) -> str:
     if item["type"] in _RULES:
         return _RULES[item["type"]].format(**item.get("ctx", {}))
     return str(item["msg"]).removeprefix("Input ").removeprefix("Value error, ").strip()
+
+
+class _Twice(Exception):  # noqa: N818
+    """Carries the name out of the parser."""
+
+
+def find_duplicate(text: bytes, content: dict[str, Any]) -> str | None:
+    """Return the name of a member that stands twice in one object of a JSON text, or None.
+
+    Args:
+        text: valid JSON.
+        content: what was parsed of it.
+    """
+    if text.count(b":") == _colons(content, escapes=b"\\" in text):
+        return None
+    try:
+        json.loads(text, object_pairs_hook=_once, parse_float=str, parse_int=str)
+    except _Twice as twice:
+        return str(twice)
+    return None
+
+
+def _colons(content: dict[str, Any], escapes: bool) -> int:
+    """Count the colons that a text of these members needs.
+
+    Those in names and texts are counted too unless the text has escapes, which may stand for some. Lists are looked
+    into by the kind of their first entry only: long ones hold numbers.
+    """
+    count = 0
+    left: list[dict[str, Any] | list[Any]] = [content]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            count += len(item)
+            values = item.values()
+            if not escapes:
+                count += sum(name.count(":") for name in item)
+        else:
+            values = item
+        for value in values:
+            if isinstance(value, str):
+                count += 0 if escapes else value.count(":")
+            elif isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], str | dict)):
+                left.append(value)
+    return count
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _Twice(name)
+            seen.add(name)
+    return members

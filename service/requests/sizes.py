@@ -10,7 +10,7 @@ from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
 from service.registry.served import Served
 from service.requests.schemas import SampleRequest
-from service.responses.encoders import ENCODERS, Encoder
+from service.responses.arrays import ENCODERS, Encoder
 from solvers.plan import Adaptive, Plan
 
 _HEAD = 6_000  # bytes of the names, numbers and texts around what is large, quantiles of the steps included

@@ -13,12 +13,11 @@ from service.http.negotiation import choose
 from service.openapi import SAMPLE_OPERATION
 from service.registry.served import Served
 from service.requests.parsing import LARGE_BODY, parse, read_body
-from service.requests.prepare import prepare
 from service.requests.schemas import SampleRequest
-from service.responses.answers import Answer, outcome, saved_to_data, to_data
-from service.responses.encoders import ENCODERS, NUMBERS_A_PIECE, Encoder, Pieces
-from service.responses.traces import view
-from service.solving import solve
+from service.requests.solving import solve
+from service.requests.validation import prepare
+from service.responses.arrays import ENCODERS, NUMBERS_A_PIECE, Encoder, Pieces
+from service.responses.samples import Answer, outcome, saved_to_data, to_data, view
 from service.state import Service, model_of, service_of
 from solvers.plan import Adaptive
 

@@ -18,7 +18,6 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from service.engine.job import DeadlineExceeded, Job, JobResult, Progress
-from service.feed import Feed
 from service.http.context import Context, context_of
 from service.http.middleware import CLIENT_GONE
 from service.http.negotiation import choose
@@ -26,10 +25,10 @@ from service.openapi import STREAM_OPERATION
 from service.registry.served import Served
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import predict_bytes
-from service.responses.answers import saved_to_data
-from service.responses.encoders import ENCODERS, NUMBERS_A_PIECE, Pieces, states_json
+from service.requests.solving import REFUSALS, Feed, look_at, patience, problem_of, submit, until_disconnect
+from service.responses.arrays import ENCODERS, NUMBERS_A_PIECE, Pieces, states_json
+from service.responses.samples import saved_to_data
 from service.routes.sample import answer_of, count, is_small, understand
-from service.solving import REFUSALS, look_at, patience, problem_of, submit, until_disconnect
 from service.state import Service, service_of
 
 router = APIRouter()

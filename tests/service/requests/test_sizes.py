@@ -12,7 +12,7 @@ from service.registry.registry import Models
 from service.registry.served import Served
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import attempts, kept_steps, logged_beyond, memory_bytes, predict_bytes
-from service.responses.encoders import ENCODERS, states_json
+from service.responses.arrays import ENCODERS, states_json
 from service.settings import Settings
 from solvers.resolve import resolve
 

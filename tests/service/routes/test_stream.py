@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.engine.job import DeadlineExceeded, Overloaded, Progress
-from service.feed import Feed
+from service.requests.solving import Feed
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import predict_bytes
 from service.routes import stream as route

@@ -19,14 +19,13 @@ from service.engine.job import Job, JobResult, Priority
 from service.engine.operation import Operation
 from service.errors import invalid
 from service.ledger import Take
-from service.operations.encode import BACK
-from service.operations.schemas import LogProbRequest
 from service.registry.served import Served
-from service.requests.checks import check_limits, compiled, condition_of, deadline_of, seed_of
-from service.requests.data import States, count_of, data_bytes, states_of
+from service.requests.arrays import States, count_of, data_bytes, states_of
+from service.requests.schemas import EncodeRequest, LogProbRequest
 from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
-from service.responses.findings import check_size, head_of
-from service.responses.traces import Array
+from service.requests.validation import check_limits, compiled, condition_of, deadline_of, seed_of
+from service.responses.arrays import check_size, head_of
+from service.responses.samples import Array, to_data
 from service.settings import Settings
 from solvers.arithmetic import lane_sums
 from solvers.errors import Status
@@ -144,3 +143,50 @@ def worst(result: JobResult, n: int) -> JobResult:
     lane = rank.argmax(axis=0) * n + np.arange(n)
     nfe = result.nfe.reshape(probes, n).max(axis=0)
     return replace(result, x=result.x[torch.from_numpy(lane)], t=result.t[lane], nfe=nfe, status=result.status[lane])
+
+
+BACK = (1.0, 0.0)
+"""From data to noise."""
+
+
+def prepare(request: EncodeRequest, model: Served, settings: Settings, media: str, take: Take) -> tuple[Job, States]:
+    """Check a request, set its memory aside and make its job.
+
+    Raises:
+        ProblemError: 422 that names the field, the value and what is allowed; what `take` raises.
+    """
+    n = count_of(request.samples)
+    check_limits(request, settings, samples=n)
+    condition = condition_of(request, model, n)
+    solve = compiled(request, model, BACK)
+    shapes = [(n, *model.event_shape), (n,)]
+    answer = check_size("samples", shapes, model.card.dtype, solve, media, settings.max_answer_bytes)
+    width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
+    needed = lanes_bytes(model, n, width, given=True, steps=steps)
+    hold = take(needed + data_bytes(n, model) + answer, deadline)
+    states = states_of(request, model)
+    job = Job(
+        model=model.name,
+        version=model.version,
+        solve=solve,
+        num_samples=n,
+        x0=states.x,
+        condition=condition,
+        guidance=request.guidance,
+        deadline=deadline,
+        trace="none",
+        priority=Priority(request.priority),
+        on_logged=logged_beyond(hold, n * steps),
+    )
+    return job, states
+
+
+def found(model: Served, job: Job, states: States, result: JobResult) -> tuple[dict[str, Any], dict[str, Array | None]]:
+    """Return the head of the answer and its arrays. A sample that did not get to the noise has none."""
+    x0 = to_data(result.x, None)
+    failed = result.status != "success"
+    if failed.any():
+        x0 = x0.copy()
+        x0[failed] = np.nan
+    head = head_of(model, result, job.solve.settings, model.deterministic and states.deterministic)
+    return head | {"shape": list(x0.shape)}, {"residual": states.residual, "x0": x0}

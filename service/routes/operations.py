@@ -14,20 +14,19 @@ from service.errors import ClientGoneError
 from service.http.context import context_of
 from service.http.negotiation import choose
 from service.ledger import Take
-from service.operations import diagnose as diagnosis
-from service.operations import encode as encoding
-from service.operations import log_prob as density
-from service.operations.description import DIAGNOSE, ENCODE, LOG_PROB
-from service.operations.schemas import DiagnoseRequest, EncodeRequest, LogProbRequest
+from service.openapi import DIAGNOSE, ENCODE, LOG_PROB
 from service.registry.served import Served
 from service.requests.parsing import LARGE_BODY, parse, read_body
-from service.responses.encoders import NUMBERS_A_PIECE
-from service.responses.findings import FORMATS, Findings
-from service.responses.traces import Array
+from service.requests.schemas import DiagnoseRequest, EncodeRequest, LogProbRequest
+from service.requests.solving import problem_of, solve, until_disconnect
+from service.responses import densities as density
+from service.responses import densities as encoding
+from service.responses import diagnosis as diagnosis
+from service.responses.arrays import FORMATS, NUMBERS_A_PIECE, Findings
+from service.responses.samples import Array
 from service.routes.reading import ModelName
 from service.routes.sample import beside, count
 from service.settings import Settings
-from service.solving import problem_of, solve, until_disconnect
 from service.state import model_of, service_of
 
 router = APIRouter()

@@ -6,9 +6,9 @@ import pytest
 
 from service.registry.registry import Models
 from service.registry.served import Served
-from service.requests.prepare import prepare
+from service.requests.validation import prepare
 from service.requests.schemas import SampleRequest
-from service.responses.encoders import ENCODERS
+from service.responses.arrays import ENCODERS
 from service.settings import Settings
 from solvers.resolve import resolve
 

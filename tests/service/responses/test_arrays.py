@@ -8,9 +8,9 @@ import numpy as np
 import orjson
 import pytest
 
-from service.responses.answers import Answer
-from service.responses.encoders import ENCODERS
-from service.responses.traces import TraceView
+from service.responses.samples import Answer
+from service.responses.arrays import ENCODERS
+from service.responses.samples import TraceView
 
 RNG = np.random.default_rng(0)
 

@@ -19,9 +19,10 @@ from service.engine.job import Job, JobResult, Priority
 from service.engine.operation import Operation
 from service.errors import invalid
 from service.ledger import Take
-from service.operations.schemas import DiagnoseRequest
 from service.registry.served import Served
-from service.requests.checks import (
+from service.requests.schemas import DiagnoseRequest
+from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
+from service.requests.validation import (
     check_indices,
     check_limits,
     compiled,
@@ -31,9 +32,8 @@ from service.requests.checks import (
     start_of,
     times_of,
 )
-from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
-from service.responses.findings import check_size, head_of
-from service.responses.traces import Array
+from service.responses.arrays import check_size, head_of
+from service.responses.samples import Array
 from service.settings import Settings
 from solvers.plan import Adaptive, Plan
 from solvers.resolve import resolve
