@@ -20,8 +20,7 @@ from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
 from service.registry.registry import Models
-from service.routes import admin, catalogue, docs, health, page, sample, stream
-from service.routes import operations as operations
+from service.routes import admin, catalogue, docs, health, operations, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
 

@@ -4,6 +4,7 @@ Every answer that is not a success is one `Kind`: a stable slug (``type`` is ``/
 title. Code anywhere raises `ProblemError`; `install` turns it, and what the framework raises, into the same shape.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooSlow
 from service.http.context import context_of
 from service.http.early import EarlyResponse
 
@@ -184,3 +186,33 @@ def _as_problem(request: Request, error: Exception) -> ProblemError:
     return ProblemError(
         Kind.BAD_REQUEST if status < 500 else Kind.INTERNAL, f"{method} {path} was refused", headers=headers
     )
+
+
+REFUSALS = (Overloaded, TooSlow, Draining, DeadlineExceeded, EngineFailed)
+"""The engine's exceptions, as `problem_of` takes them."""
+
+
+def problem_of(error: Exception) -> ProblemError:
+    """Return one of the engine's exceptions as a problem."""
+    if isinstance(error, Overloaded):
+        wait = max(1, math.ceil(error.retry_after_s))
+        return ProblemError(
+            Kind.OVERLOADED,
+            f"{error.reason}; try again in {wait} s",
+            headers={"Retry-After": str(wait)},
+            retry_after_s=error.retry_after_s,
+        )
+    if isinstance(error, TooSlow):
+        detail = (
+            f"timeout_s is too short: {error}; raise it, ask for fewer samples or steps, or set on_timeout to 'partial'"
+        )
+        return invalid("timeout_s", detail, needed_s=error.needed_s)
+    if isinstance(error, Draining):
+        detail = "the service is shutting down; send the request to another instance"
+        return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
+    if isinstance(error, DeadlineExceeded):
+        detail = (
+            "the samples could not be finished within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
+        )
+        return ProblemError(Kind.DEADLINE, detail)
+    return ProblemError(Kind.ENGINE, f"the engine failed on this request: {error}")

@@ -11,18 +11,9 @@ from starlette.responses import Response
 
 from service import examples
 from service.errors import MEDIA_TYPE, Kind
-from service.requests.schemas import (
-    DiagnoseRequest,
-    DiagnoseResponse,
-    EncodeRequest,
-    EncodeResponse,
-    LogProbRequest,
-    LogProbResponse,
-    ProblemBody,
-    SampleRequest,
-    SampleResponse,
-)
-from service.responses.arrays import ENCODERS, NPZ
+from service.requests.schemas import SampleRequest
+from service.responses.arrays import ENCODERS
+from service.responses.schemas import ProblemBody, SampleResponse
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 _PLACE = "#/components/schemas/{model}"
@@ -146,17 +137,3 @@ STREAM_OPERATION: dict[str, Any] = {
     },
 }
 """Arguments of the route of ``POST /v1/sample/stream``."""
-
-
-def _described(
-    body: type[BaseModel], answer: type[BaseModel], requests: Mapping[str, Any], answers: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments of a route."""
-    content = {"application/json": shown(answers), NPZ: BINARY}
-    found = {"model": answer, "description": "What was found, in the format that Accept asks for", "content": content}
-    return {"openapi_extra": asked(body, requests), "responses": {200: found, **SOLVING_PROBLEMS}}
-
-
-ENCODE = _described(EncodeRequest, EncodeResponse, examples.ENCODE, examples.ENCODED)
-LOG_PROB = _described(LogProbRequest, LogProbResponse, examples.LOG_PROB, examples.LOG_PROBS)
-DIAGNOSE = _described(DiagnoseRequest, DiagnoseResponse, examples.DIAGNOSE, examples.DIAGNOSED)

@@ -15,18 +15,14 @@ from starlette.requests import Request
 from models.repository import RepositoryError
 from service.engine.job import Draining, EngineFailed
 from service.engine.operation import Operation
-from service.errors import Kind, ProblemError, invalid
+from service.errors import Kind, ProblemError, invalid, problem_of
 from service.http.burst import Turnstile
-from service.http.context import Context, context_of
-from service.ledger import Hold, Ledger, Take
+from service.ledger import Ledger
 from service.metrics import Metrics
 from service.ports import Engine, Loaded
 from service.registry.registry import Models
 from service.registry.served import Served
 from service.registry.watch import Watch
-from service.requests.schemas import Solving
-from service.requests.solving import problem_of
-from service.requests.validation import deadline_of
 from service.settings import Settings, StartError
 
 VERSION = "0.1.0"
@@ -55,7 +51,8 @@ class _Awaited(Generic[T]):
 class Service:
     """Settings, engine, models and metrics of one application; `started` and `draining` say where in its life it is.
 
-    `failed` is set where nothing can be served after all models were tried.
+    `failed` is set where nothing can be served after all models were tried; `parsing` is held while a large body is
+    parsed.
     """
 
     settings: Settings
@@ -68,7 +65,7 @@ class Service:
     started: bool = False
     draining: bool = False
     failed: StartError | None = None
-    _parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     _watch: Watch | None = None
     _starter: threading.Thread | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -180,26 +177,6 @@ class Service:
         detail = f"models still to load: {len(pending)}, already answering: {len(ready)}; try again in a few seconds"
         return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": "2"}, models=ready, pending=pending)
 
-    def taking(self, context: Context) -> Take:
-        """Return what sets memory aside for a request until it is over."""
-
-        def take(wanted: int, deadline: float) -> Hold:
-            hold = self.ledger.take(wanted, deadline)
-            context.keep(hold)
-            return hold
-
-        return take
-
-    async def parse(self, large: bool, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Parse a body at once; a large one beside the event loop, after those that came before.
-
-        Parsed lists take many times the memory of their text, and threads that parse would take those of answers.
-        """
-        if not large:
-            return function(*arguments, **named)
-        async with self._parsing:
-            return await asyncio.to_thread(function, *arguments, **named)
-
     async def model(self, name: str, version: int | None, deadline: float | None = None) -> Served:
         """Return a model that can be asked now; one that is not in memory is loaded first, beside the event loop.
 
@@ -306,17 +283,3 @@ class Service:
 def service_of(request: Request) -> Service:
     """Return the service that a request was sent to."""
     return request.app.state.service
-
-
-async def model_of(request: Request, wish: Solving, name: str, version: int | None) -> Served:
-    """Return the model that a request asks for within its time limit, and note in its context what answers.
-
-    Raises:
-        ProblemError: As `Service.model`.
-    """
-    service, context = service_of(request), context_of(request.scope)
-    model = await service.model(name, version, deadline_of(wish, service.settings))
-    context.model = model.name
-    if version is None:
-        context.fallback_from = service.models.fallback_from(model.name, model.version)
-    return model

@@ -1,6 +1,5 @@
 """The output tensors: which there are, which are wanted, and how an answer is written with them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +8,12 @@ import orjson
 
 from service.errors import invalid
 from service.oip.schemas import InferRequest
-from service.oip.tensors import Array, datatype_of, to_bytes
-from service.oip.wire import BINARY
+from service.oip.tensors import datatype_of, to_bytes
+from service.oip.wire import BINARY, HEADER
 from service.requests.schemas import SampleRequest
-from service.responses.arrays import BINARY_BYTES, TEXT_BYTES, Encoder, Pieces, slices
-from service.responses.samples import COLUMNS, Answer
+from service.responses.arrays import BINARY_BYTES, JSON, TEXT_BYTES, ArrayResponse, Encoder, Pieces, slices
+from service.responses.samples import COLUMNS
 
-JSON = "application/json"
 ALWAYS = ("samples", "nfe", "t", "status")
 TRACE = tuple(f"trace_{name}" for name in COLUMNS)
 NAMES = (*ALWAYS, "saved", *TRACE)
@@ -33,10 +31,16 @@ class Wanted:
 
     @property
     def encoder(self) -> Encoder:
-        """What the answer may take at most; numbers in JSON where any output is."""
-        numbers = BINARY_BYTES if all(follows for _, follows in self.outputs) else TEXT_BYTES
+        """The format that these outputs make; its bytes are predicted as text where any output is."""
+        binary = self.binary
         return Encoder(
-            BINARY if self.binary else JSON, lambda answer: write(answer, self)[1], numbers, 110, 100, whole=True
+            BINARY if binary else JSON,
+            lambda response: write(response, self),
+            BINARY_BYTES if all(follows for _, follows in self.outputs) else TEXT_BYTES,
+            110,
+            100,
+            whole=True,
+            headers=(lambda first: {HEADER: str(len(first))}) if binary else None,
         )
 
     @property
@@ -72,13 +76,12 @@ def wanted(request: InferRequest, wish: SampleRequest) -> Wanted:
     return Wanted(tuple(chosen.items()), request.id)
 
 
-def write(answer: Answer, wish: Wanted) -> tuple[int, Pieces]:
-    """Return the length of the JSON part and the pieces of the body."""
-    tensors = _tensors(answer)
+def write(response: ArrayResponse, wish: Wanted) -> Pieces:
+    """Yield the JSON part as one piece, then the bytes of the outputs that follow it."""
     described: list[dict[str, Any]] = []
     rest: list[bytes | memoryview] = []
     for name, follows in wish.outputs:
-        array = tensors[name]
+        array = response.arrays[name]
         entry: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype_of(array)}
         if follows:
             content = to_bytes(array)
@@ -88,26 +91,13 @@ def write(answer: Answer, wish: Wanted) -> tuple[int, Pieces]:
             text = array.dtype.kind == "U"
             entry["data"] = array.tolist() if text else np.ascontiguousarray(array).reshape(-1)
         described.append(entry)
-    head = answer.head
+    head = response.document
     document = {"model_name": head["model"], "model_version": str(head["version"])}
     document |= {} if wish.request_id is None else {"id": wish.request_id}
     document |= {"parameters": _scalars(head), "outputs": described}
-    text = orjson.dumps(document, option=_OPTIONS)
-    return len(text), _pieces([text, *rest])
-
-
-def _pieces(parts: list[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    for part in parts:
+    yield orjson.dumps(document, option=_OPTIONS)
+    for part in rest:
         yield from slices(memoryview(part))
-
-
-def _tensors(answer: Answer) -> dict[str, Array]:
-    tensors: dict[str, Array] = {"samples": answer.samples, "nfe": answer.nfe, "t": answer.t, "status": answer.status}
-    if answer.saved is not None:
-        tensors["saved"] = answer.saved
-    if answer.trace is not None:
-        tensors |= {f"trace_{name}": answer.trace.columns[name] for name in COLUMNS}
-    return tensors
 
 
 def _scalars(head: dict[str, Any]) -> dict[str, Any]:

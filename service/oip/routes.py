@@ -1,30 +1,22 @@
 """The addresses of the Open Inference Protocol. What an infer request means is decided where /v1/sample is."""
 
-import asyncio
-import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from starlette.responses import StreamingResponse
 
-from service.engine.job import Job
 from service.errors import Kind, ProblemError
 from service.http.access import from_a_browser
-from service.http.context import context_of
 from service.oip import description
 from service.oip.metadata import metadata
-from service.oip.outputs import Wanted, wanted, write
-from service.oip.wire import BINARY, HEADER, header_of, take_apart
+from service.oip.outputs import wanted
+from service.oip.wire import BINARY, header_of, take_apart
 from service.oip.wishes import to_wish
-from service.registry.served import Served
-from service.requests.parsing import LARGE_BODY, read_body
+from service.requests import pipeline
 from service.requests.schemas import SampleRequest
-from service.requests.validation import prepare
-from service.responses.arrays import NUMBERS_A_PIECE
-from service.responses.samples import Answer
+from service.requests.validation import validate_sample
+from service.responses.arrays import Encoder
 from service.routes.reading import ModelName, read
-from service.routes.sample import beside, draw, without_numbers
-from service.state import VERSION, model_of, service_of
+from service.state import VERSION, service_of
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol v2"])
 
@@ -109,37 +101,13 @@ def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
 
 
 async def _infer(request: Request, name: str, version: int | None) -> Response:
-    wish, model, job, want = await _understand(request, name, version)
-    return await _respond(request, await draw(request, wish, model, job), want)
+    def read(body: bytes) -> tuple[SampleRequest, Encoder]:
+        asked, tensors = take_apart(body, header_of(request))
+        wish = to_wish(name, version, asked, tensors)
+        return wish, wanted(asked, wish).encoder
 
-
-async def _understand(request: Request, name: str, version: int | None) -> tuple[SampleRequest, Served, Job, Wanted]:
-    service = service_of(request)
     # Triton's client names no type. Nor does a page that wants to get by the preflight of its browser.
     allowed = _MEDIA if from_a_browser(request.headers) else (*_MEDIA, "")
-    body = await read_body(request, service.settings.max_body_bytes, service.bodies, allowed)
-    header, large = header_of(request), len(body) > LARGE_BODY
-    asked = await service.parse(large, take_apart, body, header)
-    wish = to_wish(name, version, *asked)
-    want = wanted(asked[0], wish)
-    model = await model_of(request, wish, name, version)
-    dtypes = {key: tensor.dtype for key, tensor in asked[1].items()}
-    context = context_of(request.scope)
-    arguments = (wish, model, service.settings, want.encoder, service.taking(context), dtypes)
-    job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
-    context.understood()
-    context.solver = str(job.solve.settings["name"])
-    return without_numbers(wish), model, job, want
-
-
-async def _respond(request: Request, answer: Answer, want: Wanted) -> Response:
-    context, large = context_of(request.scope), answer.numbers > NUMBERS_A_PIECE
-    begun = time.perf_counter()
-    length, pieces = await asyncio.to_thread(write, answer, want) if large else write(answer, want)
-    context.timings["encode"] = time.perf_counter() - begun
-    headers = {"X-Pathline-Seed": str(answer.head["seed"]), "X-Pathline-Status": answer.head["status"]}
-    headers |= {HEADER: str(length)} if want.binary else {}
-    media = BINARY if want.binary else "application/json"
-    if large:
-        return StreamingResponse(beside(pieces, context), media_type=media, headers=headers)
-    return Response(b"".join(pieces), media_type=media, headers=headers)
+    valid = await pipeline.receive(request, read, validate_sample, allowed=allowed)
+    response = await pipeline.draw(request, valid)
+    return await pipeline.respond(request, response, valid.encoder, {"X-Pathline-Seed": str(valid.job.seed)})

@@ -1,12 +1,10 @@
-"""The bodies of the HTTP interface as pydantic models.
-
-The request is parsed with its model. Answers are built and encoded by hand: their models are for the OpenAPI
-description, and tests hold the answers to them.
-"""
+"""The bodies of requests as pydantic models: what all requests to solve share, and that of ``POST /v1/sample``."""
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, WithJsonSchema
 
 from solvers import catalogue
@@ -15,6 +13,7 @@ SEED_LIMIT = 2**63
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Version = Annotated[int | None, Field(ge=1, description="version of the model; the highest where left out")]
 
 _GRID_SCHEMA = {
     "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
@@ -24,6 +23,8 @@ X0_SCHEMA = {
     "description": "start states, shape (num_samples, *event_shape)",
     "anyOf": [{"type": "array", "items": {}}, {"type": "null"}],
 }
+
+BULK = "bulk (the default) yields to interactive requests, which take most of the time"
 
 
 def name_solvers(schema: dict[str, Any]) -> None:
@@ -41,7 +42,7 @@ class Named(Body):
     """The model, in the body."""
 
     model: str = Field(min_length=1, max_length=200, description="name of the model")
-    version: int | None = Field(default=None, ge=1, description="version of the model; the highest where left out")
+    version: Version = None  # as `Solving` has it: here it comes after the model
 
 
 class Drawn(Body):
@@ -59,6 +60,7 @@ class Drawn(Body):
 class Solving(Body):
     """How to solve: ``steps`` asks for fixed steps, ``rtol`` / ``atol`` for error control."""
 
+    version: Version = None
     solver: str = Field(default="dopri5", description="name from /v1/solvers", json_schema_extra=name_solvers)
     steps: int | None = Field(default=None, ge=1, description="number of fixed steps")
     rtol: Positive | None = Field(default=None, description="relative tolerance of error control")
@@ -83,11 +85,21 @@ class Solving(Body):
         default="interactive", description="bulk yields to interactive requests, which take most of the time"
     )
     _came: float = PrivateAttr(default_factory=time.monotonic)
+    _dtypes: "Mapping[str, np.dtype[Any]] | None" = PrivateAttr(default=None)
 
     @property
     def came(self) -> float:
         """When the request was read, in `time.monotonic`: its time limit counts from then, loading included."""
         return self._came
+
+    def in_its_dtype(self, name: str) -> Any:
+        """Return a member that holds times, as an array if their dtype tells how they were rounded."""
+        dtype = None if self._dtypes is None else self._dtypes.get(name)
+        return getattr(self, name) if dtype is None else np.array(getattr(self, name), dtype=dtype)
+
+    def note_dtypes(self, dtypes: "Mapping[str, np.dtype[Any]]") -> None:
+        """Note in which dtype each member came; numbers of JSON are doubles."""
+        self._dtypes = dtypes
 
 
 class SampleRequest(Solving, Drawn, Named):
@@ -105,314 +117,3 @@ class SampleRequest(Solving, Drawn, Named):
     )
     decode: bool = Field(default=True, description="turn latent states into data")
     on_timeout: Literal["error", "partial"] = Field(default="error", description="what to answer at the time limit")
-
-
-class Solver(BaseModel):
-    """The solver as it was used: its name and every parameter that belongs to it."""
-
-    model_config = ConfigDict(extra="allow")
-    name: str
-
-
-class NfePerSample(BaseModel):
-    """Velocity evaluations of the samples."""
-
-    min: int
-    mean: float
-    max: int
-
-
-class FailedSample(BaseModel):
-    """A sample that did not reach the end: its row, why, and the t it reached."""
-
-    index: int
-    status: str
-    t: float | None
-
-
-class TraceBody(BaseModel):
-    """Attempted steps, one entry each; `quantiles` (of h over t) only in an adaptive summary."""
-
-    sample: list[int]
-    t: list[float | None]
-    h: list[float | None]
-    error: list[float | None]
-    accepted: list[bool]
-    quantiles: dict[str, list[float | None]] | None = None
-
-
-class Saved(BaseModel):
-    """States on the way: `states[i][j]` is sample i at time `t[j]`; null where it was not reached."""
-
-    t: list[float]
-    states: list[list[Any]]
-
-
-class Latency(BaseModel):
-    """Seconds: waiting, solving, in the network, encoding the answer, and all together."""
-
-    queue_s: float
-    solve_s: float
-    network_s: float
-    encode_s: float
-    total_s: float
-
-
-class Solved(BaseModel):
-    """What every operation answers: the model, the solver as it was used, and what it cost."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: str
-    version: int
-    checkpoint: str
-    deterministic: bool
-    fallback_from: int | None = Field(
-        default=None, description="the version that should have answered but cannot be loaded; otherwise left out"
-    )
-    solver: Solver
-    shape: list[int]
-    nfe: int = Field(description="sequential velocity evaluations of the slowest sample")
-    nfe_per_sample: NfePerSample
-    network_rows: int = Field(description="rows of all network calls made for this request")
-    status: str
-    failed: list[FailedSample]
-    latency: Latency
-
-
-class SampleResponse(Solved):
-    """Answer of ``POST /v1/sample``. A sample whose state is not finite is a null row."""
-
-    seed: int
-    first_index: int
-    noise: str
-    samples: list[Any]
-    saved: Saved | None = None
-    trace: TraceBody | None = None
-
-
-class Fault(BaseModel):
-    """One field that is not allowed as it is, and why."""
-
-    field: str
-    message: str
-
-
-class ProblemBody(BaseModel):
-    """An error answer (RFC 9457, ``application/problem+json``)."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    request_id: str
-    errors: list[Fault] | None = Field(default=None, description="the fields at fault, the first 20")
-    more_errors: int | None = Field(default=None, description="how many faults are not listed")
-
-
-class ModelSummary(BaseModel):
-    """One line of ``GET /v1/models``."""
-
-    name: str
-    status: Literal["served", "loading", "unavailable"]
-    fallback_from: int | None = Field(
-        default=None, description="the version that should answer but cannot be loaded; an older one answers instead"
-    )
-    loaded: bool = Field(description="whether it is in memory; otherwise a request loads it")
-    version: int | None
-    dtype: str | None
-    event_shape: list[int] | None
-    data_shape: list[int] | None
-    deterministic: bool | None
-    path: Literal["fused", "eager"] | None = Field(
-        description="what evaluates the network: one compiled call, or the torch module"
-    )
-
-
-class PassedOver(BaseModel):
-    """An entry of the repository that is not a model: its path there, why, and what to do."""
-
-    path: str
-    reason: str
-
-
-class ModelList(BaseModel):
-    """Answer of ``GET /v1/models``."""
-
-    models: list[ModelSummary]
-    passed_over: list[PassedOver] = Field(
-        default=[], description="entries of the repository that are not models, the first 50"
-    )
-    more_passed_over: int = Field(default=0, description="how many entries are not listed")
-
-
-class ModelBody(BaseModel):
-    """Answer of ``GET /v1/models/{name}``: served versions with their cards, and why others are unavailable."""
-
-    name: str
-    status: Literal["served", "loading", "unavailable"]
-    serving: int | None
-    fallback_from: int | None = Field(
-        default=None, description="the version that should answer but cannot be loaded; an older one answers instead"
-    )
-    versions: list[int]
-    served: list[dict[str, Any]]
-    unavailable: list[dict[str, Any]]
-
-
-class Reloaded(BaseModel):
-    """Answer of ``POST /v1/models:reload``: what changed."""
-
-    loaded: list[dict[str, Any]]
-    unloaded: list[dict[str, Any]]
-    refused: list[dict[str, Any]]
-    models: dict[str, int] = Field(description="each model that answers now, with its version")
-
-
-class Unloaded(BaseModel):
-    """Answer of ``POST /v1/models/{name}:unload``: the versions that were unloaded."""
-
-    name: str
-    unloaded: list[int]
-
-
-class Alive(BaseModel):
-    """Answer of ``GET /livez``."""
-
-    status: Literal["alive"]
-
-
-class Ready(BaseModel):
-    """Answer of ``GET /readyz``: what it computes on, and the models with the version that answers now."""
-
-    status: Literal["ready"]
-    device: str
-    models: dict[str, int]
-    unavailable: dict[str, Any] = Field(description="models that cannot be served, and why")
-
-
-class SolverList(BaseModel):
-    """Answer of ``GET /v1/solvers``: each entry of the catalogue."""
-
-    solvers: list[dict[str, Any]]
-
-
-MOST_PROBES = 256
-TIMES = tuple(k / 10 for k in range(11))
-
-_SAMPLES_SCHEMA = {
-    "description": "data, shape (num_samples, *data_shape), or states, (num_samples, *event_shape), without decode",
-    "type": "array",
-    "minItems": 1,
-    "items": {},
-}
-_Priority = Literal["interactive", "bulk"]
-_BULK = "bulk (the default) yields to interactive requests, which take most of the time"
-
-
-class Versioned(Body):
-    """The version of the model that the address names."""
-
-    version: int | None = Field(default=None, ge=1, description="version of the model; the highest where left out")
-
-
-class Given(Versioned):
-    """Samples that the client has."""
-
-    samples: Annotated[Any, WithJsonSchema(_SAMPLES_SCHEMA)]
-    decode: bool = Field(
-        default=True,
-        description="true: samples are data, as answers give them; false: states in the model's own coordinates",
-    )
-
-
-class EncodeRequest(Solving, Given):
-    """Body of ``encode``: data, and how to solve from t = 1 back to 0."""
-
-
-class LogProbRequest(Solving, Given):
-    """Body of ``log_prob``: data, how to solve from t = 1 back to 0, and how to take the divergence on the way."""
-
-    priority: _Priority = Field(default="bulk", description=_BULK)
-    divergence: Literal["auto", "exact", "hutchinson"] = Field(
-        default="auto", description="exact, an estimate by random signs, or auto: exact up to 16 numbers a sample"
-    )
-    probes: int = Field(
-        default=1,
-        ge=1,
-        le=MOST_PROBES,
-        description="estimates that are averaged, each with signs and a path of its own",
-    )
-    seed: int | None = Field(
-        default=None, ge=0, lt=SEED_LIMIT, description="seed of the signs; drawn and echoed where left out"
-    )
-
-
-class DiagnoseRequest(Solving, Drawn, Versioned):
-    """Body of ``diagnose``: which samples to follow from t = 0 to 1, how, and at which times to take the Jacobian."""
-
-    num_samples: int = Field(default=16, ge=1, description="how many samples")
-    solver: str = Field(
-        default="rk4",
-        description="name from /v1/solvers; rk4 with 20 steps where neither solver nor steps are given",
-        json_schema_extra=name_solvers,
-    )
-    priority: _Priority = Field(default="bulk", description=_BULK)
-    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
-    times: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)] = Field(
-        default=TIMES, description="ascending times from 0 to 1; with fixed steps, points of the grid"
-    )
-
-
-_Residual = Annotated[
-    list[float | None] | None,
-    Field(description="for each sample, the largest difference from what its state decodes to; only with a decoder"),
-]
-
-
-class EncodeResponse(Solved):
-    """Answer of ``encode``. A sample that did not get to the noise is a null row."""
-
-    residual: _Residual = None
-    x0: list[Any] = Field(description="the noise that the samples come from, as POST /v1/sample takes it")
-
-
-class DivergenceBody(BaseModel):
-    """How the divergence was taken; seed and probes only of an estimate."""
-
-    method: Literal["exact", "hutchinson"]
-    probes: int | None = None
-    seed: int | None = None
-
-
-class LogProbResponse(Solved):
-    """Answer of ``log_prob``; null where a sample did not get to the noise."""
-
-    divergence: DivergenceBody
-    residual: _Residual = None
-    log_prob: list[float | None] = Field(description="log-densities in nats")
-    standard_error: list[float | None] | None = Field(
-        default=None, description="of the mean over probes, where there are two or more"
-    )
-
-
-class DiagnoseResponse(Solved):
-    """Answer of ``diagnose``: one list a sample, of one entry a time; null where it did not get to."""
-
-    seed: int
-    first_index: int
-    noise: str
-    times: list[float]
-    eigenvalues_real: list[list[list[float | None]]] = Field(description="by ascending real part")
-    eigenvalues_imag: list[list[list[float | None]]]
-    condition_number: list[list[float | None]] = Field(
-        description="largest over smallest singular value; null where the Jacobian is singular"
-    )
-    stiffness: list[list[float | None]] = Field(
-        description="how fast the fastest direction contracts, as a rate by t: -min Re(eigenvalue), at least 0"
-    )
-    stiffness_ratio: list[list[float | None]] = Field(
-        description="largest over smallest |Re(eigenvalue)|; null where the smallest is 0"
-    )

@@ -1,7 +1,7 @@
-"""How large an answer can become, and how much memory a request takes, known before any work."""
+"""Sizes: the most bytes of a response and of the memory that a request takes, known before any work."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
@@ -23,23 +23,52 @@ _A_SAVED = 32  # bytes of memory: whose state it is and at which time, while it 
 _LIKELY_STEPS = 20  # attempts of a sample under error control, before any is known
 
 
-def check_answer_size(
-    request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder, limit: int
-) -> None:
-    """Refuse an answer that may be larger than the limit, by the most it can hold.
+def check_size(request: SampleRequest, most_bytes: int, encoder: Encoder, limit: int) -> None:
+    """Refuse a response that may be larger than the limit, by the most it can hold.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
     """
-    predicted = predict_bytes(request, model, solve, encoder)
-    if predicted > limit:
+    if most_bytes > limit:
         trace = f" with trace {request.trace!r}" if request.trace == "full" else ""
         advice = "ask for fewer samples and page with first_index, save and trace less, or lower max_nfe"
         message = (
-            f"num_samples = {request.num_samples}{trace} may take {predicted:,} bytes as {encoder.media_type}, "
+            f"num_samples = {request.num_samples}{trace} may take {most_bytes:,} bytes as {encoder.media_type}, "
             f"over the limit of {limit:,} of this service; {advice}"
         )
-        raise invalid("num_samples", message, predicted_bytes=predicted, limit_bytes=limit)
+        raise invalid("num_samples", message, predicted_bytes=most_bytes, limit_bytes=limit)
+
+
+def check_arrays_size(
+    member: str, shapes: Sequence[Sequence[int]], dtype: str, solve: Plan | Adaptive, encoder: Encoder, limit: int
+) -> int:
+    """Refuse a response of arrays that may be larger than the limit.
+
+    Args:
+        member: what to ask for less of.
+        shapes: of the arrays; the first axis are samples.
+        dtype: of the largest.
+        solve: what the response says it was solved with.
+        encoder: the format.
+        limit: bytes of a response.
+
+    Returns:
+        Bytes of memory that the response takes while it is sent.
+
+    Raises:
+        ProblemError: 422 with the predicted and the allowed number of bytes.
+    """
+    arrays = sum(encoder.array_bytes(shape, dtype) for shape in shapes)
+    predicted = arrays + _head_bytes(solve.settings) + shapes[0][0] * encoder.bytes_a_sample
+    if predicted > limit:
+        raise invalid(
+            member,
+            f"the answer may take {predicted:,} bytes as {encoder.media_type}, over the limit of {limit:,} of this "
+            f"service; send or ask for fewer {member}",
+            predicted_bytes=predicted,
+            limit_bytes=limit,
+        )
+    return predicted if encoder.whole else 0
 
 
 def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
@@ -61,8 +90,8 @@ def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
         raise ProblemError(Kind.NOT_ACCEPTABLE, detail, offered=others) from None
 
 
-def predict_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:
-    """Return the most bytes that the answer can take: states, trace, and what is reported for each sample.
+def response_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:
+    """Return the most bytes that the response can take: states, trace, and what is reported for each sample.
 
     Of a followed request these are all events but those of its progress on the way.
     """
@@ -72,7 +101,7 @@ def predict_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive,
     if encoder.most_bytes is not None:
         return encoder.most_bytes(n, shape)
     states = encoder.array_bytes((n, *shape), dtype)
-    head = head_bytes(solve.settings) + m * _A_TIME
+    head = _head_bytes(solve.settings) + m * _A_TIME
     if m:
         states += encoder.array_bytes((n, m, *shape), dtype)
     if encoder.followed:
@@ -83,7 +112,7 @@ def predict_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive,
     return head + states + entries * encoder.bytes_a_step + n * encoder.bytes_a_sample
 
 
-def head_bytes(settings: Mapping[str, object]) -> int:
+def _head_bytes(settings: Mapping[str, object]) -> int:
     """Return the most bytes of what is neither large nor of a sample; `settings` of the solver may have a long grid."""
     return _HEAD + len(orjson.dumps(settings))
 
@@ -124,8 +153,10 @@ def lanes_bytes(
     return lanes * (numbers * size + 2 * condition + _A_SAMPLE + steps * _A_STEP) + kept
 
 
-def memory_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:
-    """Return the bytes of memory that a request takes until its answer is out."""
+def memory_bytes(
+    request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder, most_bytes: int
+) -> int:
+    """Return the bytes of memory that a request takes until its response of at most `most_bytes` is out."""
     n, saved = request.num_samples, len(request.save_at or ())
     needed = lanes_bytes(
         model,
@@ -137,17 +168,17 @@ def memory_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, 
     )
     if request.decode and not model.plain:
         needed += n * (1 + saved) * math.prod(model.card.data_shape) * model.dtype.itemsize
-    return needed + (predict_bytes(request, model, solve, encoder) if encoder.whole else 0)
+    return needed + (most_bytes if encoder.whole else 0)
 
 
-def logged_beyond(hold: Hold | None, steps: int) -> Callable[[int], None]:
+def logged_beyond(hold: Hold, steps: int) -> Callable[[int], None]:
     """Return what counts attempts as they are kept, and sets memory aside for those beyond `steps`."""
     left = steps
 
     def logged(count: int) -> None:
         nonlocal left
         left -= count
-        if left < 0 and hold is not None:
+        if left < 0:
             hold.grow(-left * _A_STEP)
             left = 0
 

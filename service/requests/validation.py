@@ -1,12 +1,12 @@
-"""From a parsed request to a job for the engine: everything that can be refused is refused here, before any work.
+"""Validation: a parsed request and its model become a `Job`; all that can be refused is refused here, before any work.
 
 The limits come first, as a number of steps or samples must be known to be bearable before anything of that size is
-made. What a solver can and cannot do is checked by `solvers.resolve` alone.
+made. What a solver can and cannot do is checked by `solvers` alone.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from models.conditions import ConditionError
+from models.nested import NestedError, to_floats
 from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Take
 from service.registry.served import Served
-from service.requests.arrays import to_array
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
-from service.requests.sizes import check_answer_size, check_form, kept_steps, logged_beyond, memory_bytes
+from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import Encoder
 from service.settings import Settings
 from solvers.errors import SolverError
@@ -29,51 +29,74 @@ from solvers.resolve import resolve
 from solvers.saving import check_save_at
 from solvers.times import apart, snapped
 
+WHOLE = (0.0, 1.0)
+"""Where models are defined: from noise to data."""
 
-def prepare(
-    request: SampleRequest,
-    model: Served,
-    settings: Settings,
-    encoder: Encoder,
-    take: Take | None = None,
-    dtypes: Dtypes = NO_DTYPES,
-) -> Job:
-    """Check a request against its model and the limits, set its memory aside by `take`, and make its job.
+
+@dataclass(frozen=True)
+class Validated:
+    """A request as the pipeline understood it; what its body held is forgotten, as lists take much memory.
+
+    Attributes:
+        model: what is asked.
+        job: what it is asked for.
+        encoder: the format of the response.
+        decode: whether samples are data, not states.
+        most_bytes: of the response.
+    """
+
+    model: Served
+    job: Job
+    encoder: Encoder
+    decode: bool = True
+    most_bytes: int = 0
+
+
+def validate_sample(
+    request: SampleRequest, model: Served, settings: Settings, encoder: Encoder, take: Take
+) -> Validated:
+    """Check a request for samples against its model and the limits, set its memory aside and make its job.
 
     Args:
         request: what is asked for.
         model: what it is asked of.
         settings: the limits.
-        encoder: of the answer.
-        take: sets memory aside until a deadline (see `service.state`); None where nobody counts.
-        dtypes: see `checks.times_of`.
+        encoder: the format of the response.
+        take: sets memory aside until a deadline.
 
     Raises:
         ProblemError: 422 that names the field, the value and what is allowed; 406 where the format cannot hold the
             samples; what `take` raises.
     """
-    check_limits(request, settings, num_samples=request.num_samples, save_at=len(request.save_at or ()))
+    n, saved = request.num_samples, len(request.save_at or ())
+    check_limit("num_samples", n, settings.max_samples)
+    check_limit("save_at", saved, settings.max_saved, " times")
+    check_solving(request, settings)
     check_indices(request)
-    t_span = span_of(request.t_span, model, dtypes)
-    _check_start(request, t_span)
-    condition = condition_of(request, model, request.num_samples)
+    t_span = _span(request, model)
+    if t_span[0] != 0 and request.x0 is None:
+        raise invalid(
+            "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
+        )
+    condition = condition_of(request, model, n)
     check_form(request, model, encoder)
-    solve = compiled(request, model, t_span, dtypes)
-    save_at = None if request.save_at is None else times_of("save_at", request.save_at, solve, dtypes)
+    solve = compiled(request, model, t_span)
+    save_at = None if request.save_at is None else times_of(request, "save_at", solve)
     if request.error_control == "batch" and request.first_index != 0:
         raise invalid(
             "first_index",
             f"first_index = {request.first_index} with error_control 'batch': all samples of such a request share "
             "their steps, so it cannot be continued; use first_index 0 or error_control 'sample'",
         )
-    check_answer_size(request, model, solve, encoder, settings.max_answer_bytes)
-    x0, deadline = start_of(request.x0, request.num_samples, model), deadline_of(request, settings)
-    hold = None if take is None else take(memory_bytes(request, model, solve, encoder), deadline)
-    return Job(
+    most_bytes = response_bytes(request, model, solve, encoder)
+    check_size(request, most_bytes, encoder, settings.max_answer_bytes)
+    x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
+    hold = take(memory_bytes(request, model, solve, encoder, most_bytes), deadline)
+    job = Job(
         model=model.name,
         version=model.version,
         solve=solve,
-        num_samples=request.num_samples,
+        num_samples=n,
         seed=seed_of(request.seed),
         first_index=request.first_index,
         x0=x0,
@@ -84,42 +107,32 @@ def prepare(
         partial=request.on_timeout == "partial",
         trace=request.trace,
         priority=Priority(request.priority),
-        on_logged=logged_beyond(hold, request.num_samples * kept_steps(solve, request.trace)),
+        on_logged=logged_beyond(hold, n * kept_steps(solve, request.trace)),
     )
+    return Validated(model, job, encoder, request.decode, most_bytes)
 
 
-def _check_start(request: SampleRequest, t_span: tuple[float, float]) -> None:
-    if t_span[0] != 0 and request.x0 is None:
-        raise invalid(
-            "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
-        )
-
-
-Dtypes = Mapping[str, "np.dtype[Any]"]
-NO_DTYPES: Dtypes = MappingProxyType({})
-WHOLE = (0.0, 1.0)
-"""Where models are defined."""
-
-
-def check_limits(request: Solving, settings: Settings, **counts: int) -> None:
-    """Refuse what is over a limit of the service; `counts` are numbers of things, by the member that asks for them.
+def check_limit(name: str, value: float, limit: float, unit: str = "") -> None:
+    """Refuse what is over a limit of the service.
 
     Raises:
         ProblemError: 422 with the value and the limit.
     """
-    intervals = len(request.grid) - 1 if isinstance(request.grid, list) else 0
-    limits = {"num_samples": settings.max_samples, "samples": settings.max_samples}
-    limits |= {"save_at": settings.max_saved, "times": settings.max_saved}
-    for name, value, limit in (
-        *((name, count, limits[name]) for name, count in counts.items()),
-        ("steps", request.steps or 0, settings.max_steps),
-        ("grid", intervals, settings.max_steps),
-        ("max_nfe", request.max_nfe, settings.max_nfe),
-        ("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s),
-    ):
-        if value > limit:
-            unit = {"grid": " intervals", "save_at": " times", "times": " times", "samples": " samples"}.get(name, "")
-            raise invalid(name, f"{name} = {value}{unit} is over the limit of {limit} of this service; ask for less")
+    if value > limit:
+        raise invalid(name, f"{name} = {value}{unit} is over the limit of {limit} of this service; ask for less")
+
+
+def check_solving(request: Solving, settings: Settings) -> None:
+    """Refuse more steps, calls or seconds than the service allows.
+
+    Raises:
+        ProblemError: 422 with the value and the limit.
+    """
+    check_limit("steps", request.steps or 0, settings.max_steps)
+    if isinstance(request.grid, list):
+        check_limit("grid", len(request.grid) - 1, settings.max_steps, " intervals")
+    check_limit("max_nfe", request.max_nfe, settings.max_nfe)
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
 
 
 def check_indices(request: Drawn) -> None:
@@ -174,40 +187,35 @@ def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Ten
         raise invalid("condition", str(error)) from None
 
 
-def compiled(
-    request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes = NO_DTYPES
-) -> Plan | Adaptive:
+def compiled(request: Solving, model: Served, t_span: tuple[float, float], steps: int | None = None) -> Plan | Adaptive:
     """Return the solver as compiled.
 
     Args:
         request: what is asked for.
         model: what it is asked of.
         t_span: start and end.
-        dtypes: see `times_of`.
+        steps: fixed steps where the request says nothing of them.
 
     Raises:
         ProblemError: 422 where its arguments contradict each other or cannot be met.
     """
     try:
-        return _resolve(request, model, t_span, dtypes)
+        return _resolve(request, model, t_span, request.steps or steps)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     except OverflowError:
         raise invalid("grid", "grid holds an integer that is too large for double precision") from None
 
 
-def _resolve(request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes) -> Plan | Adaptive:
-    grid = request.grid
-    if not isinstance(grid, str | list | dict):
+def _resolve(request: Solving, model: Served, t_span: tuple[float, float], steps: int | None) -> Plan | Adaptive:
+    if not isinstance(request.grid, str | list | dict):
         raise SolverError("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
-    if "grid" in dtypes:
-        grid = np.array(grid, dtype=dtypes["grid"])
     return resolve(
         solver=request.solver,
-        steps=request.steps,
+        steps=steps,
         rtol=request.rtol,
         atol=request.atol,
-        grid=grid,
+        grid=request.in_its_dtype("grid"),
         start=request.start,
         error_control=request.error_control,
         controller=request.controller,
@@ -219,46 +227,68 @@ def _resolve(request: Solving, model: Served, t_span: tuple[float, float], dtype
     )
 
 
-def span_of(t_span: tuple[float, float], model: Served, dtypes: Dtypes = NO_DTYPES) -> tuple[float, float]:
+def _span(request: SampleRequest, model: Served) -> tuple[float, float]:
     """Return the span of a request; an end that stands for 0 or 1 is that.
 
     Raises:
         ProblemError: 422 where it leaves [0, 1].
     """
-    start, end = snapped(np.array(t_span, dtype=dtypes.get("t_span")), WHOLE, WHOLE).tolist()
+    if request.t_span == WHOLE:
+        return WHOLE
+    start, end = snapped(np.asarray(request.in_its_dtype("t_span")), WHOLE, WHOLE).tolist()
     if not (0 <= start <= 1 and 0 <= end <= 1):
         first, last, _, _ = apart(start, end, *WHOLE)
         raise invalid("t_span", f"t_span = [{first}, {last}] leaves [0, 1], where model {model.name!r} is defined")
     return start, end
 
 
-def times_of(
-    name: str, times: Sequence[float], solve: Plan | Adaptive, dtypes: Dtypes = NO_DTYPES
-) -> NDArray[np.float64]:
+def times_of(request: Solving, name: str, solve: Plan | Adaptive) -> NDArray[np.float64]:
     """Return times to know the state at: strictly in the direction of the span; on a fixed grid, its own points only.
 
     Args:
-        name: the member that holds them.
-        times: as it holds them.
+        request: what is asked for.
+        name: the member that holds the times.
         solve: the compiled solver.
-        dtypes: by member, the dtype in which its times came, which tells how they were rounded (see `solvers.times`).
 
     Raises:
         ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).
     """
     try:
-        found = check_save_at(solve, np.array(times, dtype=dtypes.get(name)), name)
+        found = check_save_at(solve, request.in_its_dtype(name), name)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     assert found is not None  # noqa: S101  (times were given)
     return found
 
 
+def to_array(nested: Any, shape: Sequence[int], name: str = "x0", event: str = "event_shape") -> NDArray[np.float64]:
+    """Return nested lists of numbers, or an array of them, as an array.
+
+    Args:
+        nested: what the client sent.
+        shape: the shape it must have, (num_samples, *event_shape).
+        name, event: what the member and the shape of one sample are called.
+
+    Raises:
+        ProblemError: 422 for another shape, for non-numeric values, including booleans, and for an integer that a
+            double cannot hold.
+    """
+    wanted = f"(num_samples, *{event}) = {list(shape)}"
+    if not isinstance(nested, np.ndarray):
+        try:
+            return to_floats(nested, tuple(shape), name, wanted)
+        except NestedError as error:
+            raise invalid(name, str(error)) from None
+    if nested.shape != tuple(shape):
+        raise invalid(name, f"{name} has the shape {list(nested.shape)}; it must be {wanted}")
+    return nested.astype(np.float64)
+
+
 def start_of(x0: Any, num_samples: int, model: Served) -> torch.Tensor | None:
     """Return start states as a tensor (num_samples, *event_shape) in the model's dtype; None for None.
 
     Raises:
-        ProblemError: 422 for another shape, or for what is no finite number in that dtype.
+        ProblemError: 422 for another shape, or for numbers that are not finite in that dtype.
     """
     if x0 is None:
         return None

@@ -1,114 +1,92 @@
-"""The log-density of data: the state and log p go back to the noise together, with one error norm for both.
+"""Log-densities and encodings: results of ``log_prob`` and ``encode`` as responses.
 
     log p(x) = log N(x0) - (log p(x0) - log p(x)),    d log p / dt = -div v
 
-Data that a decoder made of a state have the state's log-density minus the log of how much decoding stretches volumes.
-Each probe of an estimated divergence is a lane of its own, so their spread tells how far off the mean may be.
+The log-density of decoded data is that of their state less log abs det J of the decoder.
 """
 
 import math
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
-from models.probes import signs
-from service.engine.job import Job, JobResult, Priority
-from service.engine.operation import Operation
-from service.errors import invalid
-from service.ledger import Take
+from service.engine.job import Job, JobResult, Operation
+from service.http.context import Context
 from service.registry.served import Served
-from service.requests.arrays import States, count_of, data_bytes, states_of
-from service.requests.schemas import EncodeRequest, LogProbRequest
-from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
-from service.requests.validation import check_limits, compiled, condition_of, deadline_of, seed_of
-from service.responses.arrays import check_size, head_of
-from service.responses.samples import Array, to_data
-from service.settings import Settings
+from service.responses.arrays import Array, ArrayResponse
+from service.responses.samples import origin, outcome, timings, to_data
+from service.responses.schemas import Solved
 from solvers.arithmetic import lane_sums
 from solvers.errors import Status
-from solvers.likelihood import EXACT_UP_TO
 
-MOST_EXACT = 64
-"""The longest samples that the exact divergence is taken of: a call costs so many vector-Jacobian products."""
+_Residual = Annotated[
+    list[float | None] | None,
+    Field(description="for each sample, the largest difference from what its state decodes to; only with a decoder"),
+]
 
 
-def prepare(request: LogProbRequest, model: Served, settings: Settings, media: str, take: Take) -> tuple[Job, States]:
-    """Check a request, set its memory aside and make its job: lane p n + i is probe p of sample i.
+class EncodeResponse(Solved):
+    """Answer of ``encode``. A sample that did not get to the noise is a null row."""
 
-    Raises:
-        ProblemError: 422 that names the field, the value and what is allowed; what `take` raises.
-    """
-    n, width = count_of(request.samples), math.prod(model.event_shape)
-    exact = _is_exact(request, width)
-    probes = 1 if exact else request.probes
-    check_limits(request, settings, samples=n)
-    _check_cost(n, probes, 0 if exact else width, settings)
-    condition = condition_of(request, model, n)
-    solve = compiled(request, model, BACK)
-    answer = check_size("samples", [(n,)] * 3, "float64", solve, media, settings.max_answer_bytes)
-    lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
-    constants = 0 if exact else width
-    needed = lanes_bytes(model, lanes, width + 1, given=True, constants=constants, steps=steps)
-    hold = take(needed + lanes_bytes(model, n, width) + data_bytes(n, model) + answer, deadline)
-    states = states_of(request, model)
-    seed = 0 if exact else seed_of(request.seed)
-    drawn = [signs(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
-    flat = states.x.reshape(n, width)
-    job = Job(
-        model=model.name,
-        version=model.version,
-        solve=solve,
-        num_samples=lanes,
-        seed=seed,
-        x0=torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1),
-        condition=None if condition is None else torch.cat([condition] * probes),
-        guidance=request.guidance,
-        deadline=deadline,
-        trace="none",
-        priority=Priority(request.priority),
-        operation=Operation.LOG_PROB_EXACT if exact else Operation.LOG_PROB_HUTCHINSON,
-        constants=torch.cat(drawn) if drawn else None,
-        on_logged=logged_beyond(hold, lanes * steps),
+    residual: _Residual = None
+    x0: list[Any] = Field(description="the noise that the samples come from, as POST /v1/sample takes it")
+
+
+class DivergenceBody(BaseModel):
+    """How the divergence was taken; seed and probes only of an estimate."""
+
+    method: Literal["exact", "hutchinson"]
+    probes: int | None = None
+    seed: int | None = None
+
+
+class LogProbResponse(Solved):
+    """Answer of ``log_prob``; null where a sample did not get to the noise."""
+
+    divergence: DivergenceBody
+    residual: _Residual = None
+    log_prob: list[float | None] = Field(description="log-densities in nats")
+    standard_error: list[float | None] | None = Field(
+        default=None, description="of the mean over probes, where there are two or more"
     )
-    return job, states
 
 
-def _is_exact(request: LogProbRequest, width: int) -> bool:
-    exact = request.divergence == "exact" or (request.divergence == "auto" and width <= EXACT_UP_TO)
-    if exact and width > MOST_EXACT:
-        raise invalid(
-            "divergence",
-            f"divergence 'exact' is for samples of up to {MOST_EXACT} numbers, and this model's have {width}; use "
-            "'hutchinson' with more probes",
-        )
-    if exact and request.probes > 1:
-        raise invalid("probes", f"probes = {request.probes} with the exact divergence, which needs none; leave it out")
-    return exact
+@dataclass(frozen=True)
+class States:
+    """A client's samples as the model sees them.
+
+    Attributes:
+        x: (n, *event_shape) states.
+        residual: (n,) largest absolute difference of each sample from what its state decodes to; None without decoder.
+        log_volume: log abs det J of the decoder.
+        deterministic: whether each state depends on its own sample alone, to the bit.
+    """
+
+    x: torch.Tensor
+    residual: NDArray[np.float64] | None = None
+    log_volume: float = 0.0
+    deterministic: bool = True
 
 
-def _check_cost(n: int, probes: int, width: int, settings: Settings) -> None:
-    if n * probes > settings.max_samples:
-        raise invalid(
-            "probes",
-            f"{n} samples with probes = {probes} are {n * probes} paths, over the limit of {settings.max_samples} of "
-            "this service; ask for fewer of either",
-        )
-    if n * probes * width > settings.max_derivatives:
-        raise invalid(
-            "samples",
-            f"{n} samples of {width} numbers with probes = {probes} need {n * probes * width} random signs, over the "
-            f"limit of {settings.max_derivatives} of this service; send at most "
-            f"{settings.max_derivatives // (probes * width)} samples at a time",
-        )
+def encode_response(model: Served, job: Job, result: JobResult, context: Context, states: States) -> ArrayResponse:
+    """Return the noise of each sample; that of a sample that did not get to the noise is NaN."""
+    x0 = to_data(result.x, None)
+    failed = result.status != Status.SUCCESS.value
+    if failed.any():
+        x0 = x0.copy()
+        x0[failed] = np.nan
+    head = head_of(model, job, result, context, model.deterministic and states.deterministic)
+    return arrays_response(head | {"shape": list(x0.shape)}, result, context, residual=states.residual, x0=x0)
 
 
-def found(
-    model: Served, job: Job, states: States, result: JobResult, deterministic: bool
-) -> tuple[dict[str, Any], dict[str, Array | None]]:
-    """Return the head of the answer and its arrays."""
+def log_prob_response(
+    model: Served, job: Job, result: JobResult, context: Context, states: States, deterministic: bool
+) -> ArrayResponse:
+    """Return the log-density of each sample, and the standard error of an estimate of two or more probes."""
     n = len(states.x)
     probes = job.num_samples // n
     estimates = log_density(result).reshape(probes, n).T - states.log_volume
@@ -117,11 +95,22 @@ def found(
     if probes > 1:
         error = np.sqrt(_sums((estimates - mean[:, None]) ** 2) / (probes - 1) / probes)
     exact = job.operation is Operation.LOG_PROB_EXACT
-    said = {"method": "exact"} if exact else {"method": "hutchinson", "probes": probes, "seed": job.seed}
-    head = head_of(model, worst(result, n), job.solve.settings, deterministic and states.deterministic)
-    head |= {"shape": [n], "divergence": said}
-    arrays = {"residual": states.residual, "log_prob": mean, "standard_error": error}
-    return head, arrays
+    divergence = {"method": "exact"} if exact else {"method": "hutchinson", "probes": probes, "seed": job.seed}
+    head = head_of(model, job, worst(result, n), context, deterministic and states.deterministic)
+    head |= {"shape": [n], "divergence": divergence}
+    return arrays_response(head, result, context, residual=states.residual, log_prob=mean, standard_error=error)
+
+
+def head_of(model: Served, job: Job, result: JobResult, context: Context, deterministic: bool) -> dict[str, Any]:
+    """Return the members that the response of every operation begins with."""
+    head = {**origin(model, context), "deterministic": deterministic, "solver": job.solve.settings}
+    return head | outcome(result)
+
+
+def arrays_response(head: dict[str, Any], result: JobResult, context: Context, **arrays: Array | None) -> ArrayResponse:
+    """Return a response whose arrays follow its head under their own names; None is left out."""
+    there = {name: array for name, array in arrays.items() if array is not None}
+    return ArrayResponse(head | there, there, context.elapsed, timings(result))
 
 
 def log_density(result: JobResult) -> NDArray[np.float64]:
@@ -143,50 +132,3 @@ def worst(result: JobResult, n: int) -> JobResult:
     lane = rank.argmax(axis=0) * n + np.arange(n)
     nfe = result.nfe.reshape(probes, n).max(axis=0)
     return replace(result, x=result.x[torch.from_numpy(lane)], t=result.t[lane], nfe=nfe, status=result.status[lane])
-
-
-BACK = (1.0, 0.0)
-"""From data to noise."""
-
-
-def prepare(request: EncodeRequest, model: Served, settings: Settings, media: str, take: Take) -> tuple[Job, States]:
-    """Check a request, set its memory aside and make its job.
-
-    Raises:
-        ProblemError: 422 that names the field, the value and what is allowed; what `take` raises.
-    """
-    n = count_of(request.samples)
-    check_limits(request, settings, samples=n)
-    condition = condition_of(request, model, n)
-    solve = compiled(request, model, BACK)
-    shapes = [(n, *model.event_shape), (n,)]
-    answer = check_size("samples", shapes, model.card.dtype, solve, media, settings.max_answer_bytes)
-    width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
-    needed = lanes_bytes(model, n, width, given=True, steps=steps)
-    hold = take(needed + data_bytes(n, model) + answer, deadline)
-    states = states_of(request, model)
-    job = Job(
-        model=model.name,
-        version=model.version,
-        solve=solve,
-        num_samples=n,
-        x0=states.x,
-        condition=condition,
-        guidance=request.guidance,
-        deadline=deadline,
-        trace="none",
-        priority=Priority(request.priority),
-        on_logged=logged_beyond(hold, n * steps),
-    )
-    return job, states
-
-
-def found(model: Served, job: Job, states: States, result: JobResult) -> tuple[dict[str, Any], dict[str, Array | None]]:
-    """Return the head of the answer and its arrays. A sample that did not get to the noise has none."""
-    x0 = to_data(result.x, None)
-    failed = result.status != "success"
-    if failed.any():
-        x0 = x0.copy()
-        x0[failed] = np.nan
-    head = head_of(model, result, job.solve.settings, model.deterministic and states.deterministic)
-    return head | {"shape": list(x0.shape)}, {"residual": states.residual, "x0": x0}

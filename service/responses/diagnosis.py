@@ -1,113 +1,48 @@
-"""The Jacobian of the velocity along the paths of samples.
+"""Diagnoses: the Jacobian of the velocity along the paths of samples, its spectra and the response of ``diagnose``.
 
 Two jobs one after the other: the paths, in the arena for samples with their states saved; then the rows of all
 Jacobians, each a lane of one step (`models.derived.JacobianField`), in an arena of their own. Their eigenvalues are
 taken beside the event loop, in slices, so that a time limit or a client that leaves ends them soon.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
-from models.diagnose import MAX_WIDTH, decompose, stiffness, stiffness_ratio
-from service.engine.job import Job, JobResult, Priority
-from service.engine.operation import Operation
-from service.errors import invalid
-from service.ledger import Take
+from models.diagnose import decompose, stiffness, stiffness_ratio
+from service.engine.job import Job, JobResult, Operation
+from service.http.context import Context
 from service.registry.served import Served
-from service.requests.schemas import DiagnoseRequest
-from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
-from service.requests.validation import (
-    check_indices,
-    check_limits,
-    compiled,
-    condition_of,
-    deadline_of,
-    seed_of,
-    start_of,
-    times_of,
-)
-from service.responses.arrays import check_size, head_of
-from service.responses.samples import Array
-from service.settings import Settings
-from solvers.plan import Adaptive, Plan
+from service.responses.arrays import Array, ArrayResponse
+from service.responses.densities import arrays_response, head_of
+from service.responses.schemas import Solved
 from solvers.resolve import resolve
 
-_STEPS = 20
 _WORK_A_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
 
 
-def prepare(request: DiagnoseRequest, model: Served, settings: Settings, media: str, take: Take) -> Job:
-    """Check a request, set aside the memory of both of its jobs, and make the job of its paths.
+class DiagnoseResponse(Solved):
+    """Answer of ``diagnose``: one list a sample, of one entry a time; null where it did not get to."""
 
-    Raises:
-        ProblemError: 422 that names the field, the value and what is allowed; what `take` raises.
-    """
-    n, times, width = request.num_samples, len(request.times), math.prod(model.event_shape)
-    check_limits(request, settings, num_samples=n, times=times)
-    check_indices(request)
-    _check_cost(n, times, width, model, settings)
-    condition = condition_of(request, model, n)
-    if not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict):
-        request = request.model_copy(update={"steps": _STEPS})
-    solve = compiled(request, model, (0.0, 1.0))
-    at = times_of("times", request.times, solve)
-    x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
-    shapes = [(n, times, width)] * 2 + [(n, times)] * 3
-    answer = check_size("num_samples", shapes, "float64", solve, media, settings.max_answer_bytes)
-    hold = take(_memory(n, times, width, model, solve) + answer, deadline)
-    return Job(
-        model=model.name,
-        version=model.version,
-        solve=solve,
-        num_samples=n,
-        seed=seed_of(request.seed),
-        first_index=request.first_index,
-        x0=x0,
-        save_at=at,
-        condition=condition,
-        guidance=request.guidance,
-        deadline=deadline,
-        trace="none",
-        priority=Priority(request.priority),
-        on_logged=logged_beyond(hold, n * kept_steps(solve, "none")),
+    seed: int
+    first_index: int
+    noise: str
+    times: list[float]
+    eigenvalues_real: list[list[list[float | None]]] = Field(description="by ascending real part")
+    eigenvalues_imag: list[list[list[float | None]]]
+    condition_number: list[list[float | None]] = Field(
+        description="largest over smallest singular value; null where the Jacobian is singular"
     )
-
-
-def _memory(n: int, times: int, width: int, model: Served, solve: Plan | Adaptive) -> int:
-    """Return the bytes of memory of the paths, of the rows of all Jacobians, and of what is found of them."""
-    paths = lanes_bytes(model, n, width, saved=times, given=True, steps=kept_steps(solve, "none"))
-    rows = n * times * width
-    jacobians = lanes_bytes(model, rows, width, given=True, constants=width + 2)
-    found = 8 * rows * (width + 3)
-    return paths + jacobians + found
-
-
-def _check_cost(n: int, times: int, width: int, model: Served, settings: Settings) -> None:
-    if width > MAX_WIDTH:
-        raise invalid(
-            "name",
-            f"a state of model {model.name!r} has {width} numbers; Jacobians are taken of up to {MAX_WIDTH} "
-            "(the cost of their eigenvalues grows with the third power)",
-        )
-    if n > settings.max_diagnosed:
-        raise invalid(
-            "num_samples",
-            f"num_samples = {n} is over the limit of {settings.max_diagnosed} samples in one diagnosis of this "
-            "service; ask for less, and page with first_index",
-        )
-    if n * times * width**2 > settings.max_derivatives:
-        raise invalid(
-            "num_samples",
-            f"num_samples = {n} at {times} times with {width} x {width} Jacobians are {n * times * width**2} numbers, "
-            f"over the limit of {settings.max_derivatives} of this service; ask for at most "
-            f"{settings.max_derivatives // (times * width**2)} samples, or for fewer times",
-        )
+    stiffness: list[list[float | None]] = Field(
+        description="how fast the fastest direction contracts, as a rate by t: -min Re(eigenvalue), at least 0"
+    )
+    stiffness_ratio: list[list[float | None]] = Field(
+        description="largest over smallest |Re(eigenvalue)|; null where the smallest is 0"
+    )
 
 
 class Paths:
@@ -184,7 +119,7 @@ class Spectra:
         at = sample[good], place[good]
         self.real[at], self.imag[at], self.condition[at] = decompose(matrices[good])
 
-    def arrays(self) -> dict[str, Array | None]:
+    def arrays(self) -> dict[str, Array]:
         """Return the arrays of the answer."""
         return {
             "eigenvalues_real": self.real,
@@ -195,16 +130,19 @@ class Spectra:
         }
 
 
-def head(model: Served, job: Job, result: JobResult, width: int, deterministic: bool) -> dict[str, Any]:
-    """Return the head of the answer."""
-    times = [] if job.save_at is None else job.save_at.tolist()
-    return head_of(model, result, job.solve.settings, deterministic) | {
+def diagnose_response(
+    model: Served, job: Job, result: JobResult, context: Context, spectra: Spectra, deterministic: bool
+) -> ArrayResponse:
+    """Return the spectra found on the paths of a job."""
+    arrays = spectra.arrays()
+    head = head_of(model, job, result, context, deterministic) | {
         "seed": job.seed,
         "first_index": job.first_index,
         "noise": model.card.noise,
-        "times": times,
-        "shape": [job.num_samples, len(times), width],
+        "times": [] if job.save_at is None else job.save_at.tolist(),
+        "shape": list(spectra.real.shape),
     }
+    return arrays_response(head, result, context, **arrays)
 
 
 def together(first: JobResult, second: JobResult | None) -> JobResult:

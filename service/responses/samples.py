@@ -1,58 +1,76 @@
-"""From the result of a job to an answer that any encoder can write."""
+"""Samples: the result of a job as the response of ``/v1/sample`` in any format, with what it says about the steps."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from service.engine.job import JobResult
+from service.engine.job import Job, JobResult
+from service.http.context import Context
+from service.registry.served import Served
+from service.responses.arrays import Array, ArrayResponse
 from solvers.errors import Status
 from solvers.plan import Adaptive, Plan
 from solvers.trace import Trace
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
 
+COLUMNS = ("sample", "t", "h", "error", "accepted")
+QUANTILES = {"q10": 0.1, "q50": 0.5, "q90": 0.9}
+BINS = 20
 
-@dataclass(frozen=True)
-class Answer:
-    """Everything an encoder needs.
 
-    Attributes:
-        head: the JSON members that are neither large arrays nor times, in the order in which they appear.
-        samples: (n, *shape); rows of samples that are not finite are NaN throughout.
-        nfe, t, status: (n,) evaluations, the t reached, and how each sample ended.
-        trace: steps, or None.
-        save_at: the m times of `saved`.
-        saved: (n, m, *shape) or None.
-        limits: the lowest and highest value of the samples where the model knows them, for pictures.
-        timings: seconds `queue_s`, `solve_s` and `network_s`.
-        elapsed: seconds since the request came.
+def sample_response(model: Served, job: Job, result: JobResult, context: Context, decode: bool) -> ArrayResponse:
+    """Return the response to a request for samples whose job is done.
+
+    Args:
+        model: what was asked.
+        job: what was asked of it.
+        result: what the engine found.
+        context: of the request.
+        decode: whether samples are data, not states.
     """
+    decoder = decoder_of(model, decode)
+    samples = to_data(result.x, decoder)
+    document = {
+        **origin(model, context),
+        "seed": job.seed,
+        "first_index": job.first_index,
+        "deterministic": model.deterministic,
+        "noise": model.card.noise,
+        "solver": job.solve.settings,
+        "shape": list(samples.shape),
+        **outcome(result),
+        "samples": samples,
+    }
+    arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
+    if result.saved is not None and job.save_at is not None:
+        arrays["saved"] = saved = saved_to_data(result.saved, decoder)
+        document["saved"] = {"t": job.save_at.tolist(), "states": saved}
+    trace = view(job.trace, job.solve, result.trace)
+    if trace is not None:
+        arrays |= {f"trace_{name}": column for name, column in trace.columns.items()}
+        document["trace"] = trace.document
+    limits = model.card.decoder.clip if decode else None
+    return ArrayResponse(document, arrays, context.elapsed, timings(result), limits)
 
-    head: dict[str, Any]
-    samples: Array
-    nfe: NDArray[np.int64]
-    t: NDArray[np.float64]
-    status: NDArray[np.str_]
-    elapsed: Callable[[], float]
-    trace: TraceView | None = None
-    save_at: tuple[float, ...] = ()
-    saved: Array | None = None
-    limits: tuple[float, float] | None = None
-    timings: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def numbers(self) -> int:
-        """How many numbers there are to encode, about."""
-        steps = 0 if self.trace is None else 5 * len(self.trace.columns["t"])
-        return self.samples.size + steps + (0 if self.saved is None else self.saved.size)
+def origin(model: Served, context: Context) -> dict[str, Any]:
+    """Return the members that every response begins with: which weights gave it."""
+    return {"model": model.name, "version": model.version, "checkpoint": model.digest, **context.fallback()}
 
-    def latency(self, encode_s: float) -> dict[str, float]:
-        """Return the `latency` member, given the seconds spent on encoding so far."""
-        return {**self.timings, "encode_s": encode_s, "total_s": self.elapsed()}
+
+def timings(result: JobResult) -> dict[str, float]:
+    """Return the seconds of a job, as `latency` has them."""
+    return {"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s}
+
+
+def decoder_of(model: Served, decode: bool) -> Decode | None:
+    """Return what makes data of states; None where they stay as they are."""
+    return model.decode if decode and not model.plain else None
 
 
 def outcome(result: JobResult) -> dict[str, Any]:
@@ -102,13 +120,6 @@ def saved_to_data(saved: torch.Tensor, decode: Decode | None) -> Array:
     return flat.reshape(*saved.shape[:2], *flat.shape[1:])
 
 
-COLUMNS = ("sample", "t", "h", "error", "accepted")
-QUANTILES = {"q10": 0.1, "q50": 0.5, "q90": 0.9}
-BINS = 20
-
-Array = NDArray[np.generic]
-
-
 @dataclass(frozen=True)
 class TraceView:
     """Attempted steps as columns of one length, one entry a step; `quantiles` of |h| over t in a summary.
@@ -122,6 +133,13 @@ class TraceView:
 
     columns: dict[str, Array]
     quantiles: dict[str, NDArray[np.float64]] | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The `trace` member of the JSON document."""
+        if self.quantiles is None:
+            return dict(self.columns)
+        return self.columns | {"quantiles": {name: values.tolist() for name, values in self.quantiles.items()}}
 
 
 def view(level: str, solve: Plan | Adaptive, trace: Trace) -> TraceView | None:

@@ -10,7 +10,7 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import answered, problems
-from service.requests.schemas import Reloaded, Unloaded
+from service.responses.schemas import Reloaded, Unloaded
 from service.routes.reading import ModelName
 from service.state import Service, service_of
 

@@ -9,7 +9,7 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.metrics import CONTENT_TYPE
 from service.openapi import answered, problems, shown
-from service.requests.schemas import Alive, Ready
+from service.responses.schemas import Alive, Ready
 from service.routes.reading import read
 from service.state import service_of
 

@@ -1,111 +1,161 @@
-"""``POST /v1/models/{name}/encode``, ``log_prob`` and ``diagnose``."""
+"""``POST /v1/models/{name}/encode``, ``log_prob`` and ``diagnose``: operations on a model beside sampling."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
-from starlette.responses import StreamingResponse
+from pydantic import BaseModel
 
-from service.engine.job import DeadlineExceeded, Job, JobResult
-from service.engine.operation import Operation
-from service.errors import ClientGoneError
+from service.engine.job import DeadlineExceeded, Job, Operation
+from service.errors import ClientGoneError, problem_of
+from service.examples import CHECKPOINT, DOPRI5, LATENCY, RK4
 from service.http.context import context_of
 from service.http.negotiation import choose
-from service.ledger import Take
-from service.openapi import DIAGNOSE, ENCODE, LOG_PROB
-from service.registry.served import Served
-from service.requests.parsing import LARGE_BODY, parse, read_body
-from service.requests.schemas import DiagnoseRequest, EncodeRequest, LogProbRequest
-from service.requests.solving import problem_of, solve, until_disconnect
-from service.responses import densities as density
-from service.responses import densities as encoding
-from service.responses import diagnosis as diagnosis
-from service.responses.arrays import FORMATS, NUMBERS_A_PIECE, Findings
-from service.responses.samples import Array
+from service.openapi import BINARY, SOLVING_PROBLEMS, asked, shown
+from service.requests import pipeline
+from service.requests.densities import EncodeRequest, LogProbRequest, validate_encode, validate_log_prob
+from service.requests.diagnosis import DiagnoseRequest, validate_diagnose
+from service.requests.parsing import parse
+from service.requests.schemas import Solving
+from service.requests.validation import Validated
+from service.responses.arrays import ARRAY_FORMATS, ENCODERS, NPZ, ArrayResponse
+from service.responses.densities import (
+    EncodeResponse,
+    LogProbResponse,
+    encode_response,
+    log_prob_response,
+    worst,
+)
+from service.responses.diagnosis import DiagnoseResponse, Paths, Spectra, diagnose_response, together
 from service.routes.reading import ModelName
-from service.routes.sample import beside, count
-from service.settings import Settings
-from service.state import model_of, service_of
+from service.state import service_of
 
 router = APIRouter()
 
-Wish = TypeVar("Wish", EncodeRequest, LogProbRequest, DiagnoseRequest)
-Made = TypeVar("Made")
-Prepare = Callable[[Wish, Served, Settings, str, Take], Made]
+R = TypeVar("R", bound=Solving)
+V = TypeVar("V", bound=Validated)
 
 
-@router.post("/v1/models/{name}/encode", **ENCODE)
+_DATA = [[-0.84, 0.52], [1.91, 0.13]]
+_HEAD = {"model": "moons", "version": 1, "checkpoint": CHECKPOINT, "deterministic": True}
+_COST = {
+    "nfe": 50,
+    "nfe_per_sample": {"min": 44, "mean": 47.0, "max": 50},
+    "network_rows": 94,
+    "status": "success",
+    "failed": [],
+}
+
+_ENCODE: dict[str, dict[str, Any]] = {"encode": {"samples": _DATA, "rtol": 1e-5, "atol": 1e-5}}
+_ENCODED: dict[str, dict[str, Any]] = {
+    "encode": _HEAD
+    | {"solver": DOPRI5 | {"rtol": 1e-5}}
+    | _COST
+    | {"shape": [2, 2], "x0": [[-0.41, 0.77], [1.02, -0.36]], "latency": LATENCY}
+}
+_LOG_PROB: dict[str, dict[str, Any]] = {
+    "exact": {"samples": _DATA},
+    "estimate": {"samples": _DATA, "divergence": "hutchinson", "probes": 4, "seed": 0},
+}
+_DENSITY = _HEAD | {"solver": DOPRI5 | {"rtol": 1e-5}} | _COST | {"shape": [2], "latency": LATENCY}
+_LOG_PROBS: dict[str, dict[str, Any]] = {
+    "exact": _DENSITY
+    | {
+        "divergence": {"method": "exact"},
+        "log_prob": [-0.93, -1.21],
+    },
+    "estimate": _DENSITY
+    | {
+        "divergence": {"method": "hutchinson", "probes": 4, "seed": 0},
+        "log_prob": [-0.9, -1.3],
+        "standard_error": [0.21, 0.17],
+    },
+}
+_DIAGNOSE: dict[str, dict[str, Any]] = {"diagnose": {"num_samples": 1, "seed": 0, "times": [0.0, 1.0]}}
+_DIAGNOSED: dict[str, dict[str, Any]] = {
+    "diagnose": _HEAD
+    | {"solver": RK4 | {"steps": 20}}
+    | {"nfe": 80, "nfe_per_sample": {"min": 80, "mean": 80.0, "max": 80}, "network_rows": 84}
+    | {"status": "success", "failed": [], "seed": 0, "first_index": 0, "noise": "philox-ndtri-v1"}
+    | {
+        "times": [0.0, 1.0],
+        "shape": [1, 2, 2],
+        "eigenvalues_real": [[[-1.02, -0.53], [-6.4, 0.8]]],
+        "eigenvalues_imag": [[[0.0, 0.0], [0.0, 0.0]]],
+        "condition_number": [[1.93, 8.1]],
+        "stiffness": [[1.02, 6.4]],
+        "stiffness_ratio": [[1.92, 8.0]],
+        "latency": LATENCY,
+    }
+}
+
+
+def _described(
+    body: type[BaseModel], answer: type[BaseModel], requests: Mapping[str, Any], answers: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a route: what its OpenAPI description says, with examples that tests send."""
+    content = {"application/json": shown(answers), NPZ: BINARY}
+    found = {"model": answer, "description": "What was found, in the format that Accept asks for", "content": content}
+    return {"openapi_extra": asked(body, requests), "responses": {200: found, **SOLVING_PROBLEMS}}
+
+
+@router.post("/v1/models/{name}/encode", **_described(EncodeRequest, EncodeResponse, _ENCODE, _ENCODED))
 async def encode(request: Request, name: ModelName) -> Response:
     """Find the noise that data come from: solve dx/dt = v(x, t) from data back to noise."""
-    media, model, (job, states) = await _understand(request, name, EncodeRequest, encoding.prepare)
-    result = await _solve(request, job)
-    count(service_of(request), context_of(request.scope), job, result)
-    head, arrays = await asyncio.to_thread(encoding.found, model, job, states, result)
-    return await _respond(request, media, head, arrays, result)
+    valid = await _receive(request, name, EncodeRequest, validate_encode)
+    model, job, states, context = valid.model, valid.job, valid.states, context_of(request.scope)
+    result = await pipeline.solve(request, job)
+    pipeline.count(request, job, result)
+    response = await asyncio.to_thread(encode_response, model, job, result, context, states)
+    return await _respond(request, valid, response)
 
 
-@router.post("/v1/models/{name}/log_prob", **LOG_PROB)
+@router.post("/v1/models/{name}/log_prob", **_described(LogProbRequest, LogProbResponse, _LOG_PROB, _LOG_PROBS))
 async def log_prob(request: Request, name: ModelName) -> Response:
     """Find the log-density of data: solve for x and log p together, from data back to noise."""
-    media, model, (job, states) = await _understand(request, name, LogProbRequest, density.prepare)
-    deterministic = await _ready(request, model, job.operation, job)
-    result = await _solve(request, job)
-    by_sample = await asyncio.to_thread(density.worst, result, len(states.x))
-    count(service_of(request), context_of(request.scope), job, by_sample)
-    head, arrays = await asyncio.to_thread(density.found, model, job, states, result, deterministic)
-    return await _respond(request, media, head, arrays, result)
+    valid = await _receive(request, name, LogProbRequest, validate_log_prob)
+    model, job, states, context = valid.model, valid.job, valid.states, context_of(request.scope)
+    deterministic = await _ready(request, valid, job.operation)
+    result = await pipeline.solve(request, job)
+    pipeline.count(request, job, await asyncio.to_thread(worst, result, len(states.x)))
+    arguments = (model, job, result, context, states, deterministic)
+    return await _respond(request, valid, await asyncio.to_thread(log_prob_response, *arguments))
 
 
-@router.post("/v1/models/{name}/diagnose", **DIAGNOSE)
+@router.post("/v1/models/{name}/diagnose", **_described(DiagnoseRequest, DiagnoseResponse, _DIAGNOSE, _DIAGNOSED))
 async def diagnose(request: Request, name: ModelName) -> Response:
     """Take the Jacobian of the velocity along paths from noise to data: its eigenvalues, condition and stiffness."""
-    media, model, job = await _understand(request, name, DiagnoseRequest, diagnosis.prepare)
-    deterministic = await _ready(request, model, Operation.JACOBIAN, job)
-    result = await _solve(request, job)
-    paths = await asyncio.to_thread(diagnosis.Paths, job, result)
+    valid = await _receive(request, name, DiagnoseRequest, validate_diagnose)
+    model, job, context = valid.model, valid.job, context_of(request.scope)
+    deterministic = await _ready(request, valid, Operation.JACOBIAN)
+    result = await pipeline.solve(request, job)
+    paths = await asyncio.to_thread(Paths, job, result)
     second = await asyncio.to_thread(paths.jacobian_job)
-    rows = None if second is None else await _solve(request, second)
-    spectra = await asyncio.to_thread(diagnosis.Spectra, paths, rows)
+    rows = None if second is None else await pipeline.solve(request, second)
+    spectra = await asyncio.to_thread(Spectra, paths, rows)
     await _take(spectra, job, request)
-    result = diagnosis.together(result, rows)
-    count(service_of(request), context_of(request.scope), job, result)
-    head = diagnosis.head(model, job, result, paths.width, deterministic)
-    return await _respond(request, media, head, spectra.arrays(), result)
+    result = together(result, rows)
+    pipeline.count(request, job, result)
+    return await _respond(request, valid, diagnose_response(model, job, result, context, spectra, deterministic))
 
 
-async def _understand(
-    request: Request, name: str, body: type[Wish], prepare: "Prepare[Wish, Made]"
-) -> tuple[str, Served, Made]:
-    """Read and check a request: the format of its answer, the model, and the job that `prepare` makes."""
-    service = service_of(request)
-    media = choose(request.headers.get("accept"), list(FORMATS))
-    content = await read_body(request, service.settings.max_body_bytes, service.bodies)
-    large = len(content) > LARGE_BODY
-    wish = await service.parse(large, parse, body, content)
-    model = await model_of(request, wish, name, wish.version)
-    context = context_of(request.scope)
-    made = await asyncio.to_thread(prepare, wish, model, service.settings, media, service.taking(context))
-    context.understood()
-    return media, model, made
+async def _receive(request: Request, name: str, body: type[R], validate: pipeline.Validate[R, V]) -> V:
+    """Read and check a request: the model of the address, and the job for it."""
+    encoder = ENCODERS[choose(request.headers.get("accept"), ARRAY_FORMATS)]
+    return await pipeline.receive(request, lambda text: (parse(body, text), encoder), validate, name, beside=True)
 
 
-async def _ready(request: Request, model: Served, operation: Operation, job: Job) -> bool:
+async def _ready(request: Request, valid: Validated, operation: Operation) -> bool:
     """Make an operation ready; return whether its answers are deterministic."""
-    ready = await service_of(request).ready(model, operation, job.deadline or time.monotonic())
-    return model.deterministic and ready.deterministic
+    ready = await service_of(request).ready(valid.model, operation, valid.job.deadline or time.monotonic())
+    return valid.model.deterministic and ready.deterministic
 
 
-async def _solve(request: Request, job: Job) -> JobResult:
-    context = context_of(request.scope)
-    context.solver = context.solver or str(job.solve.settings["name"])
-    return await solve(service_of(request).engine, job, request.receive, context.hold)
-
-
-async def _take(spectra: diagnosis.Spectra, job: Job, request: Request) -> None:
+async def _take(spectra: Spectra, job: Job, request: Request) -> None:
     """Decompose Jacobians beside the event loop until they are done, it is too late, or nobody waits any more."""
-    gone = asyncio.ensure_future(until_disconnect(request.receive))
+    gone = asyncio.ensure_future(pipeline.until_disconnect(request.receive))
     try:
         for part in spectra.slices():
             await asyncio.to_thread(spectra.take, part)
@@ -117,17 +167,5 @@ async def _take(spectra: diagnosis.Spectra, job: Job, request: Request) -> None:
         gone.cancel()
 
 
-async def _respond(
-    request: Request, media: str, head: dict[str, Any], arrays: dict[str, Array | None], result: JobResult
-) -> Response:
-    context = context_of(request.scope)
-    timings = {"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s}
-    answer = Findings(head | context.fallback(), arrays, context.elapsed, timings=timings)
-    headers = {"X-Pathline-Status": str(head["status"]), "Vary": "Accept"}
-    pieces = FORMATS[media](answer)
-    if answer.numbers > NUMBERS_A_PIECE:
-        return StreamingResponse(beside(pieces, context), media_type=media, headers=headers)
-    begun = time.perf_counter()
-    content = b"".join(pieces)
-    context.timings["encode"] = time.perf_counter() - begun
-    return Response(content, media_type=media, headers=headers)
+async def _respond(request: Request, valid: Validated, response: ArrayResponse) -> Response:
+    return await pipeline.respond(request, response, valid.encoder, {"Vary": "Accept"})

@@ -17,7 +17,7 @@ import pytest
 import service.registry.registry
 from service.errors import Kind, ProblemError
 from service.registry.registry import Models
-from service.requests.schemas import ModelBody, ModelList
+from service.responses.schemas import ModelBody, ModelList
 from service.settings import Settings
 
 WEIGHTS = "weights.safetensors"

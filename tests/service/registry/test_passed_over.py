@@ -11,7 +11,7 @@ import pytest
 from models.__main__ import main
 from service.registry.registry import Models
 from service.registry.shelf import MOST_PASSED_OVER
-from service.requests.schemas import ModelList
+from service.responses.schemas import ModelList
 from service.settings import Settings, StartError
 
 

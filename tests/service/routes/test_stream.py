@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from service.engine.job import DeadlineExceeded, Overloaded, Progress
-from service.requests.solving import Feed
 from service.requests.schemas import SampleRequest
-from service.requests.sizes import predict_bytes
+from service.requests.sizes import response_bytes
 from service.routes import stream as route
+from service.routes.stream import Feed
 from solvers.resolve import resolve
 
 pytestmark = pytest.mark.anyio
@@ -105,7 +105,7 @@ async def test_a_stream_is_never_larger_than_the_limit_of_answers(running: Any, 
     body |= {"save_at": [0.25, 0.5, 1.0]}
     model = await running.service.model("moons", None)
     solve = resolve(solver="rk4", steps=4, dtype=model.dtype)
-    limit = predict_bytes(SampleRequest(**body), model, solve, route._EVENTS) + spare
+    limit = response_bytes(SampleRequest(**body), model, solve, route._EVENTS) + spare
     settings = running.service.settings.model_copy(update={"max_answer_bytes": limit})
     object.__setattr__(running.service, "settings", settings)
     if spare < 0:

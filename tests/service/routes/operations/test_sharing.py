@@ -14,7 +14,7 @@ from service.engine.operation import Operation
 from tests.service.engine.conftest import Field, Observed, field, job, net  # noqa: F401
 from tests.service.engine.conftest import Settings as EngineSettings
 
-from ..waiting import eventually
+from tests.service.waiting import eventually
 from .conftest import Real
 
 pytestmark = pytest.mark.anyio
