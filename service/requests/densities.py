@@ -22,7 +22,6 @@ from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes, l
 from service.requests.validation import (
     Validated,
     check_limit,
-    check_solving,
     compiled,
     condition_of,
     deadline_of,
@@ -95,9 +94,9 @@ def validate_encode(
     """Check a request, set its memory aside and make its job; arguments and errors as `validate_sample`."""
     n = _count(request)
     check_limit("samples", n, settings.max_samples, " samples")
-    check_solving(request, settings)
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     condition = condition_of(request, model, n)
-    solve = compiled(request, model, BACK)
+    solve = compiled(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
     answer = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
     width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
@@ -132,10 +131,10 @@ def validate_log_prob(
     exact = _is_exact(request, width)
     probes = 1 if exact else request.probes
     check_limit("samples", n, settings.max_samples, " samples")
-    check_solving(request, settings)
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     _check_cost(n, probes, 0 if exact else width, settings)
     condition = condition_of(request, model, n)
-    solve = compiled(request, model, BACK)
+    solve = compiled(request, model, BACK, settings)
     answer = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
     lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
     constants = 0 if exact else width

@@ -10,14 +10,13 @@ from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Take
 from service.registry.served import Served
-from service.requests.schemas import BULK, X0_SCHEMA, Drawn, Finite, Solving, name_solvers
+from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Drawn, Finite, Solving
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes, logged_beyond
 from service.requests.validation import (
     WHOLE,
     Validated,
     check_indices,
     check_limit,
-    check_solving,
     compiled,
     condition_of,
     deadline_of,
@@ -27,7 +26,7 @@ from service.requests.validation import (
 )
 from service.responses.arrays import Encoder
 from service.settings import Settings
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan
 
 TIMES = tuple(k / 10 for k in range(11))
 _STEPS = 20  # where the request names neither solver nor steps
@@ -39,8 +38,8 @@ class DiagnoseRequest(Solving, Drawn):
     num_samples: int = Field(default=16, ge=1, description="how many samples")
     solver: str = Field(
         default="rk4",
-        description="name from /v1/solvers; rk4 with 20 steps where neither solver nor steps are given",
-        json_schema_extra=name_solvers,
+        description=f"{SOLVER}; rk4-20 where neither solver nor steps are given",
+        examples=SOLVER_EXAMPLES,
     )
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
@@ -59,12 +58,12 @@ def validate_diagnose(
     n, times, width = request.num_samples, len(request.times), math.prod(model.event_shape)
     check_limit("num_samples", n, settings.max_samples)
     check_limit("times", times, settings.max_saved, " times")
-    check_solving(request, settings)
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
     _check_cost(n, times, width, model, settings)
     condition = condition_of(request, model, n)
     unsaid = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
-    solve = compiled(request, model, WHOLE, steps=_STEPS if unsaid else None)
+    solve = compiled(request, model, WHOLE, settings, steps=_STEPS if unsaid else None)
     at = times_of(request, "times", solve)
     x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
@@ -89,7 +88,7 @@ def validate_diagnose(
     return Validated(model, job, encoder)
 
 
-def _memory(n: int, times: int, width: int, model: Served, solve: Plan | Adaptive) -> int:
+def _memory(n: int, times: int, width: int, model: Served, solve: Plan) -> int:
     """Return the bytes of memory of the paths, of the rows of all Jacobians, and of what is found of them."""
     paths = lanes_bytes(model, n, width, saved=times, given=True, steps=kept_steps(solve, "none"))
     rows = n * times * width

@@ -31,7 +31,6 @@ from service.responses.arrays import NUMBERS_A_PIECE, ArrayResponse, Encoder, Pi
 from service.responses.samples import sample_response
 from service.settings import Settings
 from service.state import Service, service_of
-from solvers.plan import Adaptive
 
 LATE_S = 5.0
 """The engine sees a deadline after the network call that runs; a partial answer is waited for that much longer."""
@@ -87,7 +86,7 @@ async def receive(
     arguments = (request, model, service.settings, encoder, take)
     valid = await asyncio.to_thread(validate, *arguments) if large or beside else validate(*arguments)
     context.understood()
-    context.solver = str(valid.job.solve.settings["name"])
+    context.solver = valid.job.solve.name
     return valid
 
 
@@ -209,7 +208,7 @@ def count(http: Request, job: Job, result: JobResult) -> None:
     context, metrics = context_of(http.scope), service_of(http).metrics
     context.timings.update(queue=result.queue_s, solve=result.solve_s, network=result.network_s)
     metrics.solved(context.model, context.solver, result.nfe, result.queue_s, result.solve_s, result.network_s)
-    if isinstance(job.solve, Adaptive):
+    if job.solve.adaptive:
         metrics.stepped(context.solver, result.trace.h, result.trace.accepted)
 
 

@@ -7,8 +7,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, WithJsonSchema
 
-from solvers import catalogue
-
 SEED_LIMIT = 2**63
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -27,9 +25,8 @@ X0_SCHEMA = {
 BULK = "bulk (the default) yields to interactive requests, which take most of the time"
 
 
-def name_solvers(schema: dict[str, Any]) -> None:
-    """Put the names of all solvers into the schema of a member."""
-    schema["enum"] = sorted(catalogue.solvers())
+SOLVER = "name from /v1/solvers, or a solver with its settings as text; what the text says is not given apart"
+SOLVER_EXAMPLES = ["dopri5", "dopri5@1e-5", "rk4-20", "ab3-12/shift(3)"]
 
 
 class Body(BaseModel):
@@ -61,7 +58,7 @@ class Solving(Body):
     """How to solve: ``steps`` asks for fixed steps, ``rtol`` / ``atol`` for error control."""
 
     version: Version = None
-    solver: str = Field(default="dopri5", description="name from /v1/solvers", json_schema_extra=name_solvers)
+    solver: str = Field(default="dopri5", description=SOLVER, examples=SOLVER_EXAMPLES)
     steps: int | None = Field(default=None, ge=1, description="number of fixed steps")
     rtol: Positive | None = Field(default=None, description="relative tolerance of error control")
     atol: Positive | None = Field(default=None, description="absolute tolerance of error control")

@@ -7,12 +7,14 @@ made. What a solver can and cannot do is checked by `solvers` alone.
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import solvers
 from models.conditions import ConditionError
 from models.nested import NestedError, to_floats
 from service.engine.job import Job, Priority
@@ -23,11 +25,12 @@ from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import Encoder
 from service.settings import Settings
+from solvers import SolverSpec
 from solvers.errors import SolverError
-from solvers.plan import Adaptive, Plan
-from solvers.resolve import resolve
+from solvers.grids import apart, snapped
+from solvers.plan import Plan
 from solvers.saving import check_save_at
-from solvers.times import apart, snapped
+from solvers.spec import DEFAULTS
 
 WHOLE = (0.0, 1.0)
 """Where models are defined: from noise to data."""
@@ -71,7 +74,7 @@ def validate_sample(
     n, saved = request.num_samples, len(request.save_at or ())
     check_limit("num_samples", n, settings.max_samples)
     check_limit("save_at", saved, settings.max_saved, " times")
-    check_solving(request, settings)
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
     t_span = _span(request, model)
     if t_span[0] != 0 and request.x0 is None:
@@ -80,9 +83,9 @@ def validate_sample(
         )
     condition = condition_of(request, model, n)
     check_form(request, model, encoder)
-    solve = compiled(request, model, t_span)
+    solve = compiled(request, model, t_span, settings)
     save_at = None if request.save_at is None else times_of(request, "save_at", solve)
-    if request.error_control == "batch" and request.first_index != 0:
+    if solve.batch and request.first_index != 0:
         raise invalid(
             "first_index",
             f"first_index = {request.first_index} with error_control 'batch': all samples of such a request share "
@@ -120,19 +123,6 @@ def check_limit(name: str, value: float, limit: float, unit: str = "") -> None:
     """
     if value > limit:
         raise invalid(name, f"{name} = {value}{unit} is over the limit of {limit} of this service; ask for less")
-
-
-def check_solving(request: Solving, settings: Settings) -> None:
-    """Refuse more steps, calls or seconds than the service allows.
-
-    Raises:
-        ProblemError: 422 with the value and the limit.
-    """
-    check_limit("steps", request.steps or 0, settings.max_steps)
-    if isinstance(request.grid, list):
-        check_limit("grid", len(request.grid) - 1, settings.max_steps, " intervals")
-    check_limit("max_nfe", request.max_nfe, settings.max_nfe)
-    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
 
 
 def check_indices(request: Drawn) -> None:
@@ -187,44 +177,60 @@ def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Ten
         raise invalid("condition", str(error)) from None
 
 
-def compiled(request: Solving, model: Served, t_span: tuple[float, float], steps: int | None = None) -> Plan | Adaptive:
-    """Return the solver as compiled.
+def compiled(
+    request: Solving, model: Served, t_span: tuple[float, float], settings: Settings, steps: int | None = None
+) -> Plan:
+    """Return the solver of a request, compiled: its text and the members given apart are one `SolverSpec`.
 
     Args:
         request: what is asked for.
         model: what it is asked of.
         t_span: start and end.
+        settings: the limits.
         steps: fixed steps where the request says nothing of them.
 
     Raises:
-        ProblemError: 422 where its arguments contradict each other or cannot be met.
+        ProblemError: 422 where its arguments contradict each other, cannot be met or are over a limit.
     """
+    check_limit("steps", request.steps or 0, settings.max_steps)
+    check_limit("max_nfe", request.max_nfe, settings.max_nfe)
+    given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
+    if steps is not None:
+        given += (("steps", steps),)
+    rest = (t_span, model.dtype, settings.max_steps, settings.max_nfe)
+    grid = request.grid
+    if isinstance(grid, str):
+        return _plan(request.solver, given, *rest)
+    if isinstance(grid, list):
+        check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
+    elif not isinstance(grid, dict):
+        raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
+    return _plan.__wrapped__(request.solver, (*given, ("grid", request.in_its_dtype("grid"))), *rest)
+
+
+_APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
+"""Members of a request that are fields of a `SolverSpec`."""
+
+
+@lru_cache(maxsize=1024)
+def _plan(
+    solver: str,
+    given: tuple[tuple[str, Any], ...],
+    t_span: tuple[float, float],
+    dtype: torch.dtype,
+    max_steps: int,
+    max_nfe: int,
+) -> Plan:
+    """Return what most requests ask for again and again; refused before it is compiled if it is over a limit."""
     try:
-        return _resolve(request, model, t_span, request.steps or steps)
+        spec = SolverSpec.of(solver, t_span=t_span, **dict(given))
+        check_limit("steps", spec.steps or 0, max_steps)
+        check_limit("max_nfe", spec.max_nfe, max_nfe)
+        return solvers.compile(spec, dtype)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     except OverflowError:
         raise invalid("grid", "grid holds an integer that is too large for double precision") from None
-
-
-def _resolve(request: Solving, model: Served, t_span: tuple[float, float], steps: int | None) -> Plan | Adaptive:
-    if not isinstance(request.grid, str | list | dict):
-        raise SolverError("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
-    return resolve(
-        solver=request.solver,
-        steps=steps,
-        rtol=request.rtol,
-        atol=request.atol,
-        grid=request.in_its_dtype("grid"),
-        start=request.start,
-        error_control=request.error_control,
-        controller=request.controller,
-        first_step=request.first_step,
-        max_step=request.max_step,
-        max_nfe=request.max_nfe,
-        t_span=t_span,
-        dtype=model.dtype,
-    )
 
 
 def _span(request: SampleRequest, model: Served) -> tuple[float, float]:
@@ -242,7 +248,7 @@ def _span(request: SampleRequest, model: Served) -> tuple[float, float]:
     return start, end
 
 
-def times_of(request: Solving, name: str, solve: Plan | Adaptive) -> NDArray[np.float64]:
+def times_of(request: Solving, name: str, solve: Plan) -> NDArray[np.float64]:
     """Return times to know the state at: strictly in the direction of the span; on a fixed grid, its own points only.
 
     Args:

@@ -20,7 +20,7 @@ from service.registry.served import Served
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.densities import arrays_response, head_of
 from service.responses.schemas import Solved
-from solvers.resolve import resolve
+from solvers import resolve
 
 _WORK_A_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
 

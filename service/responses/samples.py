@@ -13,7 +13,7 @@ from service.http.context import Context
 from service.registry.served import Served
 from service.responses.arrays import Array, ArrayResponse
 from solvers.errors import Status
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan
 from solvers.trace import Trace
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
@@ -142,7 +142,7 @@ class TraceView:
         return self.columns | {"quantiles": {name: values.tolist() for name, values in self.quantiles.items()}}
 
 
-def view(level: str, solve: Plan | Adaptive, trace: Trace) -> TraceView | None:
+def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
     """Return what the answer shows.
 
     Args:
@@ -155,7 +155,7 @@ def view(level: str, solve: Plan | Adaptive, trace: Trace) -> TraceView | None:
         return None
     if level == "full":
         return TraceView({name: getattr(trace, name) for name in COLUMNS})
-    if isinstance(solve, Plan):
+    if solve.times is not None:
         return TraceView(_grid(solve.times))
     first = trace.sample == 0
     taken = trace.accepted

@@ -13,7 +13,7 @@ from service.requests.schemas import SampleRequest
 from service.requests.validation import to_array, validate_sample
 from service.responses.arrays import ENCODERS
 from service.settings import Settings
-from solvers.resolve import resolve
+from solvers import resolve
 
 JSON = ENCODERS["application/json"]
 take = Ledger(10**12).take

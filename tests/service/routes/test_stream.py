@@ -11,7 +11,7 @@ from service.requests.schemas import SampleRequest
 from service.requests.sizes import response_bytes
 from service.routes import stream as route
 from service.routes.stream import Feed
-from solvers.resolve import resolve
+from solvers import resolve
 
 pytestmark = pytest.mark.anyio
 

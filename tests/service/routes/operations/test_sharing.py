@@ -13,8 +13,8 @@ from service.engine.job import Draining, EngineFailed, Job
 from service.engine.operation import Operation
 from tests.service.engine.conftest import Field, Observed, field, job, net  # noqa: F401
 from tests.service.engine.conftest import Settings as EngineSettings
-
 from tests.service.waiting import eventually
+
 from .conftest import Real
 
 pytestmark = pytest.mark.anyio
