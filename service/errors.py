@@ -26,6 +26,8 @@ MEDIA_TYPE = "application/problem+json"
 MOST_FAULTS = 20
 """Faults of one request that its answer lists."""
 
+_TITLED = 3  # fields at fault that a title names
+
 _HEAD, _TAIL = 200, 800  # characters of a long text that stay: what was sent comes first, what is allowed last
 
 
@@ -109,10 +111,19 @@ class ProblemError(Exception):
         self.unread, self.headers["Connection"] = True, "close"
         return self
 
+    @property
+    def title(self) -> str:
+        """What is wrong in a few words: of the kind, or the fields at fault."""
+        fields = list(dict.fromkeys(fault["field"] for fault in self.errors if "field" in fault))
+        if self.kind is not Kind.INVALID or not fields:
+            return self.kind.value.title
+        named = ", ".join(fields[:_TITLED]) + (" ..." if len(fields) > _TITLED else "")
+        return f"Invalid field{'s' if len(fields) > 1 else ''}: {named}"
+
     def body(self, request_id: str) -> dict[str, Any]:
         """Return the members of the problem document."""
         kind = self.kind.value
-        document = {"type": self.kind.type, "title": kind.title, "status": kind.status, "detail": self.detail}
+        document = {"type": self.kind.type, "title": self.title, "status": kind.status, "detail": self.detail}
         document |= {"request_id": request_id} | self.members
         return document | ({"errors": self.errors} if self.errors else {})
 

@@ -1,4 +1,4 @@
-"""From the bytes of a request to a checked `SampleRequest`: size, content type, JSON, fields, in this order."""
+"""Request parsing: the bytes of a body become a pydantic model; size, content type, JSON and fields, in this order."""
 
 import codecs
 import json
@@ -35,6 +35,27 @@ _RULES = {
     "too_long": "must hold at most {max_length} numbers",
 }
 """What is allowed, by the type of pydantic's error, where its own text speaks of Python."""
+
+_OTHER_NAMES = {
+    "model": ("name", "model_name", "checkpoint"),
+    "num_samples": ("n", "n_samples", "count", "size", "batch_size", "samples"),
+    "samples": ("x", "data", "inputs"),
+    "solver": ("sampler", "method", "scheduler", "integrator", "ode_solver"),
+    "steps": ("n_steps", "num_steps", "num_inference_steps", "sampling_steps"),
+    "rtol": ("tol", "tolerance", "rel_tol", "relative_tolerance"),
+    "atol": ("abs_tol", "absolute_tolerance"),
+    "max_nfe": ("nfe", "budget", "max_evals", "max_num_steps"),
+    "grid": ("schedule", "timesteps", "t_schedule"),
+    "seed": ("random_seed", "random_state", "generator"),
+    "condition": ("label", "labels", "class", "class_labels", "y", "prompt"),
+    "guidance": ("guidance_scale", "cfg", "cfg_scale"),
+    "x0": ("noise", "z", "latents", "init"),
+    "t_span": ("span", "t", "interval"),
+    "save_at": ("times", "saveat", "t_eval"),
+    "timeout_s": ("timeout", "deadline"),
+    "probes": ("n_probes", "num_probes", "hutchinson_samples"),
+}
+"""Fields, and what other samplers and solvers call them; no comparison of letters would find these."""
 
 
 async def read_body(
@@ -184,7 +205,8 @@ def _describe(item: dict[str, Any], fields: list[str]) -> dict[str, str]:
     """Turn one pydantic error into the field and a message that names the value and what is allowed."""
     field = short(".".join(map(str, item["loc"])))
     if item["type"] == "extra_forbidden":
-        near = get_close_matches(field, fields, n=1)
+        near = [name for name in fields if field.lower() in _OTHER_NAMES.get(name, ())]
+        near = near or get_close_matches(field, fields, n=1)
         advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(fields)}"
         return {"field": field, "message": f"unknown field {field!r}; {advice}"}
     if item["type"] == "missing":
@@ -205,7 +227,11 @@ class _Twice(Exception):  # noqa: N818
 
 
 def find_duplicate(text: bytes, content: dict[str, Any]) -> str | None:
-    """Return the name of a member that stands twice in one object of a JSON text, or None.
+    """Return the name of a member that stands twice in one object of a JSON text, or None: parsers keep the last.
+
+    Every member has a colon. So where a text has as many colons as what was parsed of it has members, none was lost,
+    and that is all there is to do for nearly every body; only where the numbers differ is it parsed again, with every
+    pair in sight.
 
     Args:
         text: valid JSON.

@@ -43,7 +43,7 @@ def test_document() -> None:
     body = invalid("steps", "steps = 0 is too few", limit=1).body("r1")
     assert body == {
         "type": "/problems/invalid-request",
-        "title": "A field of the request is not allowed",
+        "title": "Invalid field: steps",
         "status": 422,
         "detail": "steps = 0 is too few",
         "request_id": "r1",
