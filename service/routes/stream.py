@@ -4,10 +4,13 @@
 
 A client that reads slowly gets fewer progress events, and so does one whose answer comes close to the size limit;
 states and the result are sent whole. When the client disconnects, its job is cancelled, waiting or running.
+
+``Accept: text/event-stream; completed=npz`` asks for the result as npz: ``{"npz": "<base64>"}`` in place of the JSON.
 """
 
 import asyncio
 import contextlib
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -28,7 +31,7 @@ from service.requests import pipeline
 from service.requests.parsing import parse
 from service.requests.schemas import SampleRequest
 from service.requests.validation import Validated, validate_sample
-from service.responses.arrays import ENCODERS, JSON, NUMBERS_A_PIECE, Pieces, array_json
+from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_A_PIECE, ArrayResponse, Pieces, array_json
 from service.responses.samples import decoder_of, origin, sample_response, saved_to_data
 from service.state import service_of
 
@@ -43,7 +46,7 @@ _KEEP_ALIVE = b": keep-alive\n\n"
 PROGRESS_S = 0.05
 """Least time between two progress events."""
 
-_JSON = ENCODERS[JSON]
+_JSON, _NPZ = ENCODERS[JSON], ENCODERS[NPZ]
 _EVENTS = replace(_JSON, media_type=MEDIA_TYPE, followed=True)
 
 
@@ -94,13 +97,15 @@ class Feed:
 @router.post("/v1/sample/stream", **STREAM_OPERATION)
 async def stream(request: Request) -> Response:
     """Draw samples like `/v1/sample`, and tell how far they are: progress, states at `save_at`, the result."""
-    choose(request.headers.get("accept"), [MEDIA_TYPE])
+    accept = request.headers.get("accept")
+    choose(accept, [MEDIA_TYPE])
+    npz = "completed=npz" in (accept or "").replace(" ", "").lower()
     valid = await pipeline.receive(request, lambda body: (parse(SampleRequest, body), _EVENTS), validate_sample)
     service, feed = service_of(request), Feed()
     job = replace(valid.job, on_progress=feed.put, progress_s=PROGRESS_S)
     future = pipeline.submit(service.engine, job, context_of(request.scope).hold)
     feed.watch(future)
-    return _Events(_Followed(request, valid, future, feed))
+    return _Events(_Followed(request, valid, future, feed, npz))
 
 
 class _Events(Response):
@@ -140,11 +145,11 @@ class _Events(Response):
 class _Followed:
     """One job and what is told of it."""
 
-    def __init__(self, http: Request, valid: Validated, future: Future[JobResult], feed: Feed) -> None:
+    def __init__(self, http: Request, valid: Validated, future: Future[JobResult], feed: Feed, npz: bool) -> None:
         self.engine, self.context, self.future = service_of(http).engine, context_of(http.scope), future
         self._http, self._model, self._job, self._feed = http, valid.model, valid.job, feed
         self._decode, self._decoder = valid.decode, decoder_of(valid.model, valid.decode)
-        self._told_states = 0
+        self._npz, self._told_states = npz, 0
         # Bytes for what can be left out: progress, and that the connection lives.
         self._room = service_of(http).settings.max_answer_bytes - valid.most_bytes
 
@@ -233,6 +238,9 @@ class _Followed:
         share = done / len(result.t)
         yield _event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
         arguments = (self._model, self._job, result, self.context, self._decode)
+        if self._npz:
+            yield await asyncio.to_thread(lambda: _completed_npz(sample_response(*arguments)))
+            return
         if pipeline.is_small(result):
             yield b"event: completed\ndata: " + b"".join(_JSON.encode(sample_response(*arguments))) + b"\n\n"
             return
@@ -245,3 +253,7 @@ class _Followed:
 
 def _event(name: str, content: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def _completed_npz(response: ArrayResponse) -> bytes:
+    return b'event: completed\ndata: {"npz":"' + b64encode(b"".join(_NPZ.encode(response))) + b'"}\n\n'
