@@ -39,7 +39,7 @@ BACK = (1.0, 0.0)
 MOST_PROBES = 256
 
 MOST_EXACT = 64
-"""The longest samples that the exact divergence is taken of: a call costs so many vector-Jacobian products."""
+"""Numbers of the longest sample with an exact divergence, which costs as many vector-Jacobian products a call."""
 
 _SAMPLES_SCHEMA = {
     "description": "data, shape (num_samples, *data_shape), or states, (num_samples, *event_shape), without decode",
@@ -50,21 +50,21 @@ _SAMPLES_SCHEMA = {
 
 
 class Given(Body):
-    """Samples that the client has."""
+    """The client's own samples."""
 
     samples: Annotated[Any, WithJsonSchema(_SAMPLES_SCHEMA)]
     decode: bool = Field(
         default=True,
-        description="true: samples are data, as answers give them; false: states in the model's own coordinates",
+        description="true: samples are data, as responses give them; false: states in the model's own coordinates",
     )
 
 
 class EncodeRequest(Solving, Given):
-    """Body of ``encode``: data, and how to solve from t = 1 back to 0."""
+    """Body of ``encode``: data, and how to solve back from t = 1 to 0."""
 
 
 class LogProbRequest(Solving, Given):
-    """Body of ``log_prob``: data, how to solve from t = 1 back to 0, and how to take the divergence on the way."""
+    """Body of ``log_prob``: data, how to solve back from t = 1 to 0, and how to take the divergence on the way."""
 
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
     divergence: Literal["auto", "exact", "hutchinson"] = Field(
@@ -83,7 +83,7 @@ class LogProbRequest(Solving, Given):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidatedStates(Validated):
-    """A request about samples of the client's own: these as states."""
+    """A request about the client's own samples, with their states."""
 
     states: States
 
@@ -91,17 +91,17 @@ class ValidatedStates(Validated):
 def validate_encode(
     request: EncodeRequest, model: Served, settings: Settings, encoder: Encoder, take: Take
 ) -> ValidatedStates:
-    """Check a request, set its memory aside and make its job; arguments and errors as `validate_sample`."""
+    """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
     n = _count(request)
     check_limit("samples", n, settings.max_samples, " samples")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     condition = condition_of(request, model, n)
     solve = compiled(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
-    answer = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
+    response_bytes = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
     width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
     needed = lanes_bytes(model, n, width, given=True, steps=steps)
-    hold = take(needed + _data_bytes(n, model) + answer, deadline)
+    hold = take(needed + _data_bytes(n, model) + response_bytes, deadline)
     states = _states_of(request, model)
     job = Job(
         model=model.name,
@@ -122,9 +122,9 @@ def validate_encode(
 def validate_log_prob(
     request: LogProbRequest, model: Served, settings: Settings, encoder: Encoder, take: Take
 ) -> ValidatedStates:
-    """Check a request, set its memory aside and make its job: lane p n + i is probe p of sample i.
+    """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
 
-    Arguments and errors as `validate_sample`. Each probe of an estimated divergence is a lane of its own, so their
+    Arguments and errors as in `validate_sample`. Each probe of an estimated divergence is a lane of its own, so their
     spread tells how far off the mean may be.
     """
     n, width = _count(request), math.prod(model.event_shape)
@@ -135,11 +135,11 @@ def validate_log_prob(
     _check_cost(n, probes, 0 if exact else width, settings)
     condition = condition_of(request, model, n)
     solve = compiled(request, model, BACK, settings)
-    answer = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
+    response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
     lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
     constants = 0 if exact else width
     needed = lanes_bytes(model, lanes, width + 1, given=True, constants=constants, steps=steps)
-    hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + answer, deadline)
+    hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + response_bytes, deadline)
     states = _states_of(request, model)
     seed = 0 if exact else seed_of(request.seed)
     drawn = [signs(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
@@ -193,20 +193,20 @@ def _check_cost(n: int, probes: int, width: int, settings: Settings) -> None:
 
 
 def _count(request: Given) -> int:
-    """Return how many samples a client sent.
+    """Return the number of samples that were sent.
 
     Raises:
         ProblemError: 422 if it is not a list, or an empty one.
     """
     if not isinstance(request.samples, list) or not request.samples:
         raise invalid(
-            "samples", "samples must be a list of at least one sample, in the form in which answers give them"
+            "samples", "samples must be a list of at least one sample, in the form in which responses give them"
         )
     return len(request.samples)
 
 
 def _data_bytes(n: int, model: Served) -> int:
-    """Return the bytes of memory that n samples take beside their states: as they came, decoded again, and answered."""
+    """Return the bytes of memory of n samples beside their states: as sent, decoded again, and in the response."""
     return 3 * n * math.prod(model.card.data_shape) * model.dtype.itemsize
 
 

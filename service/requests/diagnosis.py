@@ -51,9 +51,9 @@ class DiagnoseRequest(Solving, Drawn):
 def validate_diagnose(
     request: DiagnoseRequest, model: Served, settings: Settings, encoder: Encoder, take: Take
 ) -> Validated:
-    """Check a request, set aside the memory of both of its jobs, and make the job of its paths.
+    """Check a request, reserve the memory of both its jobs, and make the job for its paths.
 
-    Arguments and errors as `validate_sample`.
+    Arguments and errors as in `validate_sample`.
     """
     n, times, width = request.num_samples, len(request.times), math.prod(model.event_shape)
     check_limit("num_samples", n, settings.max_samples)
@@ -67,8 +67,8 @@ def validate_diagnose(
     at = times_of(request, "times", solve)
     x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
-    answer = check_arrays_size("num_samples", shapes, "float64", solve, encoder, settings.max_answer_bytes)
-    hold = take(_memory(n, times, width, model, solve) + answer, deadline)
+    response_bytes = check_arrays_size("num_samples", shapes, "float64", solve, encoder, settings.max_answer_bytes)
+    hold = take(_memory(n, times, width, model, solve) + response_bytes, deadline)
     job = Job(
         model=model.name,
         version=model.version,
@@ -89,7 +89,7 @@ def validate_diagnose(
 
 
 def _memory(n: int, times: int, width: int, model: Served, solve: Plan) -> int:
-    """Return the bytes of memory of the paths, of the rows of all Jacobians, and of what is found of them."""
+    """Return the bytes of memory for the paths, the rows of all Jacobians, and the results."""
     paths = lanes_bytes(model, n, width, saved=times, given=True, steps=kept_steps(solve, "none"))
     rows = n * times * width
     jacobians = lanes_bytes(model, rows, width, given=True, constants=width + 2)

@@ -19,13 +19,13 @@ from service.ledger import Ledger
 Body = TypeVar("Body", bound=BaseModel)
 
 LARGE_BODY = 1 << 16
-"""Bytes; a longer body is parsed beside the event loop, and its memory is set aside as it comes."""
+"""Bytes; a longer body is parsed in a worker thread, and its memory is reserved as it arrives."""
 
 MOST_LISTS = 1 << 20
-"""Lists in a body: each takes many times the memory of its two bytes, and a million rows need many more bytes."""
+"""Lists in a body: each takes many times the memory of its two bytes; a million rows of samples need more bytes."""
 
 MOST_OBJECTS = 100_000
-"""Objects in a body, which take still more; a request has a few."""
+"""Objects in a body, which take even more memory; a request has a few."""
 
 _RULES = {
     "string_too_short": "must not be empty",
@@ -34,7 +34,7 @@ _RULES = {
     "too_short": "must hold at least {min_length} number(s)",
     "too_long": "must hold at most {max_length} numbers",
 }
-"""What is allowed, by the type of pydantic's error, where its own text speaks of Python."""
+"""What is allowed, by the type of pydantic error, where pydantic's own text speaks of Python."""
 
 _OTHER_NAMES = {
     "model": ("name", "model_name", "checkpoint"),
@@ -55,7 +55,7 @@ _OTHER_NAMES = {
     "timeout_s": ("timeout", "deadline"),
     "probes": ("n_probes", "num_probes", "hutchinson_samples"),
 }
-"""Fields, and what other samplers and solvers call them; no comparison of letters would find these."""
+"""Fields and the names that other samplers and solvers use for them, which fuzzy matching would not find."""
 
 
 async def read_body(
@@ -63,13 +63,13 @@ async def read_body(
 ) -> bytes:
     """Read a body of at most `limit` bytes and an allowed content type; a longer one is refused before it is read.
 
-    Of a large one the bytes that came are set aside in the `ledger` until `Context.understood` or the end of the
-    request, so that many who send slowly hold no more than that.
+    The bytes of a large body are reserved in the `ledger` as they arrive, until `Context.understood` or the end of the
+    request, so that many slow senders together cannot hold more than the ledger allows.
 
     Raises:
-        ProblemError: 415 for another content type, 413 beyond the limit, 400 for a nonsensical Content-Length, 429
-            where too many bytes of others are in hand.
-        ClientGoneError: The client left before the body was complete.
+        ProblemError: 415 for another content type, 413 beyond the limit, 400 for an invalid Content-Length, 429 if
+            the bodies of other requests hold too much.
+        ClientGoneError: The client disconnected before the body was complete.
     """
     _check_headers(request, limit, allowed)
     context = context_of(request.scope)
@@ -101,9 +101,9 @@ def _set_aside(context: Context, size: int, ledger: Ledger) -> None:
 
 
 def parse(model: type[Body], body: bytes) -> Body:
-    """Parse a JSON body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown fields, none given twice.
+    """Parse a JSON body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown or duplicate fields.
 
-    A byte order mark in front, as some editors and shells write it, is passed over, as the RFC allows.
+    A leading byte order mark, which some editors and shells write, is ignored, as the RFC allows.
 
     Raises:
         ProblemError: 400 where it is not JSON, 413 for more lists or objects than any request needs, 422 with one
@@ -142,7 +142,7 @@ def check(model: type[Body], content: dict[str, Any]) -> Body:
 
 
 def with_few_unknown(model: type[BaseModel], content: dict[str, Any]) -> dict[str, Any]:
-    """Return the members without unknown ones beyond those that an answer lists, as each costs an error of its own."""
+    """Return the members with only as many unknown ones as a response lists: each costs an error of its own."""
     fields = model.model_fields
     if len(content) <= len(fields) + MOST_FAULTS:
         return content
@@ -151,7 +151,7 @@ def with_few_unknown(model: type[BaseModel], content: dict[str, Any]) -> dict[st
 
 
 def byte_count(text: str) -> int | None:
-    """Return the number of bytes that a header states; None where it is no number."""
+    """Return the number of bytes that a header states; None if it is not a number."""
     if not (text.isascii() and text.isdigit()):
         return None
     return int(text.lstrip("0")[:20] or "0")  # what has more digits is beyond any limit anyhow
@@ -179,7 +179,7 @@ def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None
 
 
 def _check_parts(body: bytes) -> None:
-    """Refuse a body that would take many times its memory, before any of it is made."""
+    """Refuse a body that would take many times its size in memory, before it is parsed."""
     for opening, most, what in ((b"[", MOST_LISTS, "lists"), (b"{", MOST_OBJECTS, "objects")):
         if (found := body.count(opening)) > most:
             detail = f"the body has {found} {what}, the limit is {most}; send fewer samples in one request"
@@ -196,7 +196,7 @@ def _too_large(size: str, limit: int, unread: bool) -> ProblemError:
 
 
 def _innermost(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Drop the errors of a list about its length where the list holds an error itself, which pydantic left out."""
+    """Drop errors about the length of a list that has invalid items: pydantic counts only the valid ones."""
     around = {item["loc"][:k] for item in items for k in range(len(item["loc"]))}
     return [item for item in items if item["loc"] not in around]
 
@@ -223,15 +223,14 @@ def _rule(item: dict[str, Any]) -> str:
 
 
 class _Twice(Exception):  # noqa: N818
-    """Carries the name out of the parser."""
+    """A duplicate member; carries its name out of the parser."""
 
 
 def find_duplicate(text: bytes, content: dict[str, Any]) -> str | None:
-    """Return the name of a member that stands twice in one object of a JSON text, or None: parsers keep the last.
+    """Return the name of a duplicate member of some object in a JSON text, or None; parsers silently keep the last.
 
-    Every member has a colon. So where a text has as many colons as what was parsed of it has members, none was lost,
-    and that is all there is to do for nearly every body; only where the numbers differ is it parsed again, with every
-    pair in sight.
+    Every member has a colon, so if the text has as many colons as the parsed document has members, none was lost. That
+    settles nearly every body; only if the numbers differ is the text parsed again, pair by pair.
 
     Args:
         text: valid JSON.
@@ -247,9 +246,9 @@ def find_duplicate(text: bytes, content: dict[str, Any]) -> str | None:
 
 
 def _colons(content: dict[str, Any], escapes: bool) -> int:
-    """Count the colons that a text of these members needs.
+    """Count the colons that the JSON text of these members needs.
 
-    Those in names and texts are counted too unless the text has escapes, which may stand for some. Lists are looked
+    Colons inside strings are counted too unless the text has escapes, which may stand for some. Lists are looked
     into by the kind of their first entry only: long ones hold numbers.
     """
     count = 0

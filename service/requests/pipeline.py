@@ -2,8 +2,8 @@
 
     receive -> solve -> respond
 
-Every route that solves goes this way; it brings the parser of its body, the validation of its fields and the response
-that it builds of the result.
+Every route that solves uses it, and supplies the parser of its body, the validation of its fields and the function that
+builds the response from the result.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ from service.settings import Settings
 from service.state import Service, service_of
 
 LATE_S = 5.0
-"""The engine sees a deadline after the network call that runs; a partial answer is waited for that much longer."""
+"""How much longer a partial result is waited for: the engine sees a deadline only after the current network call."""
 
 WATCH_AFTER_S = 0.02
-"""A client is watched for leaving once its job takes so long: most are done before, and a task costs more than they."""
+"""Seconds after which a client is watched for disconnecting: most jobs finish sooner, and a watcher is a task."""
 
 R = TypeVar("R", bound=Solving)
 Parse = Callable[[bytes], tuple[R, Encoder]]
@@ -60,16 +60,16 @@ async def receive(
         validate: makes the job; see `validation.validate_sample`.
         name: the model of the address, where the body does not name it.
         allowed: content types of the body.
-        beside: whether to validate beside the event loop whatever the size of the body.
+        beside: whether to validate in a worker thread even if the body is small.
 
     Raises:
         ProblemError: What is wrong with it.
-        ClientGoneError: The client left before the body was complete.
+        ClientGoneError: The client disconnected before the body was complete.
     """
     service, context = service_of(http), context_of(http.scope)
     body = await read_body(http, service.settings.max_body_bytes, service.bodies, allowed)
     large = len(body) > LARGE_BODY
-    if large:  # one at a time: parsed lists take many times the memory of their text, and threads that answers need
+    if large:  # one at a time: parsed lists take many times the memory of their text, and responses need threads too
         async with service.parsing:
             request, encoder = await asyncio.to_thread(parse, body)
     else:
@@ -91,7 +91,7 @@ async def receive(
 
 
 async def _model_of(service: Service, context: Context, request: Solving, name: str) -> Served:
-    """Return the model that is asked for, loaded within the time limit; the context notes what answers."""
+    """Return the requested model, loaded within the time limit, and note it in the context."""
     model = await service.model(name, request.version, deadline_of(request, service.settings))
     context.model = model.name
     if request.version is None:
@@ -100,13 +100,13 @@ async def _model_of(service: Service, context: Context, request: Solving, name: 
 
 
 async def solve(http: Request, job: Job) -> JobResult:
-    """Submit a job and wait for its result, or for the client to leave; the body must have been read.
+    """Submit a job and wait for its result, or for the client to disconnect; the body must have been read.
 
-    Memory set aside for the request is kept until the engine has let go of the job.
+    Memory reserved for the request is kept until the engine has let go of the job.
 
     Raises:
         ProblemError: 422, 429, 503, 504 or 500, as the engine says.
-        ClientGoneError: The client closed its connection; the job is given up.
+        ClientGoneError: The client disconnected; the job is cancelled.
     """
     service, context = service_of(http), context_of(http.scope)
     future = submit(service.engine, job, context.hold)
@@ -114,12 +114,12 @@ async def solve(http: Request, job: Job) -> JobResult:
         result = await _result(service.engine, job, future, http.receive)
     except REFUSALS as error:
         raise problem_of(error) from None
-    await service.turnstile.enter()  # many may be done in the same tick
+    await service.turnstile.enter()  # many jobs may finish in the same tick
     return result
 
 
 def submit(engine: Engine, job: Job, hold: Hold | None) -> Future[JobResult]:
-    """Submit a job; whoever waits for it must cancel it if the client leaves. The hold is kept until it is done.
+    """Submit a job, and keep the hold until it is done; the caller must cancel it if the client disconnects.
 
     Raises:
         ProblemError: 422, 429, 503 or 500, as the engine says.
@@ -134,7 +134,7 @@ def submit(engine: Engine, job: Job, hold: Hold | None) -> Future[JobResult]:
 
 
 async def _result(engine: Engine, job: Job, future: Future[JobResult], receive: Receive) -> JobResult:
-    """Wait until a job is done, its time is over, or the client leaves: whichever comes first ends one wait."""
+    """Wait until the job is done, its time is over or the client disconnects, whichever comes first."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     gone: list[asyncio.Task[None]] = []
@@ -160,7 +160,7 @@ async def _result(engine: Engine, job: Job, future: Future[JobResult], receive: 
         done, left = future.done(), any(task.done() for task in gone)
         for each in (*timers, *gone):
             each.cancel()
-        if not done:  # the client left, it is too late, or this request is being cancelled
+        if not done:  # the client disconnected, it is too late, or this request is being cancelled
             engine.cancel(future)
     if not done:
         raise ClientGoneError if left else DeadlineExceeded
@@ -170,7 +170,7 @@ async def _result(engine: Engine, job: Job, future: Future[JobResult], receive: 
 
 
 def patience(job: Job) -> float | None:
-    """Return for how many seconds a job is waited for at most, whatever the engine does; None for any."""
+    """Return the most seconds to wait for a job, whatever the engine does; None for no limit."""
     if job.deadline is None:
         return None
     return max(0.0, job.deadline + (LATE_S if job.partial else 0.0) - time.monotonic())
@@ -184,10 +184,10 @@ async def until_disconnect(receive: Receive) -> None:
 
 
 async def draw(http: Request, valid: Validated) -> ArrayResponse:
-    """Solve for samples, count them and make the response, beside the event loop where it is large.
+    """Solve for samples, count them and build the response, in a worker thread if it is large.
 
     Raises:
-        ProblemError, ClientGoneError: as `solve`.
+        ProblemError, ClientGoneError: as in `solve`.
     """
     result = await solve(http, valid.job)
     count(http, valid.job, result)
@@ -198,13 +198,13 @@ async def draw(http: Request, valid: Validated) -> ArrayResponse:
 
 
 def is_small(result: JobResult) -> bool:
-    """Whether a result becomes a response in so short a time that the event loop can wait for it."""
+    """Whether a result becomes a response quickly enough to build it on the event loop."""
     saved = 0 if result.saved is None else result.saved.numel()
     return max(result.x.numel(), saved, len(result.trace)) <= NUMBERS_A_PIECE
 
 
 def count(http: Request, job: Job, result: JobResult) -> None:
-    """Take a finished job into the metrics and the timings of its request."""
+    """Count a finished job in the metrics and in the timings of its request."""
     context, metrics = context_of(http.scope), service_of(http).metrics
     context.timings.update(queue=result.queue_s, solve=result.solve_s, network=result.network_s)
     metrics.solved(context.model, context.solver, result.nfe, result.queue_s, result.solve_s, result.network_s)
@@ -213,7 +213,7 @@ def count(http: Request, job: Job, result: JobResult) -> None:
 
 
 async def respond(http: Request, response: ArrayResponse, encoder: Encoder, headers: Mapping[str, str]) -> Response:
-    """Write a small response at once; a large one beside the event loop, piece by piece as it is sent."""
+    """Write a small response at once; a large one in a worker thread, piece by piece as it is sent."""
     context, pieces = context_of(http.scope), encoder.encode(response)
     said = {"X-Pathline-Status": str(response.document["status"]), **headers}
     begun = time.perf_counter()
@@ -230,7 +230,7 @@ async def respond(http: Request, response: ArrayResponse, encoder: Encoder, head
 
 
 async def _beside(pieces: Pieces, context: Context, begun: float) -> AsyncIterator[bytes | memoryview]:
-    """Yield the pieces of a large response, each made beside the event loop when the one before it is sent."""
+    """Yield the pieces of a large response, each made in a worker thread once the previous one is sent."""
     sent = 0.0
     while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
         context.timings["encode"] = time.perf_counter() - begun - sent

@@ -1,4 +1,4 @@
-"""The bodies of requests as pydantic models: what all requests to solve share, and that of ``POST /v1/sample``."""
+"""Request bodies as pydantic models: the fields that all requests to solve share, and the body of a sample request."""
 
 import time
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ SEED_LIMIT = 2**63
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Version = Annotated[int | None, Field(ge=1, description="version of the model; the highest where left out")]
+Version = Annotated[int | None, Field(ge=1, description="version of the model; the highest if omitted")]
 
 _GRID_SCHEMA = {
     "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
@@ -30,13 +30,13 @@ SOLVER_EXAMPLES = ["dopri5", "dopri5@1e-5", "rk4-20", "ab3-12/shift(3)"]
 
 
 class Body(BaseModel):
-    """What a request says. Numbers are never read from strings, and unknown fields are refused."""
+    """A request body. Numbers are never read from strings, and unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class Named(Body):
-    """The model, in the body."""
+    """The model, named in the body."""
 
     model: str = Field(min_length=1, max_length=200, description="name of the model")
     version: Version = None  # as `Solving` has it: here it comes after the model
@@ -47,7 +47,7 @@ class Drawn(Body):
 
     num_samples: int = Field(default=256, ge=1, description="how many samples")
     seed: int | None = Field(
-        default=None, ge=0, lt=SEED_LIMIT, description="an integer in [0, 2**63); drawn and echoed where left out"
+        default=None, ge=0, lt=SEED_LIMIT, description="an integer in [0, 2**63); drawn and echoed if omitted"
     )
     first_index: int = Field(
         default=0, ge=0, lt=SEED_LIMIT, description="index of the first sample in the seed's stream"
@@ -68,7 +68,7 @@ class Solving(Body):
         default="sample", description="sample: each sample has its own steps; batch: all share them"
     )
     controller: str | None = Field(default=None, description="step-size controller: paper, i or pi")
-    first_step: Positive | None = Field(default=None, description="size of the first step; automatic where left out")
+    first_step: Positive | None = Field(default=None, description="size of the first step; automatic if omitted")
     max_step: Positive | None = Field(
         default=None, description="longest step under error control, in units of t; unbounded by default"
     )
@@ -77,7 +77,7 @@ class Solving(Body):
         default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
     )
     guidance: Finite | None = Field(default=None, description="strength of classifier-free guidance")
-    timeout_s: Positive | None = Field(default=None, description="time limit in seconds, waiting included")
+    timeout_s: Positive | None = Field(default=None, description="time limit in seconds, queueing included")
     priority: Literal["interactive", "bulk"] = Field(
         default="interactive", description="bulk yields to interactive requests, which take most of the time"
     )
@@ -86,16 +86,16 @@ class Solving(Body):
 
     @property
     def came(self) -> float:
-        """When the request was read, in `time.monotonic`: its time limit counts from then, loading included."""
+        """When the request was parsed, in `time.monotonic`; its time limit runs from then, model loading included."""
         return self._came
 
     def in_its_dtype(self, name: str) -> Any:
-        """Return a member that holds times, as an array if their dtype tells how they were rounded."""
+        """Return a field that holds times; as an array if their original dtype tells how they were rounded."""
         dtype = None if self._dtypes is None else self._dtypes.get(name)
         return getattr(self, name) if dtype is None else np.array(getattr(self, name), dtype=dtype)
 
     def note_dtypes(self, dtypes: "Mapping[str, np.dtype[Any]]") -> None:
-        """Note in which dtype each member came; numbers of JSON are doubles."""
+        """Note the dtype in which each field was sent; JSON numbers are doubles."""
         self._dtypes = dtypes
 
 
@@ -113,4 +113,6 @@ class SampleRequest(Solving, Drawn, Named):
         default=None, description="times at which to report the states, too"
     )
     decode: bool = Field(default=True, description="turn latent states into data")
-    on_timeout: Literal["error", "partial"] = Field(default="error", description="what to answer at the time limit")
+    on_timeout: Literal["error", "partial"] = Field(
+        default="error", description="at the time limit: fail, or return the states reached"
+    )

@@ -1,4 +1,4 @@
-"""Sizes: the most bytes of a response and of the memory that a request takes, known before any work."""
+"""Sizes: upper bounds on the bytes of a response and the memory of a request, known before any work."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ _LIKELY_STEPS = 20  # attempts of a sample under error control, before any is kn
 
 
 def check_size(request: SampleRequest, most_bytes: int, encoder: Encoder, limit: int) -> None:
-    """Refuse a response that may be larger than the limit, by the most it can hold.
+    """Refuse a response whose upper bound is over the limit.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
@@ -42,18 +42,18 @@ def check_size(request: SampleRequest, most_bytes: int, encoder: Encoder, limit:
 def check_arrays_size(
     member: str, shapes: Sequence[Sequence[int]], dtype: str, solve: Plan, encoder: Encoder, limit: int
 ) -> int:
-    """Refuse a response of arrays that may be larger than the limit.
+    """Refuse a response of arrays whose upper bound is over the limit.
 
     Args:
         member: what to ask for less of.
         shapes: of the arrays; the first axis are samples.
         dtype: of the largest.
-        solve: what the response says it was solved with.
+        solve: the compiled solver, which the response describes.
         encoder: the format.
         limit: bytes of a response.
 
     Returns:
-        Bytes of memory that the response takes while it is sent.
+        Bytes of memory that the response holds while it is sent.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
@@ -63,7 +63,7 @@ def check_arrays_size(
     if predicted > limit:
         raise invalid(
             member,
-            f"the answer may take {predicted:,} bytes as {encoder.media_type}, over the limit of {limit:,} of this "
+            f"the response may take {predicted:,} bytes as {encoder.media_type}, over the limit of {limit:,} of this "
             f"service; send or ask for fewer {member}",
             predicted_bytes=predicted,
             limit_bytes=limit,
@@ -72,10 +72,10 @@ def check_arrays_size(
 
 
 def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
-    """Refuse samples that the format cannot hold, like vectors of 64 numbers as a picture.
+    """Refuse samples that the format cannot represent, such as vectors of 64 numbers as a picture.
 
     Raises:
-        ProblemError: 406 where the format cannot hold samples of this shape, 422 where it cannot hold so many.
+        ProblemError: 406 for samples of this shape, 422 for so many of them.
     """
     if encoder.check is None:
         return
@@ -93,7 +93,7 @@ def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
 def response_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: Encoder) -> int:
     """Return the most bytes that the response can take: states, trace, and what is reported for each sample.
 
-    Of a followed request these are all events but those of its progress on the way.
+    For a stream this covers all events except progress.
     """
     shape = model.card.data_shape if request.decode else model.event_shape
     n, m = request.num_samples, len(request.save_at or ())
@@ -113,12 +113,12 @@ def response_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: 
 
 
 def _head_bytes(settings: Mapping[str, object]) -> int:
-    """Return the most bytes of what is neither large nor of a sample; `settings` of the solver may have a long grid."""
+    """Return the most bytes of the head; the solver's `settings` may hold a long grid."""
     return _HEAD + len(orjson.dumps(settings))
 
 
 def kept_steps(solve: Plan, trace: str) -> int:
-    """Return how many attempts of a sample are kept: the most there can be for a full trace, else a likely number."""
+    """Return how many attempted steps of a sample are kept: all possible ones for a full trace, else a likely number."""
     if trace == "full":
         return solve.most_steps
     return min(solve.most_steps, _LIKELY_STEPS) if solve.adaptive else 0
@@ -147,7 +147,7 @@ def lanes_bytes(
 
 
 def memory_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: Encoder, most_bytes: int) -> int:
-    """Return the bytes of memory that a request takes until its response of at most `most_bytes` is out."""
+    """Return the bytes of memory that a request holds until its response, of at most `most_bytes`, is sent."""
     n, saved = request.num_samples, len(request.save_at or ())
     needed = lanes_bytes(
         model,
@@ -163,7 +163,7 @@ def memory_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: En
 
 
 def logged_beyond(hold: Hold, steps: int) -> Callable[[int], None]:
-    """Return what counts attempts as they are kept, and sets memory aside for those beyond `steps`."""
+    """Return a function that counts attempted steps as they are kept and reserves memory for those beyond `steps`."""
     left = steps
 
     def logged(count: int) -> None:

@@ -1,7 +1,7 @@
-"""Validation: a parsed request and its model become a `Job`; all that can be refused is refused here, before any work.
+"""Request validation: a parsed request and its model become a `Job`, or an error before any work.
 
-The limits come first, as a number of steps or samples must be known to be bearable before anything of that size is
-made. What a solver can and cannot do is checked by `solvers` alone.
+Limits come first, so that nothing is allocated for a number of steps or samples that is over them. What a solver can
+and cannot do is checked by `solvers` alone.
 """
 
 import secrets
@@ -38,14 +38,14 @@ WHOLE = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Validated:
-    """A request as the pipeline understood it; what its body held is forgotten, as lists take much memory.
+    """A validated request. It keeps nothing of the body, whose lists take many times the memory of the tensors.
 
     Attributes:
-        model: what is asked.
-        job: what it is asked for.
+        model: the requested model.
+        job: for the engine.
         encoder: the format of the response.
         decode: whether samples are data, not states.
-        most_bytes: of the response.
+        most_bytes: upper bound on the response.
     """
 
     model: Served
@@ -58,17 +58,17 @@ class Validated:
 def validate_sample(
     request: SampleRequest, model: Served, settings: Settings, encoder: Encoder, take: Take
 ) -> Validated:
-    """Check a request for samples against its model and the limits, set its memory aside and make its job.
+    """Check a request for samples against its model and the limits, reserve its memory and make its job.
 
     Args:
-        request: what is asked for.
-        model: what it is asked of.
+        request: the parsed body.
+        model: the requested model.
         settings: the limits.
         encoder: the format of the response.
-        take: sets memory aside until a deadline.
+        take: reserves bytes of memory until a deadline.
 
     Raises:
-        ProblemError: 422 that names the field, the value and what is allowed; 406 where the format cannot hold the
+        ProblemError: 422 that names the field, the value and what is allowed; 406 if the format cannot represent the
             samples; what `take` raises.
     """
     n, saved = request.num_samples, len(request.save_at or ())
@@ -116,7 +116,7 @@ def validate_sample(
 
 
 def check_limit(name: str, value: float, limit: float, unit: str = "") -> None:
-    """Refuse what is over a limit of the service.
+    """Refuse a value over a limit of the service.
 
     Raises:
         ProblemError: 422 with the value and the limit.
@@ -149,10 +149,10 @@ def deadline_of(request: Solving, settings: Settings) -> float:
 
 
 def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Tensor | None:
-    """Return the condition as a tensor with one row a sample; None where the model does without.
+    """Return the condition as a tensor with one row for each sample; None for none.
 
     Raises:
-        ProblemError: 422 for a condition or guidance that the model does not take.
+        ProblemError: 422 for a condition or guidance that the model does not accept.
     """
     takes = model.card.condition
     if takes is None:
@@ -180,14 +180,14 @@ def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Ten
 def compiled(
     request: Solving, model: Served, t_span: tuple[float, float], settings: Settings, steps: int | None = None
 ) -> Plan:
-    """Return the solver of a request, compiled: its text and the members given apart are one `SolverSpec`.
+    """Return the solver of a request, compiled: its text and the fields given apart make one `SolverSpec`.
 
     Args:
-        request: what is asked for.
-        model: what it is asked of.
+        request: the parsed body.
+        model: the requested model.
         t_span: start and end.
         settings: the limits.
-        steps: fixed steps where the request says nothing of them.
+        steps: fixed steps if the request names none.
 
     Raises:
         ProblemError: 422 where its arguments contradict each other, cannot be met or are over a limit.
@@ -209,7 +209,7 @@ def compiled(
 
 
 _APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
-"""Members of a request that are fields of a `SolverSpec`."""
+"""Fields of a request that are fields of a `SolverSpec`."""
 
 
 @lru_cache(maxsize=1024)
@@ -221,7 +221,7 @@ def _plan(
     max_steps: int,
     max_nfe: int,
 ) -> Plan:
-    """Return what most requests ask for again and again; refused before it is compiled if it is over a limit."""
+    """Return a plan; most requests repeat one. A spec over a limit is refused before it is compiled."""
     try:
         spec = SolverSpec.of(solver, t_span=t_span, **dict(given))
         check_limit("steps", spec.steps or 0, max_steps)
@@ -234,7 +234,7 @@ def _plan(
 
 
 def _span(request: SampleRequest, model: Served) -> tuple[float, float]:
-    """Return the span of a request; an end that stands for 0 or 1 is that.
+    """Return the span of a request, with ends that stand for 0 or 1 replaced by them.
 
     Raises:
         ProblemError: 422 where it leaves [0, 1].
@@ -249,11 +249,11 @@ def _span(request: SampleRequest, model: Served) -> tuple[float, float]:
 
 
 def times_of(request: Solving, name: str, solve: Plan) -> NDArray[np.float64]:
-    """Return times to know the state at: strictly in the direction of the span; on a fixed grid, its own points only.
+    """Return the times at which to save states: strictly in the direction of the span, on a fixed grid only its points.
 
     Args:
-        request: what is asked for.
-        name: the member that holds the times.
+        request: the parsed body.
+        name: the field that holds the times.
         solve: the compiled solver.
 
     Raises:
@@ -271,9 +271,9 @@ def to_array(nested: Any, shape: Sequence[int], name: str = "x0", event: str = "
     """Return nested lists of numbers, or an array of them, as an array.
 
     Args:
-        nested: what the client sent.
+        nested: the value that was sent.
         shape: the shape it must have, (num_samples, *event_shape).
-        name, event: what the member and the shape of one sample are called.
+        name, event: the names of the field and of the shape of one sample.
 
     Raises:
         ProblemError: 422 for another shape, for non-numeric values, including booleans, and for an integer that a

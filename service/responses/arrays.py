@@ -1,4 +1,4 @@
-"""ArrayResponse: named arrays and what is said of them, with one writer for each format: JSON, npz, npy, PNG.
+"""ArrayResponse: named arrays and their description, with one writer for each format: JSON, npz, npy, PNG.
 
 A writer yields pieces that can be sent as they come. A piece holds at most about 32,000 numbers of JSON, so making one
 never keeps other requests waiting for long.
@@ -70,14 +70,14 @@ class Encoder:
         encode: response -> pieces.
         bytes_a_number: float32 and float64 -> the most bytes that one number of a sample can take.
         bytes_a_step: the most bytes of one attempted step in the trace.
-        bytes_a_sample: the most bytes of what else is said of one sample (status, t and NFE; its failure).
+        bytes_a_sample: the most bytes of the rest about one sample (status, t and NFE; its failure).
         check: (num_samples, shape) -> None; raises `PictureError` for samples that the format cannot show.
-        most_bytes: (num_samples, shape) -> the most bytes of the whole, where that is no matter of bytes a number.
-        slow: whether even a small response takes milliseconds, so that it is written beside the event loop.
-        bytes_a_list: the most bytes of a list beside what is in it.
-        whole: whether all of a response is in memory before any of it is sent.
+        most_bytes: (num_samples, shape) -> the most bytes of the whole, for formats that are not stored by number.
+        slow: whether even a small response takes milliseconds, and is therefore written in a worker thread.
+        bytes_a_list: the most bytes of a list beside its items.
+        whole: whether the whole response is in memory before any of it is sent.
         followed: whether saved states are sent on the way too, before the response.
-        headers: first piece -> headers that tell of it; or None.
+        headers: first piece -> headers that describe it; or None.
     """
 
     media_type: str
@@ -103,7 +103,7 @@ def _json(response: ArrayResponse) -> Pieces:
     """Yield the JSON document; `latency` comes last, so that it knows how long the writing took."""
     begun = time.perf_counter()
     if response.numbers <= NUMBERS_A_PIECE and _all_finite(response.arrays):
-        yield _dumps(response.document)[:-1]  # the same document at once, which is quicker
+        yield _dumps(response.document)[:-1]  # the same document in one go, which is faster
     else:
         yield from _members(response.document)
     yield b',"latency":' + orjson.dumps(response.latency(time.perf_counter() - begun)) + b"}"
@@ -119,7 +119,7 @@ def _dumps(value: Any) -> bytes:
 
 
 def _members(document: Mapping[str, Any]) -> Pieces:
-    """Yield a document without its closing brace, arrays in pieces and the rest together."""
+    """Yield a document without its closing brace: arrays in pieces, the rest together."""
     text, between = bytearray(b"{"), b""
     for name, value in document.items():
         text += between + b'"%s":' % name.encode()
@@ -180,7 +180,7 @@ def _npz(response: ArrayResponse) -> Pieces:
 
 
 def _without_arrays(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members that are no arrays; an object of nothing but arrays is left out."""
+    """Return the members that are not arrays; an object of arrays only is left out."""
     kept: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, dict):
@@ -222,7 +222,7 @@ def slices(view: memoryview) -> Pieces:
 
 
 BINARY_BYTES = {"float32": 4, "float64": 8}
-"""Bytes of a number as it lies in memory, by dtype."""
+"""Bytes of a number in memory, by dtype."""
 
 # The longest numbers: -0.00000631841071 and -2.2250738585072014e-308, each with its comma.
 TEXT_BYTES = {"float32": 18, "float64": 25}
@@ -243,4 +243,4 @@ ENCODERS: dict[str, Encoder] = {
 """The formats by media type, the default first."""
 
 ARRAY_FORMATS = (JSON, NPZ)
-"""Media types that hold any arrays, not only samples; the default first."""
+"""Media types for arrays of any kind, not only samples; the default first."""

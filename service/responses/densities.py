@@ -30,14 +30,14 @@ _Residual = Annotated[
 
 
 class EncodeResponse(Solved):
-    """Answer of ``encode``. A sample that did not get to the noise is a null row."""
+    """Response of ``encode``. A sample that did not reach the noise is a null row."""
 
     residual: _Residual = None
     x0: list[Any] = Field(description="the noise that the samples come from, as POST /v1/sample takes it")
 
 
 class DivergenceBody(BaseModel):
-    """How the divergence was taken; seed and probes only of an estimate."""
+    """How the divergence was taken; seed and probes for estimates only."""
 
     method: Literal["exact", "hutchinson"]
     probes: int | None = None
@@ -45,7 +45,7 @@ class DivergenceBody(BaseModel):
 
 
 class LogProbResponse(Solved):
-    """Answer of ``log_prob``; null where a sample did not get to the noise."""
+    """Response of ``log_prob``; null where a sample did not reach the noise."""
 
     divergence: DivergenceBody
     residual: _Residual = None
@@ -73,7 +73,7 @@ class States:
 
 
 def encode_response(model: Served, job: Job, result: JobResult, context: Context, states: States) -> ArrayResponse:
-    """Return the noise of each sample; that of a sample that did not get to the noise is NaN."""
+    """Return the response with the noise of each sample, NaN where it was not reached."""
     x0 = to_data(result.x, None)
     failed = result.status != Status.SUCCESS.value
     if failed.any():
@@ -86,7 +86,7 @@ def encode_response(model: Served, job: Job, result: JobResult, context: Context
 def log_prob_response(
     model: Served, job: Job, result: JobResult, context: Context, states: States, deterministic: bool
 ) -> ArrayResponse:
-    """Return the log-density of each sample, and the standard error of an estimate of two or more probes."""
+    """Return the response with the log-density of each sample, and its standard error for two or more probes."""
     n = len(states.x)
     probes = job.num_samples // n
     estimates = log_density(result).reshape(probes, n).T - states.log_volume
@@ -108,25 +108,25 @@ def head_of(model: Served, job: Job, result: JobResult, context: Context, determ
 
 
 def arrays_response(head: dict[str, Any], result: JobResult, context: Context, **arrays: Array | None) -> ArrayResponse:
-    """Return a response whose arrays follow its head under their own names; None is left out."""
+    """Return a response whose arrays follow its head under their own names; None is omitted."""
     there = {name: array for name, array in arrays.items() if array is not None}
     return ArrayResponse(head | there, there, context.elapsed, timings(result))
 
 
 def log_density(result: JobResult) -> NDArray[np.float64]:
-    """Return the log-density of the state that each lane began at; NaN where it did not get to the noise."""
+    """Return the log-density of each lane's initial state; NaN where the lane did not reach the noise."""
     latent, change = result.x[:, :-1].double(), result.x[:, -1].double()
     base = -0.5 * (lane_sums(latent.square()) + latent.shape[1] * math.log(2 * math.pi))
     return np.where(result.status == Status.SUCCESS.value, base - change.numpy(), np.nan)
 
 
 def _sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum each row, in an order that does not depend on how many there are."""
+    """Sum each row, in an order that does not depend on the number of rows."""
     return lane_sums(torch.from_numpy(rows.copy()))
 
 
 def worst(result: JobResult, n: int) -> JobResult:
-    """Return a result of n samples from that of probes x n lanes: most calls, and the lane of each that ended worst."""
+    """Return the result of n samples from that of probes x n lanes: each sample's most NFE, and its worst lane."""
     order, probes = [status.value for status in Status], len(result.nfe) // n
     rank = np.array([order.index(status) for status in result.status.tolist()]).reshape(probes, n)
     lane = rank.argmax(axis=0) * n + np.arange(n)

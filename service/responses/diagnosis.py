@@ -2,7 +2,7 @@
 
 Two jobs one after the other: the paths, in the arena for samples with their states saved; then the rows of all
 Jacobians, each a lane of one step (`models.derived.JacobianField`), in an arena of their own. Their eigenvalues are
-taken beside the event loop, in slices, so that a time limit or a client that leaves ends them soon.
+computed in a worker thread, in slices, so that a time limit or a disconnect ends them soon.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _WORK_A_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well un
 
 
 class DiagnoseResponse(Solved):
-    """Answer of ``diagnose``: one list a sample, of one entry a time; null where it did not get to."""
+    """Response of ``diagnose``: a list for each sample, with an entry for each time; null if it was not reached."""
 
     seed: int
     first_index: int
@@ -62,7 +62,7 @@ class Paths:
         self._where = np.nonzero(self.there)
 
     def jacobian_job(self) -> Job | None:
-        """The job whose lanes are the rows of the Jacobians; None where there are none."""
+        """Return the job whose lanes are the rows of the Jacobians; None if there are none."""
         width, states, job = self.width, self._states, self._job
         if not len(states):
             return None
@@ -86,7 +86,7 @@ class Paths:
         )
 
     def matrices(self, result: JobResult | None) -> NDArray[np.float64]:
-        """Return the Jacobians (states that are there, width, width), NaN throughout where one is not finite."""
+        """Return the Jacobians (known states, width, width); one that is not finite is NaN throughout."""
         if result is None:
             return np.zeros((0, self.width, self.width))
         rows = result.x.double().numpy().reshape(-1, self.width, self.width)
@@ -99,14 +99,14 @@ class Spectra:
     """Eigenvalues and condition numbers of all Jacobians, taken slice by slice."""
 
     def __init__(self, paths: Paths, result: JobResult | None) -> None:
-        """Take the result of `Paths.jacobian_job`; None where there was none."""
+        """Take the result of `Paths.jacobian_job`; None if there was no such job."""
         self._matrices, self._where = paths.matrices(result), np.nonzero(paths.there)
         n, times = paths.there.shape
         self.real, self.imag = (np.full((n, times, paths.width), np.nan) for _ in range(2))
         self.condition = np.full((n, times), np.nan)
 
     def slices(self) -> Iterator[slice]:
-        """Yield what to `take` at a time."""
+        """Yield slices of Jacobians to `take` one after another."""
         count = max(1, _WORK_A_SLICE // self.real.shape[2] ** 3)
         for begin in range(0, len(self._matrices), count):
             yield slice(begin, begin + count)
@@ -120,7 +120,7 @@ class Spectra:
         self.real[at], self.imag[at], self.condition[at] = decompose(matrices[good])
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays of the answer."""
+        """Return the arrays of the response."""
         return {
             "eigenvalues_real": self.real,
             "eigenvalues_imag": self.imag,
@@ -133,7 +133,7 @@ class Spectra:
 def diagnose_response(
     model: Served, job: Job, result: JobResult, context: Context, spectra: Spectra, deterministic: bool
 ) -> ArrayResponse:
-    """Return the spectra found on the paths of a job."""
+    """Return the response with the spectra along the paths of a job."""
     arrays = spectra.arrays()
     head = head_of(model, job, result, context, deterministic) | {
         "seed": job.seed,
@@ -146,7 +146,7 @@ def diagnose_response(
 
 
 def together(first: JobResult, second: JobResult | None) -> JobResult:
-    """Return the result of the paths with what the Jacobians cost added: rows and times, but no evaluation."""
+    """Return the result of the paths with the rows and seconds of the Jacobians added, but not their NFE."""
     if second is None:
         return first
     return replace(

@@ -1,4 +1,4 @@
-"""Samples: the result of a job as the response of ``/v1/sample`` in any format, with what it says about the steps."""
+"""Samples: the result of a job as the response of ``/v1/sample``, with its trace of steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ BINS = 20
 
 
 def sample_response(model: Served, job: Job, result: JobResult, context: Context, decode: bool) -> ArrayResponse:
-    """Return the response to a request for samples whose job is done.
+    """Return the response to a request for samples.
 
     Args:
-        model: what was asked.
-        job: what was asked of it.
-        result: what the engine found.
+        model: the model that gave them.
+        job: what the engine was given.
+        result: what it gave back.
         context: of the request.
         decode: whether samples are data, not states.
     """
@@ -59,7 +59,7 @@ def sample_response(model: Served, job: Job, result: JobResult, context: Context
 
 
 def origin(model: Served, context: Context) -> dict[str, Any]:
-    """Return the members that every response begins with: which weights gave it."""
+    """Return the members that every response begins with: the weights it came from."""
     return {"model": model.name, "version": model.version, "checkpoint": model.digest, **context.fallback()}
 
 
@@ -69,12 +69,12 @@ def timings(result: JobResult) -> dict[str, float]:
 
 
 def decoder_of(model: Served, decode: bool) -> Decode | None:
-    """Return what makes data of states; None where they stay as they are."""
+    """Return the function that turns states into data; None to leave them as they are."""
     return model.decode if decode and not model.plain else None
 
 
 def outcome(result: JobResult) -> dict[str, Any]:
-    """Return the members that say how it went: `nfe`, `nfe_per_sample`, `network_rows`, `status`, `failed`."""
+    """Return the members about cost and outcome: `nfe`, `nfe_per_sample`, `network_rows`, `status`, `failed`."""
     nfe, t, status = result.nfe, result.t, result.status
     good = status == Status.SUCCESS.value
     worst, bad = Status.SUCCESS.value, []
@@ -91,16 +91,16 @@ def outcome(result: JobResult) -> dict[str, Any]:
 
 
 def to_data(x: torch.Tensor, decode: Decode | None) -> Array:
-    """Turn states (rows, *event) into what is answered: decoded, or as they are without `decode`.
+    """Return states (rows, *event) as the data of a response: decoded, or unchanged without `decode`.
 
-    A row that is not finite becomes NaN throughout, as a decoder that clips would make a number of an infinity.
+    A row that is not finite becomes NaN throughout, as a clipping decoder would turn an infinity into a number.
 
     Args:
-        x: at least one row, on the CPU; without `decode` the answer may share its memory.
-        decode: (rows, *event) -> (rows, *data_shape), each row from its own alone.
+        x: at least one row, on the CPU; without `decode` the result may share its memory.
+        decode: (rows, *event) -> (rows, *data_shape), each row from its own state alone.
 
     Returns:
-        (rows, *data_shape), C-contiguous, in the dtype of x or what `decode` makes of it.
+        (rows, *data_shape), C-contiguous, in the dtype of x or that of `decode`.
     """
     states = x.numpy()
     data = states
@@ -115,7 +115,7 @@ def to_data(x: torch.Tensor, decode: Decode | None) -> Array:
 
 
 def saved_to_data(saved: torch.Tensor, decode: Decode | None) -> Array:
-    """Turn saved states (n, m, *event) into (n, m, *data_shape), each state like a sample."""
+    """Return saved states (n, m, *event) as (n, m, *data_shape), each state like a sample."""
     flat = to_data(saved.reshape(-1, *saved.shape[2:]), decode)
     return flat.reshape(*saved.shape[:2], *flat.shape[1:])
 
@@ -128,7 +128,7 @@ class TraceView:
         columns: `sample` int64, `t` and `h` float64 (start and size of the step), `error` float64 (NaN where the
             solver has no estimate), `accepted` bool.
         quantiles: `t` (centre of each of 20 equal parts of the span) and `q10`, `q50`, `q90` of |h| over the
-            accepted steps of all samples that begin there (NaN where none does); None where it would say nothing.
+            accepted steps of all samples that begin there (NaN where none does); None for fixed grids and full traces.
     """
 
     columns: dict[str, Array]
@@ -143,13 +143,13 @@ class TraceView:
 
 
 def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
-    """Return what the answer shows.
+    """Return the steps that the response shows.
 
     Args:
         level: `none`; `summary` (the grid of a fixed solver, which is the same for every sample; the attempts of the
             first sample and quantiles over all for an adaptive one); or `full`.
         solve: what was solved with.
-        trace: every attempt; the engine leaves it empty where the level and the grid say it all.
+        trace: every attempted step; empty if the level and the grid determine it.
     """
     if level == "none":
         return None

@@ -1,4 +1,4 @@
-"""The bodies of responses as pydantic models.
+"""Response bodies as pydantic models.
 
 Responses are built and written by hand: these are for the OpenAPI description, and tests hold the responses to them.
 """
@@ -50,7 +50,7 @@ class Saved(BaseModel):
 
 
 class Latency(BaseModel):
-    """Seconds: waiting, solving, in the network, encoding the answer, and all together."""
+    """Seconds: waiting, solving, in the network, encoding the response, and in total."""
 
     queue_s: float
     solve_s: float
@@ -60,7 +60,7 @@ class Latency(BaseModel):
 
 
 class Solved(BaseModel):
-    """What every operation answers: the model, the solver as it was used, and what it cost."""
+    """The members of every solved response: the model, the solver as used, and the cost."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,7 +69,7 @@ class Solved(BaseModel):
     checkpoint: str
     deterministic: bool
     fallback_from: int | None = Field(
-        default=None, description="the version that should have answered but cannot be loaded; otherwise left out"
+        default=None, description="the version that should have answered but cannot be loaded; otherwise omitted"
     )
     solver: Solver
     shape: list[int]
@@ -82,7 +82,7 @@ class Solved(BaseModel):
 
 
 class SampleResponse(Solved):
-    """Answer of ``POST /v1/sample``. A sample whose state is not finite is a null row."""
+    """Response of ``POST /v1/sample``. A sample whose state is not finite is a null row."""
 
     seed: int
     first_index: int
@@ -100,7 +100,7 @@ class Fault(BaseModel):
 
 
 class ProblemBody(BaseModel):
-    """An error answer (RFC 9457, ``application/problem+json``)."""
+    """An error response (RFC 9457, ``application/problem+json``)."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -140,7 +140,7 @@ class PassedOver(BaseModel):
 
 
 class ModelList(BaseModel):
-    """Answer of ``GET /v1/models``."""
+    """Response of ``GET /v1/models``."""
 
     models: list[ModelSummary]
     passed_over: list[PassedOver] = Field(
@@ -150,7 +150,7 @@ class ModelList(BaseModel):
 
 
 class ModelBody(BaseModel):
-    """Answer of ``GET /v1/models/{name}``: served versions with their cards, and why others are unavailable."""
+    """Response of ``GET /v1/models/{name}``: served versions with their cards, and why others are unavailable."""
 
     name: str
     status: Literal["served", "loading", "unavailable"]
@@ -164,7 +164,7 @@ class ModelBody(BaseModel):
 
 
 class Reloaded(BaseModel):
-    """Answer of ``POST /v1/models:reload``: what changed."""
+    """Response of ``POST /v1/models:reload``: what changed."""
 
     loaded: list[dict[str, Any]]
     unloaded: list[dict[str, Any]]
@@ -173,20 +173,20 @@ class Reloaded(BaseModel):
 
 
 class Unloaded(BaseModel):
-    """Answer of ``POST /v1/models/{name}:unload``: the versions that were unloaded."""
+    """Response of ``POST /v1/models/{name}:unload``: the versions that were unloaded."""
 
     name: str
     unloaded: list[int]
 
 
 class Alive(BaseModel):
-    """Answer of ``GET /livez``."""
+    """Response of ``GET /livez``."""
 
     status: Literal["alive"]
 
 
 class Ready(BaseModel):
-    """Answer of ``GET /readyz``: what it computes on, and the models with the version that answers now."""
+    """Response of ``GET /readyz``: what it computes on, and the models with the version that answers now."""
 
     status: Literal["ready"]
     device: str
@@ -195,6 +195,6 @@ class Ready(BaseModel):
 
 
 class SolverList(BaseModel):
-    """Answer of ``GET /v1/solvers``: each entry of the catalogue."""
+    """Response of ``GET /v1/solvers``: each entry of the catalogue."""
 
     solvers: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""``POST /v1/models/{name}/encode``, ``log_prob`` and ``diagnose``: operations on a model beside sampling."""
+"""``POST /v1/models/{name}/encode``, ``log_prob`` and ``diagnose``: operations on a model other than sampling."""
 
 import asyncio
 import time
@@ -93,11 +93,11 @@ _DIAGNOSED: dict[str, dict[str, Any]] = {
 
 
 def _described(
-    body: type[BaseModel], answer: type[BaseModel], requests: Mapping[str, Any], answers: Mapping[str, Any]
+    body: type[BaseModel], response: type[BaseModel], requests: Mapping[str, Any], responses: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a route: what its OpenAPI description says, with examples that tests send."""
-    content = {"application/json": shown(answers), NPZ: BINARY}
-    found = {"model": answer, "description": "What was found, in the format that Accept asks for", "content": content}
+    """Return the arguments of a route: its OpenAPI description, with examples that tests send."""
+    content = {"application/json": shown(responses), NPZ: BINARY}
+    found = {"model": response, "description": "What was found, in the format that Accept asks for", "content": content}
     return {"openapi_extra": asked(body, requests), "responses": {200: found, **SOLVING_PROBLEMS}}
 
 
@@ -142,19 +142,19 @@ async def diagnose(request: Request, name: ModelName) -> Response:
 
 
 async def _receive(request: Request, name: str, body: type[R], validate: pipeline.Validate[R, V]) -> V:
-    """Read and check a request: the model of the address, and the job for it."""
+    """Receive a request to the model in the address."""
     encoder = ENCODERS[choose(request.headers.get("accept"), ARRAY_FORMATS)]
     return await pipeline.receive(request, lambda text: (parse(body, text), encoder), validate, name, beside=True)
 
 
 async def _ready(request: Request, valid: Validated, operation: Operation) -> bool:
-    """Make an operation ready; return whether its answers are deterministic."""
+    """Make an operation ready; return whether its responses are deterministic."""
     ready = await service_of(request).ready(valid.model, operation, valid.job.deadline or time.monotonic())
     return valid.model.deterministic and ready.deterministic
 
 
 async def _take(spectra: Spectra, job: Job, request: Request) -> None:
-    """Decompose Jacobians beside the event loop until they are done, it is too late, or nobody waits any more."""
+    """Decompose the Jacobians in a worker thread, until done, too late, or nobody waits any more."""
     gone = asyncio.ensure_future(pipeline.until_disconnect(request.receive))
     try:
         for part in spectra.slices():

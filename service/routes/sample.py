@@ -1,4 +1,4 @@
-"""``POST /v1/sample`` and ``/sample``: one request, one response in the format that is asked for."""
+"""``POST /v1/sample`` and ``/sample``: one request, one response in the requested format."""
 
 from fastapi import APIRouter, Request, Response
 

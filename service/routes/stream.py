@@ -1,9 +1,10 @@
-"""``POST /v1/sample/stream``: a request followed on its way, as server-sent events.
+"""``POST /v1/sample/stream``: the progress and result of a request as server-sent events.
 
     start, then progress and, for each time of `save_at`, sample; last completed or error
 
-A client that reads slowly gets fewer progress events, and so does one whose answer comes close to the size limit;
-states and the result are sent whole. When the client disconnects, its job is cancelled, waiting or running.
+A client that reads slowly gets fewer progress events, and so does one whose response comes close to the size limit;
+states and the result are sent whole. When the client disconnects, its job is cancelled, queued or running.
+sse-starlette is not used: it takes events as whole strings, and a result of many megabytes is written here in pieces.
 
 ``Accept: text/event-stream; completed=npz`` asks for the result as npz: ``{"npz": "<base64>"}`` in place of the JSON.
 """
@@ -39,21 +40,21 @@ router = APIRouter()
 
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 10.0
-"""A comment is sent after so long without an event, so that nothing on the way takes the connection for dead."""
+"""Seconds without an event after which a comment is sent, so that no proxy takes the connection for dead."""
 
 _KEEP_ALIVE = b": keep-alive\n\n"
 
 PROGRESS_S = 0.05
-"""Least time between two progress events."""
+"""Least seconds between two progress events."""
 
 _JSON, _NPZ = ENCODERS[JSON], ENCODERS[NPZ]
 _EVENTS = replace(_JSON, media_type=MEDIA_TYPE, followed=True)
 
 
 class Feed:
-    """Holds the newest progress only, so that a client that reads slowly costs neither memory nor the engine's time.
+    """The newest progress of a job, from the engine's thread to one coroutine: a slow reader costs no memory.
 
-    Made in the event loop in which it is read.
+    Created in the event loop in which it is read.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class Feed:
         self._told = False
 
     def put(self, progress: Progress) -> None:
-        """Take a newer progress, from any thread; the one before is dropped if nobody has fetched it."""
+        """Put a newer progress, from any thread; an unread older one is dropped."""
         self._newest = progress
         self._tell()
 
@@ -78,7 +79,7 @@ class Feed:
                 self._loop.call_soon_threadsafe(self._news.set)
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for news; return False where none came in time."""
+        """Wait for news; return False if none came in time."""
         try:
             async with asyncio.timeout(seconds):
                 await self._news.wait()
@@ -87,7 +88,7 @@ class Feed:
         return True
 
     def take(self) -> Progress | None:
-        """Return the newest progress, once; None where there is none since the last call."""
+        """Return the newest progress, once; None if there is none since the last call."""
         self._news.clear()
         self._told = False
         newest, self._newest = self._newest, None
@@ -109,7 +110,7 @@ async def stream(request: Request) -> Response:
 
 
 class _Events(Response):
-    """Sends events until they end or the client leaves; then the job is given up."""
+    """Sends events until they end or the client disconnects, which cancels the job."""
 
     media_type = MEDIA_TYPE
 
@@ -127,7 +128,7 @@ class _Events(Response):
         finally:
             gone.cancel()
             sent = sending.done()
-            if not sent:  # the client left, or this request is being cancelled
+            if not sent:  # the client disconnected, or this request is being cancelled
                 sending.cancel()
                 followed.context.outcome = CLIENT_GONE
             if not followed.future.done():
@@ -143,14 +144,14 @@ class _Events(Response):
 
 
 class _Followed:
-    """One job and what is told of it."""
+    """The events of one job."""
 
     def __init__(self, http: Request, valid: Validated, future: Future[JobResult], feed: Feed, npz: bool) -> None:
         self.engine, self.context, self.future = service_of(http).engine, context_of(http.scope), future
         self._http, self._model, self._job, self._feed = http, valid.model, valid.job, feed
         self._decode, self._decoder = valid.decode, decoder_of(valid.model, valid.decode)
-        self._npz, self._told_states = npz, 0
-        # Bytes for what can be left out: progress, and that the connection lives.
+        self._npz, self._sent_states = npz, 0
+        # bytes for optional events: progress and comments
         self._room = service_of(http).settings.max_answer_bytes - valid.most_bytes
 
     async def events(self) -> AsyncIterator[bytes | memoryview]:
@@ -184,7 +185,7 @@ class _Followed:
             yield part
 
     def _fitting(self, event: bytes) -> Iterator[bytes]:
-        """Yield an event that can be left out if the limit of the answer leaves room for it."""
+        """Yield an optional event if the size limit of the response leaves room for it."""
         if len(event) <= self._room:
             self._room -= len(event)
             yield event
@@ -213,10 +214,10 @@ class _Followed:
         }
 
     async def _states(self, saved: torch.Tensor | None, complete: int) -> AsyncIterator[bytes]:
-        """Tell the states at save times that every sample has passed and that were not told yet."""
-        while saved is not None and self._job.save_at is not None and self._told_states < complete:
-            place = self._told_states
-            self._told_states += 1
+        """Yield the states at save times that every sample has passed and that were not sent yet."""
+        while saved is not None and self._job.save_at is not None and self._sent_states < complete:
+            place = self._sent_states
+            self._sent_states += 1
             head = orjson.dumps({"t": float(self._job.save_at[place]), "index": place})[:-1]
             states = saved[:, place : place + 1]
             pieces = self._encoded(head, states)
