@@ -118,7 +118,7 @@ def _head_bytes(settings: Mapping[str, object]) -> int:
 
 
 def kept_steps(solve: Plan, trace: str) -> int:
-    """Return how many attempted steps of a sample are kept: all possible ones for a full trace, else a likely number."""
+    """Return how many attempted steps of a sample are kept: all possible ones in a full trace, else a likely number."""
     if trace == "full":
         return solve.most_steps
     return min(solve.most_steps, _LIKELY_STEPS) if solve.adaptive else 0
