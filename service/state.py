@@ -22,7 +22,7 @@ from service.ledger import Hold, Ledger, Take
 from service.metrics import Metrics
 from service.ports import Engine, Loaded
 from service.registry.registry import Models
-from service.registry.served import Served
+from service.registry.version import Served
 from service.registry.watch import Watch
 from service.requests.checks import deadline_of
 from service.requests.schemas import Solving

@@ -3,7 +3,7 @@
 from typing import Any
 
 from models.conditions import LabelCondition
-from service.registry.served import Served
+from service.registry.version import Served
 from service.responses.traces import COLUMNS
 
 _FLOATS = {"float32": "FP32", "float64": "FP64"}

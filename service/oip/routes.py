@@ -16,7 +16,7 @@ from service.oip.metadata import metadata
 from service.oip.outputs import Wanted, wanted, write
 from service.oip.wire import BINARY, HEADER, header_of, take_apart
 from service.oip.wishes import to_wish
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.parsing import LARGE_BODY, read_body
 from service.requests.prepare import prepare
 from service.requests.schemas import SampleRequest

@@ -20,7 +20,7 @@ from service.engine.operation import Operation
 from service.errors import invalid
 from service.ledger import Take
 from service.operations.schemas import DiagnoseRequest
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.checks import (
     check_indices,
     check_limits,

@@ -11,7 +11,7 @@ import numpy as np
 from service.engine.job import Job, JobResult, Priority
 from service.ledger import Take
 from service.operations.schemas import EncodeRequest
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.checks import check_limits, compiled, condition_of, deadline_of
 from service.requests.data import States, count_of, data_bytes, states_of
 from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond

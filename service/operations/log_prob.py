@@ -21,7 +21,7 @@ from service.errors import invalid
 from service.ledger import Take
 from service.operations.encode import BACK
 from service.operations.schemas import LogProbRequest
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.checks import check_limits, compiled, condition_of, deadline_of, seed_of
 from service.requests.data import States, count_of, data_bytes, states_of
 from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond

@@ -19,7 +19,7 @@ from service.operations import encode as encoding
 from service.operations import log_prob as density
 from service.operations.description import DIAGNOSE, ENCODE, LOG_PROB
 from service.operations.schemas import DiagnoseRequest, EncodeRequest, LogProbRequest
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.parsing import LARGE_BODY, parse, read_body
 from service.responses.encoders import NUMBERS_A_PIECE
 from service.responses.findings import FORMATS, Findings

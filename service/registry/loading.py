@@ -6,7 +6,7 @@ from pathlib import Path
 from models.architectures import PROGRAM
 from models.checkpoint.loading import CheckpointError, load, read_card
 from service.ports import Engine
-from service.registry.served import Served
+from service.registry.version import Served
 
 
 def load_version(engine: Engine, name: str, version: int, folder: Path, allow_programs: bool) -> Served:

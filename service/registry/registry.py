@@ -23,9 +23,9 @@ from service.errors import Kind, ProblemError
 from service.ports import Engine
 from service.registry.loading import load_version
 from service.registry.memory import give_way
-from service.registry.served import Served
+from service.registry.version import Served
 from service.registry.shelf import Changes, Shelf
-from service.registry.stock import UNREADABLE, Stock
+from service.registry.entry import UNREADABLE, Stock
 from service.settings import StartError
 
 _log = logging.getLogger("pathline")

@@ -11,8 +11,8 @@ from typing import Any
 
 from models.repository import Signature
 from service.errors import Kind, ProblemError
-from service.registry.served import Served
-from service.registry.stock import Fault, Stock
+from service.registry.version import Served
+from service.registry.entry import Fault, Stock
 
 _log = logging.getLogger("pathline")
 

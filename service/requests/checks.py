@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.conditions import ConditionError
 from service.errors import invalid
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.arrays import to_array
 from service.requests.schemas import SEED_LIMIT, Drawn, Solving
 from service.settings import Settings

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.inverse import InverseError
 from service.errors import invalid
 from service.operations.schemas import Given
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.arrays import to_array
 
 

@@ -7,7 +7,7 @@ made. What a solver can and cannot do is checked by `solvers.resolve` alone.
 from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Take
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.checks import (
     NO_DTYPES,
     Dtypes,

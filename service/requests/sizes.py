@@ -8,7 +8,7 @@ import orjson
 from models.pictures import PictureError, TooManyError
 from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.schemas import SampleRequest
 from service.responses.encoders import ENCODERS, Encoder
 from solvers.plan import Adaptive, Plan

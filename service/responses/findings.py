@@ -12,7 +12,7 @@ import orjson
 
 from service.engine.job import JobResult
 from service.errors import invalid
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.sizes import head_bytes
 from service.responses.answers import outcome
 from service.responses.encoders import ENCODERS, NUMBERS_A_PIECE, Pieces, add_array, slices, states_json

@@ -11,7 +11,7 @@ from service.engine.job import Job, JobResult
 from service.http.context import Context, context_of
 from service.http.negotiation import choose
 from service.openapi import SAMPLE_OPERATION
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.parsing import LARGE_BODY, parse, read_body
 from service.requests.prepare import prepare
 from service.requests.schemas import SampleRequest

@@ -8,9 +8,9 @@ import pytest
 
 from service.errors import Kind, ProblemError
 from service.registry.loading import load_version
-from service.registry.served import Served
+from service.registry.version import Served
 from service.registry.shelf import Changes, Shelf
-from service.registry.stock import Stock
+from service.registry.entry import Stock
 
 
 @pytest.fixture

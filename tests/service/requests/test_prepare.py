@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.registry.registry import Models
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.prepare import prepare
 from service.requests.schemas import SampleRequest
 from service.responses.encoders import ENCODERS

@@ -9,7 +9,7 @@ import torch
 
 from service.ledger import Ledger
 from service.registry.registry import Models
-from service.registry.served import Served
+from service.registry.version import Served
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import attempts, kept_steps, logged_beyond, memory_bytes, predict_bytes
 from service.responses.encoders import ENCODERS, states_json

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from models.repository import Signature
 from service.errors import Kind, ProblemError
-from service.registry.served import Served
+from service.registry.version import Served
 
 UNREADABLE = 0
 """In place of a version where a model's folder cannot be read; versions begin at 1."""
