@@ -46,9 +46,10 @@ def _serve(settings: Settings) -> int:
     try:
         app = create_app(settings)
         service = app.state.service
-        models, base = service.models, url(bound)
+        registry, base = service.registry, url(bound)
         greet = _Last(
-            2, lambda: print(_try_it(base, [name for name, _ in models.current()], bool(settings.api_keys)), flush=True)
+            2,
+            lambda: print(_try_it(base, [name for name, _ in registry.current()], bool(settings.api_keys)), flush=True),
         )
 
         def on_loaded() -> None:
@@ -56,8 +57,8 @@ def _serve(settings: Settings) -> int:
             greet()
 
         def on_ready() -> None:
-            if not models.complete:
-                print(f"{base} answers; still loading its models ({len(models.names())} in all)", flush=True)
+            if not registry.complete:
+                print(f"{base} answers; still loading its models ({len(registry.names())} in all)", flush=True)
             greet()
 
         service.start(beside=True, on_loaded=on_loaded)

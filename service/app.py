@@ -20,7 +20,7 @@ from service.metrics import Metrics
 from service.oip import routes as oip
 from service.operations import routes as operations
 from service.ports import Engine
-from service.registry.registry import Models
+from service.registry.registry import Registry
 from service.routes import admin, catalogue, docs, health, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
@@ -94,7 +94,7 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         if settings.device.startswith("cuda") and not torch.cuda.is_available():
             raise StartError(f"PATHLINE_DEVICE={settings.device}, but torch finds no CUDA device; use cpu or auto")
         engine = RealEngine(settings, observer=metrics)
-    models = Models(
+    registry = Registry(
         settings.models_dir,
         engine,
         settings.max_model_bytes,
@@ -104,7 +104,7 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         metrics.falls_back,
     )
     jobs, bodies = Ledger(settings.max_job_bytes, ends_s=engine.ends_s), Ledger(settings.max_job_bytes)
-    return Service(settings, engine, models, metrics, jobs, bodies)
+    return Service(settings, engine, registry, metrics, jobs, bodies)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from service.oip.metadata import metadata
 from service.oip.outputs import Wanted, wanted, write
 from service.oip.wire import BINARY, HEADER, header_of, take_apart
 from service.oip.wishes import to_wish
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.parsing import LARGE_BODY, read_body
 from service.requests.prepare import prepare
 from service.requests.schemas import SampleRequest
@@ -95,8 +95,8 @@ async def infer_version(request: Request, model_name: ModelName, version: Versio
 
 async def _metadata(request: Request, name: str, version: int | None) -> dict[str, Any]:
     service = service_of(request)
-    found = await service.model(name, version)
-    return metadata(found, service.models.describe(name)["versions"])
+    async with service.lease(name, version) as model:
+        return metadata(model, service.registry.describe(name)["versions"])
 
 
 def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
     fault = service.fault()
     if fault is not None:
         raise ProblemError(*fault)
-    service.models.check_ready(name, version)
+    service.registry.check_ready(name, version)
     return {"name": name, "ready": True}
 
 
@@ -113,7 +113,9 @@ async def _infer(request: Request, name: str, version: int | None) -> Response:
     return await _respond(request, await draw(request, wish, model, job), want)
 
 
-async def _understand(request: Request, name: str, version: int | None) -> tuple[SampleRequest, Served, Job, Wanted]:
+async def _understand(
+    request: Request, name: str, version: int | None
+) -> tuple[SampleRequest, ModelVersion, Job, Wanted]:
     service = service_of(request)
     # Triton's client names no type. Nor does a page that wants to get by the preflight of its browser.
     allowed = _MEDIA if from_a_browser(request.headers) else (*_MEDIA, "")

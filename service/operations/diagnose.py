@@ -20,7 +20,7 @@ from service.engine.operation import Operation
 from service.errors import invalid
 from service.ledger import Take
 from service.operations.schemas import DiagnoseRequest
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.checks import (
     check_indices,
     check_limits,
@@ -42,7 +42,7 @@ _STEPS = 20
 _WORK_A_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
 
 
-def prepare(request: DiagnoseRequest, model: Served, settings: Settings, media: str, take: Take) -> Job:
+def prepare(request: DiagnoseRequest, model: ModelVersion, settings: Settings, media: str, take: Take) -> Job:
     """Check a request, set aside the memory of both of its jobs, and make the job of its paths.
 
     Raises:
@@ -79,7 +79,7 @@ def prepare(request: DiagnoseRequest, model: Served, settings: Settings, media: 
     )
 
 
-def _memory(n: int, times: int, width: int, model: Served, solve: Plan | Adaptive) -> int:
+def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan | Adaptive) -> int:
     """Return the bytes of memory of the paths, of the rows of all Jacobians, and of what is found of them."""
     paths = lanes_bytes(model, n, width, saved=times, given=True, steps=kept_steps(solve, "none"))
     rows = n * times * width
@@ -88,7 +88,7 @@ def _memory(n: int, times: int, width: int, model: Served, solve: Plan | Adaptiv
     return paths + jacobians + found
 
 
-def _check_cost(n: int, times: int, width: int, model: Served, settings: Settings) -> None:
+def _check_cost(n: int, times: int, width: int, model: ModelVersion, settings: Settings) -> None:
     if width > MAX_WIDTH:
         raise invalid(
             "name",
@@ -195,7 +195,7 @@ class Spectra:
         }
 
 
-def head(model: Served, job: Job, result: JobResult, width: int, deterministic: bool) -> dict[str, Any]:
+def head(model: ModelVersion, job: Job, result: JobResult, width: int, deterministic: bool) -> dict[str, Any]:
     """Return the head of the answer."""
     times = [] if job.save_at is None else job.save_at.tolist()
     return head_of(model, result, job.solve.settings, deterministic) | {

@@ -11,7 +11,7 @@ import numpy as np
 from service.engine.job import Job, JobResult, Priority
 from service.ledger import Take
 from service.operations.schemas import EncodeRequest
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.checks import check_limits, compiled, condition_of, deadline_of
 from service.requests.data import States, count_of, data_bytes, states_of
 from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
@@ -24,7 +24,9 @@ BACK = (1.0, 0.0)
 """From data to noise."""
 
 
-def prepare(request: EncodeRequest, model: Served, settings: Settings, media: str, take: Take) -> tuple[Job, States]:
+def prepare(
+    request: EncodeRequest, model: ModelVersion, settings: Settings, media: str, take: Take
+) -> tuple[Job, States]:
     """Check a request, set its memory aside and make its job.
 
     Raises:
@@ -56,7 +58,9 @@ def prepare(request: EncodeRequest, model: Served, settings: Settings, media: st
     return job, states
 
 
-def found(model: Served, job: Job, states: States, result: JobResult) -> tuple[dict[str, Any], dict[str, Array | None]]:
+def found(
+    model: ModelVersion, job: Job, states: States, result: JobResult
+) -> tuple[dict[str, Any], dict[str, Array | None]]:
     """Return the head of the answer and its arrays. A sample that did not get to the noise has none."""
     x0 = to_data(result.x, None)
     failed = result.status != "success"

@@ -21,7 +21,7 @@ from service.errors import invalid
 from service.ledger import Take
 from service.operations.encode import BACK
 from service.operations.schemas import LogProbRequest
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.checks import check_limits, compiled, condition_of, deadline_of, seed_of
 from service.requests.data import States, count_of, data_bytes, states_of
 from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
@@ -36,7 +36,9 @@ MOST_EXACT = 64
 """The longest samples that the exact divergence is taken of: a call costs so many vector-Jacobian products."""
 
 
-def prepare(request: LogProbRequest, model: Served, settings: Settings, media: str, take: Take) -> tuple[Job, States]:
+def prepare(
+    request: LogProbRequest, model: ModelVersion, settings: Settings, media: str, take: Take
+) -> tuple[Job, States]:
     """Check a request, set its memory aside and make its job: lane p n + i is probe p of sample i.
 
     Raises:
@@ -107,7 +109,7 @@ def _check_cost(n: int, probes: int, width: int, settings: Settings) -> None:
 
 
 def found(
-    model: Served, job: Job, states: States, result: JobResult, deterministic: bool
+    model: ModelVersion, job: Job, states: States, result: JobResult, deterministic: bool
 ) -> tuple[dict[str, Any], dict[str, Array | None]]:
     """Return the head of the answer and its arrays."""
     n = len(states.x)

@@ -19,7 +19,7 @@ from service.operations import encode as encoding
 from service.operations import log_prob as density
 from service.operations.description import DIAGNOSE, ENCODE, LOG_PROB
 from service.operations.schemas import DiagnoseRequest, EncodeRequest, LogProbRequest
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.parsing import LARGE_BODY, parse, read_body
 from service.responses.encoders import NUMBERS_A_PIECE
 from service.responses.findings import FORMATS, Findings
@@ -34,7 +34,7 @@ router = APIRouter()
 
 Wish = TypeVar("Wish", EncodeRequest, LogProbRequest, DiagnoseRequest)
 Made = TypeVar("Made")
-Prepare = Callable[[Wish, Served, Settings, str, Take], Made]
+Prepare = Callable[[Wish, ModelVersion, Settings, str, Take], Made]
 
 
 @router.post("/v1/models/{name}/encode", **ENCODE)
@@ -78,7 +78,7 @@ async def diagnose(request: Request, name: ModelName) -> Response:
 
 async def _understand(
     request: Request, name: str, body: type[Wish], prepare: "Prepare[Wish, Made]"
-) -> tuple[str, Served, Made]:
+) -> tuple[str, ModelVersion, Made]:
     """Read and check a request: the format of its answer, the model, and the job that `prepare` makes."""
     service = service_of(request)
     media = choose(request.headers.get("accept"), list(FORMATS))
@@ -92,9 +92,9 @@ async def _understand(
     return media, model, made
 
 
-async def _ready(request: Request, model: Served, operation: Operation, job: Job) -> bool:
+async def _ready(request: Request, model: ModelVersion, operation: Operation, job: Job) -> bool:
     """Make an operation ready; return whether its answers are deterministic."""
-    ready = await service_of(request).ready(model, operation, job.deadline or time.monotonic())
+    ready = await service_of(request).registry.ready(model, operation, job.deadline or time.monotonic())
     return model.deterministic and ready.deterministic
 
 

@@ -1,25 +1,30 @@
-"""One version of a model, ready to be asked for samples."""
+"""A loaded version of a model: what requests read of it, and the count of leases that keeps it in memory."""
 
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES
-from models.checkpoint.loading import Card, Checkpoint
+from models.checkpoint.loading import Card, Checkpoint, CheckpointError, load, read_card
 from models.decoder import Decoder
 from models.inverse import Inverse
 from models.noise import noise
+from models.repository import Signature
 from models.row_padding import RowCaller
+from service.ports import Engine
 
 _DECODED_AT_ONCE = 128  # rows
 
 
-@dataclass(frozen=True)
-class Served:
-    """One version that can be asked for samples.
+@dataclass(frozen=True, eq=False)
+class ModelVersion:
+    """A version that can be asked for samples.
 
     Attributes:
         name, version: where it stands in the repository.
@@ -28,9 +33,11 @@ class Served:
         decoder: what turns states into data.
         decode: the same for states (rows, *event_shape), on the CPU, each row from its own alone.
         deterministic: whether a sample's bits depend on checkpoint, solver, seed and index only.
-        bytes: what its tensors take.
+        bytes: size of its tensors.
         path: what evaluates its network, `fused` or `eager`.
         path_reason: why it is not fused; empty if it is.
+        signature: the files it was loaded from.
+        leases: who uses it.
     """
 
     name: str
@@ -43,6 +50,8 @@ class Served:
     bytes: int = 0
     path: str = "eager"
     path_reason: str = ""
+    signature: Signature = ()
+    leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -67,7 +76,7 @@ class Served:
 
     @cached_property
     def inverse(self) -> tuple[RowCaller, float]:
-        """What turns data (rows, *data_shape) into states, and the log of the volume that decoding makes of 1.
+        """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder.
 
         Raises:
             InverseError: decoding cannot be undone.
@@ -91,35 +100,6 @@ class Served:
             "card": card,
         }
 
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        version: int,
-        checkpoint: Checkpoint,
-        deterministic: bool,
-        path: str = "eager",
-        path_reason: str = "",
-    ) -> Self:
-        """Make a version of a checkpoint that the engine has taken in.
-
-        Args:
-            name: name of the model.
-            version: its version.
-            checkpoint: its decoder is moved to the CPU, where results arrive, and padded so that a decoded sample does
-                not depend on how many there are.
-            deterministic: what the engine found of the network.
-            path, path_reason: how the engine evaluates it, and why not fused.
-        """
-        checkpoint.decoder.cpu()
-        probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
-        decode = RowCaller(checkpoint.decoder.decode, (probe,), _DECODED_AT_ONCE)
-        both = decode.deterministic and deterministic
-        tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
-        size = sum(tensor.nbytes for tensor in tensors)
-        held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
-        return cls(name, version, *held, path, path_reason)
-
     def summary(self) -> dict[str, Any]:
         """Return what ``GET /v1/models`` shows of this version."""
         return {
@@ -130,3 +110,120 @@ class Served:
             "deterministic": self.deterministic,
             "path": self.path,
         }
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        version: int,
+        checkpoint: Checkpoint,
+        deterministic: bool,
+        path: str = "eager",
+        path_reason: str = "",
+        signature: Signature = (),
+        free: Callable[[], None] = lambda: None,
+    ) -> Self:
+        """Make a version of a checkpoint that the engine has loaded.
+
+        Args:
+            name: name of the model.
+            version: its version.
+            checkpoint: its decoder is moved to the CPU, where results arrive, and padded so that a decoded sample does
+                not depend on how many there are.
+            deterministic: what the engine found of the network.
+            path, path_reason: how the engine evaluates it, and why not fused.
+            signature: the files it was loaded from.
+            free: frees the engine's memory, from any thread.
+        """
+        checkpoint.decoder.cpu()
+        probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
+        decode = RowCaller(checkpoint.decoder.decode, (probe,), _DECODED_AT_ONCE)
+        both = decode.deterministic and deterministic
+        tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
+        size = sum(tensor.nbytes for tensor in tensors)
+        held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
+        return cls(name, version, *held, path, path_reason, signature, Leases(free))
+
+
+class Leases:
+    """The leases of one loaded version, counted: any thread takes and returns them, the registry retires the version.
+
+    The lock is held for a few instructions, never while something is loaded or freed.
+
+    Attributes:
+        out: how many there are.
+        retired: whether the version goes when the last is back.
+        freed: whether it is gone.
+    """
+
+    __slots__ = ("_free", "_lock", "freed", "out", "retired")
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        self._free, self._lock = free, threading.Lock()
+        self.out, self.retired, self.freed = 0, False, False
+
+    def take(self) -> bool:
+        """Count one more; False where the version is gone."""
+        with self._lock:
+            if self.freed:
+                return False
+            self.out += 1
+            return True
+
+    def give_back(self) -> None:
+        """Count one less; the last one frees what was retired."""
+        with self._lock:
+            self.out -= 1
+            last = self._ends()
+        if last:
+            self._free()
+
+    def retire(self, if_idle: bool = False) -> bool:
+        """Free the version now, or when the last lease is back; whether it was retired.
+
+        Args:
+            if_idle: leave it as it is while leases are out.
+        """
+        with self._lock:
+            if if_idle and self.out:
+                return False
+            self.retired = True
+            last = self._ends()
+        if last:
+            self._free()
+        return True
+
+    def restore(self) -> bool:
+        """Undo `retire`; False where the version is gone."""
+        with self._lock:
+            self.retired = False
+            return not self.freed
+
+    def _ends(self) -> bool:
+        ends = self.retired and not self.out and not self.freed
+        self.freed = self.freed or ends
+        return ends
+
+
+def load_version(
+    engine: Engine, name: str, version: int, folder: Path, allow_programs: bool, signature: Signature = ()
+) -> ModelVersion:
+    """Load and verify a checkpoint and give it to the engine.
+
+    Args:
+        engine: what solves.
+        name, version: under which it is asked for.
+        folder: its files.
+        allow_programs: whether it may be an imported program.
+        signature: what changes when the files do.
+
+    Raises:
+        CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes
+            through.
+    """
+    if not allow_programs and read_card(folder).architecture.name == PROGRAM:
+        raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
+    checkpoint = load(folder, engine.device)
+    loaded = engine.load(name, version, checkpoint)
+    found = (loaded.deterministic, loaded.path, loaded.path_reason)
+    return ModelVersion.of(name, version, checkpoint, *found, signature, lambda: engine.unload(loaded))

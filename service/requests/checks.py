@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.conditions import ConditionError
 from service.errors import invalid
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.arrays import to_array
 from service.requests.schemas import SEED_LIMIT, Drawn, Solving
 from service.settings import Settings
@@ -71,7 +71,7 @@ def deadline_of(request: Solving, settings: Settings) -> float:
     return request.came + (request.timeout_s or settings.timeout_s)
 
 
-def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Tensor | None:
+def condition_of(request: Solving, model: ModelVersion, num_samples: int) -> torch.Tensor | None:
     """Return the condition as a tensor with one row a sample; None where the model does without.
 
     Raises:
@@ -101,7 +101,7 @@ def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Ten
 
 
 def compiled(
-    request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes = NO_DTYPES
+    request: Solving, model: ModelVersion, t_span: tuple[float, float], dtypes: Dtypes = NO_DTYPES
 ) -> Plan | Adaptive:
     """Return the solver as compiled.
 
@@ -122,7 +122,7 @@ def compiled(
         raise invalid("grid", "grid holds an integer that is too large for double precision") from None
 
 
-def _resolve(request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes) -> Plan | Adaptive:
+def _resolve(request: Solving, model: ModelVersion, t_span: tuple[float, float], dtypes: Dtypes) -> Plan | Adaptive:
     grid = request.grid
     if not isinstance(grid, str | list | dict):
         raise SolverError("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
@@ -145,7 +145,7 @@ def _resolve(request: Solving, model: Served, t_span: tuple[float, float], dtype
     )
 
 
-def span_of(t_span: tuple[float, float], model: Served, dtypes: Dtypes = NO_DTYPES) -> tuple[float, float]:
+def span_of(t_span: tuple[float, float], model: ModelVersion, dtypes: Dtypes = NO_DTYPES) -> tuple[float, float]:
     """Return the span of a request; an end that stands for 0 or 1 is that.
 
     Raises:
@@ -180,7 +180,7 @@ def times_of(
     return found
 
 
-def start_of(x0: Any, num_samples: int, model: Served) -> torch.Tensor | None:
+def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | None:
     """Return start states as a tensor (num_samples, *event_shape) in the model's dtype; None for None.
 
     Raises:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.inverse import InverseError
 from service.errors import invalid
 from service.operations.schemas import Given
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.arrays import to_array
 
 
@@ -45,12 +45,12 @@ def count_of(samples: Any) -> int:
     return len(samples)
 
 
-def data_bytes(n: int, model: Served) -> int:
+def data_bytes(n: int, model: ModelVersion) -> int:
     """Return the bytes of memory that n samples take beside their states: as they came, decoded again, and answered."""
     return 3 * n * math.prod(model.card.data_shape) * model.dtype.itemsize
 
 
-def states_of(request: Given, model: Served) -> States:
+def states_of(request: Given, model: ModelVersion) -> States:
     """Return the samples of a request as states.
 
     Raises:

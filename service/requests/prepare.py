@@ -7,7 +7,7 @@ made. What a solver can and cannot do is checked by `solvers.resolve` alone.
 from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Take
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.checks import (
     NO_DTYPES,
     Dtypes,
@@ -29,7 +29,7 @@ from service.settings import Settings
 
 def prepare(
     request: SampleRequest,
-    model: Served,
+    model: ModelVersion,
     settings: Settings,
     encoder: Encoder,
     take: Take | None = None,

@@ -8,7 +8,7 @@ import orjson
 from models.pictures import PictureError, TooManyError
 from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
 from service.responses.encoders import ENCODERS, Encoder
 from solvers.plan import Adaptive, Plan
@@ -24,7 +24,7 @@ _LIKELY_STEPS = 20  # attempts of a sample under error control, before any is kn
 
 
 def check_answer_size(
-    request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder, limit: int
+    request: SampleRequest, model: ModelVersion, solve: Plan | Adaptive, encoder: Encoder, limit: int
 ) -> None:
     """Refuse an answer that may be larger than the limit, by the most it can hold.
 
@@ -42,7 +42,7 @@ def check_answer_size(
         raise invalid("num_samples", message, predicted_bytes=predicted, limit_bytes=limit)
 
 
-def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
+def check_form(request: SampleRequest, model: ModelVersion, encoder: Encoder) -> None:
     """Refuse samples that the format cannot hold, like vectors of 64 numbers as a picture.
 
     Raises:
@@ -61,7 +61,7 @@ def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
         raise ProblemError(Kind.NOT_ACCEPTABLE, detail, offered=others) from None
 
 
-def predict_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:
+def predict_bytes(request: SampleRequest, model: ModelVersion, solve: Plan | Adaptive, encoder: Encoder) -> int:
     """Return the most bytes that the answer can take: states, trace, and what is reported for each sample.
 
     Of a followed request these are all events but those of its progress on the way.
@@ -103,7 +103,14 @@ def kept_steps(solve: Plan | Adaptive, trace: str) -> int:
 
 
 def lanes_bytes(
-    model: Served, lanes: int, width: int, *, saved: int = 0, given: bool = False, constants: int = 0, steps: int = 0
+    model: ModelVersion,
+    lanes: int,
+    width: int,
+    *,
+    saved: int = 0,
+    given: bool = False,
+    constants: int = 0,
+    steps: int = 0,
 ) -> int:
     """Return the bytes of memory that a job takes.
 
@@ -124,7 +131,7 @@ def lanes_bytes(
     return lanes * (numbers * size + 2 * condition + _A_SAMPLE + steps * _A_STEP) + kept
 
 
-def memory_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:
+def memory_bytes(request: SampleRequest, model: ModelVersion, solve: Plan | Adaptive, encoder: Encoder) -> int:
     """Return the bytes of memory that a request takes until its answer is out."""
     n, saved = request.num_samples, len(request.save_at or ())
     needed = lanes_bytes(

@@ -12,7 +12,7 @@ import orjson
 
 from service.engine.job import JobResult
 from service.errors import invalid
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.sizes import head_bytes
 from service.responses.answers import outcome
 from service.responses.encoders import ENCODERS, NUMBERS_A_PIECE, Pieces, add_array, slices, states_json
@@ -49,7 +49,9 @@ class Findings:
         return {**self.timings, "encode_s": encode_s, "total_s": self.elapsed()}
 
 
-def head_of(model: Served, result: JobResult, solver: Mapping[str, object], deterministic: bool) -> dict[str, Any]:
+def head_of(
+    model: ModelVersion, result: JobResult, solver: Mapping[str, object], deterministic: bool
+) -> dict[str, Any]:
     """Return the members that all answers begin with."""
     return {
         "model": model.name,

@@ -11,7 +11,7 @@ from service.engine.job import Job, JobResult
 from service.http.context import Context, context_of
 from service.http.negotiation import choose
 from service.openapi import SAMPLE_OPERATION
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.parsing import LARGE_BODY, parse, read_body
 from service.requests.prepare import prepare
 from service.requests.schemas import SampleRequest
@@ -35,7 +35,7 @@ async def sample(request: Request) -> Response:
     return await _respond(answer, encoder, context)
 
 
-async def draw(request: Request, wish: SampleRequest, model: Served, job: Job) -> Answer:
+async def draw(request: Request, wish: SampleRequest, model: ModelVersion, job: Job) -> Answer:
     """Solve for what was understood, count it and make the answer, beside the event loop where it is large.
 
     Raises:
@@ -51,7 +51,7 @@ async def draw(request: Request, wish: SampleRequest, model: Served, job: Job) -
     return await asyncio.to_thread(answer_of, wish, model, job, result, context)
 
 
-async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest, Served, Job]:
+async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest, ModelVersion, Job]:
     """Read and check a request: what is wished, the model, and the job for the engine.
 
     Raises:
@@ -81,7 +81,7 @@ def without_numbers(wish: SampleRequest) -> SampleRequest:
     return wish.model_copy(update={"x0": None, "condition": None})
 
 
-def answer_of(wish: SampleRequest, model: Served, job: Job, result: JobResult, context: Context) -> Answer:
+def answer_of(wish: SampleRequest, model: ModelVersion, job: Job, result: JobResult, context: Context) -> Answer:
     """Return the answer to a request whose job is done, for any encoder."""
     decode = model.decode if wish.decode and not model.plain else None
     samples = to_data(result.x, decode)

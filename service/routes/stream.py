@@ -23,7 +23,7 @@ from service.http.context import Context, context_of
 from service.http.middleware import CLIENT_GONE
 from service.http.negotiation import choose
 from service.openapi import STREAM_OPERATION
-from service.registry.version import Served
+from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import predict_bytes
 from service.responses.answers import saved_to_data
@@ -104,7 +104,7 @@ class _Followed:
         service: Service,
         context: Context,
         wish: SampleRequest,
-        model: Served,
+        model: ModelVersion,
         job: Job,
         future: Future[JobResult],
         feed: Feed,

@@ -16,9 +16,11 @@ from models.repository import RepositoryError
 from service import state
 from service.app import create_app
 from service.errors import Kind, ProblemError
-from service.registry.registry import Models
+from service.registry import lease
+from service.registry.registry import Registry
 from service.settings import Settings
 from service.state import Service
+from tests.service.registry.asking import answers
 from tests.service.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +75,6 @@ async def test_a_load_keeps_to_the_deadline_and_takes_no_thread_of_answers(runni
     assert counted.status_code == model.status_code == 200
     assert len(gate.loaded) == 1  # the others were given up before their turn
     assert {name.rpartition("_")[0] for name in gate.threads} == {"pathline-loading"}
-    assert running.service._loading == {}
     gate.open.set()
     assert (await running.post(**FIXED, version=gate.loaded[0][1])).status_code == 200
     assert len(gate.loaded) == 1  # it went on when nobody waited
@@ -98,7 +99,7 @@ async def test_one_load_for_all_who_wait(running: Any, gate: Gate) -> None:
 
 
 async def test_too_many_loads_are_refused(running: Any, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "MOST_LOADS", 3)
+    monkeypatch.setattr(lease, "MOST_LOADS", 3)
     asked = [asyncio.ensure_future(running.post(**FIXED, version=number, timeout_s=60)) for number in range(1, 4)]
     await asyncio.to_thread(gate.entered.acquire)
     refused = await running.post(**FIXED, version=4)
@@ -123,7 +124,7 @@ async def test_the_protocol_and_the_operations_keep_to_it_too(running: Any, gate
 async def test_shutdown_answers_who_waits_for_a_load(running: Any, gate: Gate) -> None:
     asked = [asyncio.ensure_future(running.post(**FIXED, version=number)) for number in (1, 2)]
     await asyncio.to_thread(gate.entered.acquire)
-    running.service.models.close()
+    running.service.registry.close()
     assert (await asked[1]).json()["type"] == "/problems/draining"
     gate.open.set()
     assert (await asked[0]).status_code == 200
@@ -160,27 +161,32 @@ async def test_at_once_too(running: Any) -> None:
 
 
 def test_versions_that_requests_hold_are_not_unloaded_for_others(settings: Settings, engine: Any) -> None:
-    models = Models(settings.models_dir, engine, max_old=3)
+    models = Registry(settings.models_dir, engine, max_old=3)
     models.load_all()
-    held = [models.find("moons", number) for number in (1, 2, 3)]
+    held = [models.lease("moons", number) for number in (1, 2, 3)]
+    for each in held:
+        each.__enter__()
     with pytest.raises(ProblemError, match="3 older versions are in use, the limit is 3") as caught:
-        models.find("moons", 4)
+        answers(models, "moons", 4)
     assert caught.value.kind is Kind.OVERLOADED
     assert caught.value.headers["Retry-After"] == "1"
     assert models.broken() == {}
-    assert [models.get("moons", each.version) for each in held] == held  # still there for others
-    assert models.find("moons").version == OLD
-    del held[1]
-    assert models.find("moons", 4).version == 4
+    assert {model.version for model in models.loaded()} == {1, 2, 3, OLD}  # still there for others
+    assert answers(models, "moons") == OLD
+    held[1].release()
+    assert answers(models, "moons", 4) == 4
     assert {arena.version for arena in engine.arenas} == {1, 3, 4, OLD}
 
 
 def test_an_unloaded_version_that_is_held_is_not_loaded_twice(settings: Settings, engine: Any) -> None:
-    models = Models(settings.models_dir, engine)
+    models = Registry(settings.models_dir, engine)
     models.load_all()
-    held = models.find("moons")
-    models.unload("moons")
-    assert models.find("moons") is held
+    with models.lease("moons") as held:
+        models.unload("moons").result()
+        assert models.loaded() == []
+        with models.lease("moons") as found:
+            assert found is held
+        assert len(engine.arenas) == 1
     assert len(engine.arenas) == 1
 
 
@@ -243,17 +249,17 @@ async def test_a_repository_that_cannot_be_read_at_first_is_looked_at_again(
 ) -> None:
     monkeypatch.setattr(state, "_LOOK_AGAIN_S", 0.0)
     service: Service = create_app(many, engine).state.service
-    refresh, tries = service.models.refresh, iter([RepositoryError("cannot be read"), OSError("odd")])
+    refresh, tries = service.registry.refresh, iter([RepositoryError("cannot be read"), OSError("odd")])
 
     def unsteady() -> Any:
         for error in tries:
             raise error
         return refresh()
 
-    monkeypatch.setattr(service.models, "refresh", unsteady)
+    monkeypatch.setattr(service.registry, "refresh", unsteady)
     service.start(beside=True)
     assert eventually(lambda: service.unready() is None)
-    assert len(service.models.current()) == 4
+    assert len(service.registry.current()) == 4
     service.stop()
 
 

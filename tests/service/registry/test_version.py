@@ -1,4 +1,4 @@
-"""What is loaded is verified, known to the engine, and let go by it when nobody holds it any more."""
+"""Loaded versions: verified, known to the engine, and freed when the last lease of a retired one is back."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from models.architectures import build
 from models.checkpoint.loading import CheckpointError, save
 from models.decoder import Decoder
-from service.registry.loading import load_version
+from service.registry.version import load_version
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -20,13 +20,37 @@ def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, det
     assert served.summary()["deterministic"] is deterministic
 
 
-def test_the_engine_lets_it_go_when_the_last_holder_does(repository: Path, engine: Any) -> None:
-    served = load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False)
-    answering = served
-    del served
+def test_a_retired_version_is_freed_when_the_last_lease_is_back(repository: Path, engine: Any) -> None:
+    leases = load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False).leases
+    assert leases.take()
+    assert leases.take()
+    leases.give_back()
+    assert leases.retire()
     assert [arena.version for arena in engine.arenas] == [1]
-    del answering
+    leases.give_back()
     assert engine.arenas == []
+    assert not leases.take()
+    assert not leases.restore()
+
+
+def test_a_version_without_leases_is_freed_at_once_and_only_once(repository: Path, engine: Any) -> None:
+    leases = load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False).leases
+    assert leases.take()
+    assert not leases.retire(if_idle=True)
+    leases.give_back()
+    assert [arena.version for arena in engine.arenas] == [1]
+    assert leases.retire(if_idle=True)
+    assert leases.retire()
+    assert engine.arenas == []
+
+
+def test_a_retired_version_can_be_restored_while_it_is_leased(repository: Path, engine: Any) -> None:
+    leases = load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False).leases
+    leases.take()
+    leases.retire()
+    assert leases.restore()
+    leases.give_back()
+    assert [arena.version for arena in engine.arenas] == [1]
 
 
 def test_what_is_damaged_never_reaches_the_engine(repository: Path, engine: Any) -> None:
