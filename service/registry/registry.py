@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,13 +28,13 @@ from service.ports import Engine, Loaded
 from service.registry.disk import Disk
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
 from service.registry.lease import Lease, Loads
+from service.registry.memory import Key, Memory
 from service.registry.version import ModelVersion, load_version
 from service.settings import StartError
 from service.solving import problem_of
 
 _log = logging.getLogger("pathline")
 
-Key = tuple[str, int]
 T = TypeVar("T")
 
 _MOST_NAMED = 5
@@ -74,11 +75,10 @@ class Registry:
         Raises:
             StartError: the repository is missing or cannot be read.
         """
-        self._engine, self._max_bytes, self._allow_programs, self._max_old = engine, max_bytes, allow_programs, max_old
+        self._engine, self._allow_programs = engine, allow_programs
         self._notify, self._notify_fallback, self._clock = notify, notify_fallback, clock
         self._entries: dict[str, ModelEntry] = {}  # replaced, never changed
-        self._in_memory: list[ModelVersion] = []  # also what was unloaded with leases out; of the loading thread
-        self._used: dict[Key, float] = {}
+        self._memory = Memory(max_bytes, max_old)
         self._pinned: set[Key] = set()  # asked for by number: a newer version does not replace them
         self._retried: set[str] = set()  # models whose better version is about to be tried again
         self._loads = Loads()
@@ -269,7 +269,7 @@ class Registry:
         if model is None and not entry.can_load(version, now):
             raise entry.absent(version, now)
         if wanted is not None:
-            self._used[name, wanted] = now
+            self._memory.used[name, wanted] = now
             if version is not None and version != entry.current:
                 self._pinned.add((name, version))
         return model
@@ -424,7 +424,7 @@ class Registry:
         transient = True
         try:
             signature = self._disk.repository.signature(name, version)
-            model = self._restored(name, version, signature)
+            model = self._memory.restored(name, version, signature)
             if model is None:
                 model = self._load(name, version, signature, changes, by_number)
         except ProblemError:  # no room for it now, which says nothing of it
@@ -444,67 +444,18 @@ class Registry:
             self._refuse(name, version, said, changes, transient, signature)
         return False
 
-    def _restored(self, name: str, version: int, signature: Signature) -> ModelVersion | None:
-        """Return a version that was unloaded with leases out, which need not be loaded again."""
-        for model in self._in_memory:
-            if (model.name, model.version, model.signature) == (name, version, signature) and model.leases.restore():
-                return model
-        return None
-
     def _load(self, name: str, version: int, signature: Signature, changes: Changes, by_number: bool) -> ModelVersion:
         begun = self._clock()
         folder = self._disk.repository.resolve(name, version)
+        unload = partial(self._forget, changes=changes)
         if by_number:
-            self._make_room_among_old(changes)
-        self._make_room(name, version, self._disk.repository.weight_bytes(name, version), changes)
+            self._memory.make_room_among_old(self.current(), unload)
+        needed = self._disk.repository.weight_bytes(name, version)
+        self._memory.make_room((name, version), needed, self.loaded(), unload)
         model = load_version(self._engine, name, version, folder, self._allow_programs, signature)
-        self._in_memory = [each for each in self._in_memory if not each.leases.freed] + [model]
+        self._memory.add(model)
         self._loads.load_s += (self._clock() - begun - self._loads.load_s) / 4
         return model
-
-    def _make_room(self, name: str, version: int, needed: int, changes: Changes) -> None:
-        """Unload the least recently used, as few as make room."""
-        if not self._max_bytes:
-            return
-        if needed > self._max_bytes:
-            raise CheckpointError(
-                f"{name}/{version}: its weights take {needed} bytes, over PATHLINE_MAX_MODEL_BYTES={self._max_bytes}"
-            )
-        excess = sum(model.bytes for model in self.loaded()) + needed - self._max_bytes
-        for model in sorted(self.loaded(), key=self._last_used):
-            if excess <= 0:
-                return
-            self._forget(model, changes)
-            excess -= model.bytes
-
-    def _make_room_among_old(self, changes: Changes) -> None:
-        """Unload old versions that nobody leases until one more may be loaded.
-
-        Raises:
-            ProblemError: 429; all of them are leased.
-        """
-        current = set(self.current())
-        old = [
-            model for model in self._in_memory if not model.leases.freed and (model.name, model.version) not in current
-        ]
-        count = len(old)
-        for model in sorted(old, key=self._last_used):
-            if count < self._max_old:
-                return
-            if model.leases.retire(if_idle=True):
-                self._forget(model, changes)
-                count -= 1
-        if count >= self._max_old:
-            raise ProblemError(
-                Kind.OVERLOADED,
-                f"{count} older versions are in use, the limit is {self._max_old} (PATHLINE_MAX_OLD_VERSIONS); leave "
-                "version out, or try again in a second",
-                headers={"Retry-After": "1"},
-                retry_after_s=1,
-            )
-
-    def _last_used(self, model: ModelVersion) -> float:
-        return self._used.get((model.name, model.version), 0.0)
 
     def _unload_all(self, name: str) -> list[int]:
         models = self._known(name).loaded
@@ -539,11 +490,11 @@ class Registry:
         new = Changes.between(before, entry)
         changes.add(new)
         for _, version in new.loaded:
-            self._used.setdefault((name, version), self._clock())
+            self._memory.used.setdefault((name, version), self._clock())
             self._notify(name, version, True)
         for _, version in new.unloaded:
             before.loaded[version].leases.retire()
-            self._used.pop((name, version), None)
+            self._memory.used.pop((name, version), None)
             self._pinned.discard((name, version))
             self._notify(name, version, False)
             _log.info("model %s version %d was unloaded", name, version)
