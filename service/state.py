@@ -18,9 +18,8 @@ from service.ledger import Hold, Ledger, Take
 from service.metrics import Metrics
 from service.ports import Engine
 from service.registry.disk import Watch
-from service.registry.lease import Lease
 from service.registry.registry import Registry
-from service.registry.version import ModelVersion
+from service.registry.version import Lease, ModelVersion
 from service.requests.checks import deadline_of
 from service.requests.schemas import Solving
 from service.settings import Settings, StartError

@@ -27,9 +27,9 @@ from service.errors import Kind, ProblemError, invalid
 from service.ports import Engine, Loaded
 from service.registry.disk import Disk
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
-from service.registry.lease import Lease, Loads
+from service.registry.loading import Loads
 from service.registry.memory import Key, Memory
-from service.registry.version import ModelVersion, load_version
+from service.registry.version import Lease, ModelVersion, load_version
 from service.settings import StartError
 from service.solving import problem_of
 
@@ -180,8 +180,9 @@ class Registry:
         Raises:
             ProblemError: 404 or 503.
         """
-        if self._find(name, version) is None and self._known(name).pending:
-            raise self._known(name).absent(None, self._clock())
+        entry, model = self._find(name, version)
+        if model is None and entry.pending:
+            raise entry.absent(None, self._clock())
 
     def _known(self, name: str) -> ModelEntry:
         entry = self._entries.get(name)
@@ -211,8 +212,8 @@ class Registry:
         Raises:
             ProblemError: 404 for a name or version there is not, 503 for one that cannot be loaded.
         """
-        model = self._find(lease.name, lease.version)
-        return model is not None and self._give(lease, model)
+        entry, model = self._find(lease.name, lease.version)
+        return model is not None and self._give(lease, entry, model)
 
     def load(self, lease: Lease) -> None:
         """Have a lease take a version, loading it first; this takes time, so not on the event loop.
@@ -221,7 +222,7 @@ class Registry:
             ProblemError: as `fill`; 429 where as many old versions as may be are in use.
         """
         loaded = self._loads.run(self._loaded, lease.name, lease.version).result()
-        self._give(lease, loaded.model)
+        self._give(lease, self._entries.get(lease.name, ModelEntry(lease.name)), loaded.model)
         loaded.release()
 
     async def load_beside(self, lease: Lease) -> None:
@@ -236,7 +237,10 @@ class Registry:
         def load() -> Lease:
             return self._loaded(name, version)
 
-        await self._loads.once((name, version), load, lambda own: self._give(lease, own.model), lease.deadline, late)
+        def then(loaded: Lease) -> None:
+            self._give(lease, self._entries.get(name, ModelEntry(name)), loaded.model)
+
+        await self._loads.once((name, version), load, then, lease.deadline, late)
 
     async def ready(self, model: ModelVersion, operation: Operation, deadline: float) -> Loaded:
         """Make an operation of a leased version ready, once for all who wait for it; most often it is already.
@@ -261,8 +265,8 @@ class Registry:
         await self._loads.once(key, prepare, lambda _: None, deadline, late)
         return cast(Loaded, self._engine.prepared(*key))
 
-    def _find(self, name: str, version: int | None) -> ModelVersion | None:
-        """Return a version that is in memory; None if it must be loaded first. Errors as in `fill`."""
+    def _find(self, name: str, version: int | None) -> tuple[ModelEntry, ModelVersion | None]:
+        """Return the entry of a model and its version if that is in memory. Errors as in `fill`."""
         entry, now = self._known(name), self._clock()
         wanted = entry.current if version is None else version
         model = None if wanted is None else entry.loaded.get(wanted)
@@ -272,21 +276,21 @@ class Registry:
             self._memory.used[name, wanted] = now
             if version is not None and version != entry.current:
                 self._pinned.add((name, version))
-        return model
+        return entry, model
 
-    def _give(self, lease: Lease, model: ModelVersion) -> bool:
-        entry = self._entries.get(model.name)
-        if entry is None or lease.version is not None or entry.current != model.version or not entry.fallback_from:
+    def _give(self, lease: Lease, entry: ModelEntry, model: ModelVersion) -> bool:
+        """Have a lease take a version that answers as its entry says."""
+        better = entry.fallback_from
+        if better is None or lease.version is not None or entry.current != model.version:
             return lease.take(model)
-        self._try_better(entry)
-        return lease.take(model, entry.fallback_from)
+        if entry.name not in self._retried and entry.broken[better].again_at <= self._clock():
+            self._try_better(entry.name)
+        return lease.take(model, better)
 
-    def _try_better(self, entry: ModelEntry) -> None:
-        """Where an older version answers, try the better one again beside the requests if the time has come."""
-        name, better = entry.name, cast(int, entry.fallback_from)
-        if name not in self._retried and entry.broken[better].again_at <= self._clock():
-            self._retried.add(name)
-            self._loads.run(self._refresh, name, Changes()).add_done_callback(lambda _: self._retried.discard(name))
+    def _try_better(self, name: str) -> None:
+        """Where an older version answers, try the better one again beside the requests."""
+        self._retried.add(name)
+        self._loads.run(self._refresh, name, Changes()).add_done_callback(lambda _: self._retried.discard(name))
 
     # For the administrator and the watch.
 
@@ -382,7 +386,7 @@ class Registry:
     def _loaded(self, name: str, version: int | None) -> Lease:
         """Return a lease of a version, loading it where it is not in memory. Errors as in `load`."""
         lease = self.lease(name, version)
-        model = self._find(name, version)
+        _, model = self._find(name, version)
         if model is None:
             changes = Changes()
             self._refresh(name, changes, load=version is None)

@@ -1,11 +1,19 @@
-"""A loaded version of a model: what requests read of it, and the count of leases that keeps it in memory."""
+"""A loaded version of a model: what requests read of it, and the leases that keep it in memory.
 
+    with registry.lease("moons") as model:
+        model.event_shape
+
+A version is unloaded when the registry has retired it and its last lease is back.
+"""
+
+import logging
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -20,6 +28,7 @@ from models.row_padding import RowCaller
 from service.ports import Engine
 
 _DECODED_AT_ONCE = 128  # rows
+_log = logging.getLogger("pathline")
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +155,7 @@ class ModelVersion:
 
 
 class Leases:
-    """The leases of one loaded version, counted: any thread takes and returns them, the registry retires the version.
+    """The leases of one loaded version: any thread takes and returns them, the registry retires the version.
 
     The lock is held for a few instructions, never while something is loaded or freed.
 
@@ -162,19 +171,23 @@ class Leases:
         self._free, self._lock = free, threading.Lock()
         self.out, self.retired, self.freed = 0, False, False
 
-    def take(self) -> bool:
-        """Count one more; False where the version is gone."""
+    def take(self, lease: "Lease") -> bool:
+        """Count a lease; False where the version is gone, or the lease is out already."""
         with self._lock:
-            if self.freed:
+            if self.freed or lease.held:
                 return False
+            lease.held = True
             self.out += 1
             return True
 
-    def give_back(self) -> None:
-        """Count one less; the last one frees what was retired."""
+    def give_back(self, lease: "Lease") -> None:
+        """Count it no more, once; the last one frees what was retired."""
         with self._lock:
+            if not lease.held:
+                return
+            lease.held = False
             self.out -= 1
-            last = self._ends()
+            last = self.retired and self._ends()
         if last:
             self._free()
 
@@ -200,9 +213,90 @@ class Leases:
             return not self.freed
 
     def _ends(self) -> bool:
-        ends = self.retired and not self.out and not self.freed
+        ends = not self.out and not self.freed
         self.freed = self.freed or ends
         return ends
+
+
+class Lessor(Protocol):
+    """What fills leases: the registry."""
+
+    def fill(self, lease: "Lease") -> bool:
+        """Have a lease take a version that is in memory; False where it must be loaded first."""
+        ...
+
+    def load(self, lease: "Lease") -> None:
+        """Have a lease take a version, loading it first; this takes time, so not on the event loop."""
+        ...
+
+    async def load_beside(self, lease: "Lease") -> None:
+        """Do what `load` does beside the event loop, within the lease's deadline."""
+        ...
+
+
+class Lease:
+    """The right to use one loaded version until it is returned; a request holds one until its response is out.
+
+    Made empty by `Registry.lease`; `acquire`, ``with`` or ``async with`` fill it. `release` returns it, once however
+    often it is called. A lease that is dropped without is logged, and its version stays in memory: no collector
+    decides what is unloaded.
+
+    Attributes:
+        name, version: what is asked for; None for the version that answers.
+        deadline: when loading has taken too long, in `time.monotonic`.
+        model: the version that it holds.
+        fallback_from: the version that should have answered but cannot be loaded; None as a rule.
+        held: whether it is out.
+    """
+
+    __slots__ = ("_lessor", "deadline", "fallback_from", "held", "model", "name", "version")
+    model: ModelVersion
+
+    def __init__(self, lessor: Lessor, name: str, version: int | None, deadline: float = math.inf) -> None:
+        self._lessor, self.name, self.version, self.deadline = lessor, name, version, deadline
+        self.fallback_from: int | None = None
+        self.held = False
+
+    async def acquire(self) -> ModelVersion:
+        """Fill it, loading the version beside the event loop where it is not in memory.
+
+        Raises:
+            ProblemError: 404, 429, 503 or 504.
+        """
+        if not self._lessor.fill(self):
+            await self._lessor.load_beside(self)
+        return self.model
+
+    def take(self, model: ModelVersion, fallback_from: int | None = None) -> bool:
+        """Hold a version; False where it is unloaded already."""
+        if not model.leases.take(self):
+            return False
+        self.model, self.fallback_from = model, fallback_from
+        return True
+
+    def release(self) -> None:
+        """Return it, from any thread."""
+        if self.held:
+            self.model.leases.give_back(self)
+
+    def __enter__(self) -> ModelVersion:
+        if not self._lessor.fill(self):
+            self._lessor.load(self)
+        return self.model
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    async def __aenter__(self) -> ModelVersion:
+        return await self.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if self.held:
+            said = "a lease of model %s version %d was dropped without being returned; the version stays in memory"
+            _log.error(said, self.model.name, self.model.version)
 
 
 def load_version(

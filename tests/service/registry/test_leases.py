@@ -1,274 +1,266 @@
-"""Loading has a thread of its own: it keeps to deadlines, is bounded, and leaves the threads of answers alone."""
+"""A request returns its lease once, however it ends; a lease that is not returned is noticed."""
 
 import asyncio
-import shutil
+import gc
+import json
 import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
 import pytest
 
-from models.repository import RepositoryError
-from service import state
-from service.app import create_app
-from service.errors import Kind, ProblemError
-from service.registry import lease
+from service.engine.job import DeadlineExceeded, EngineFailed, Overloaded
+from service.http.context import Context
 from service.registry.registry import Registry
-from service.settings import Settings
-from service.state import Service
-from tests.service.registry.asking import answers
-from tests.service.waiting import eventually
+from service.responses import encoders
 
-pytestmark = pytest.mark.anyio
-
-OLD = 40
-
-
-class Gate:
-    """Loading stops here until it is opened; `threads` are the names of those that came."""
-
-    def __init__(self, engine: Any) -> None:
-        self.open, self.entered = threading.Event(), threading.Semaphore(0)
-        self.loaded: list[tuple[str, int]] = []
-        self.threads: set[str] = set()
-        self._load = engine.load
-        engine.load = self
-
-    def __call__(self, name: str, version: int, checkpoint: Any) -> Any:
-        self.threads.add(threading.current_thread().name)
-        self.loaded.append((name, version))
-        self.entered.release()
-        assert self.open.wait(60)
-        return self._load(name, version, checkpoint)
+FIXED: dict[str, Any] = {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 2}
+SAMPLE, STREAM = "/v1/sample", "/v1/sample/stream"
+ENCODE, INFER = "/v1/models/moons/encode", "/v2/models/moons/infer"
+BODIES: dict[str, dict[str, Any]] = {
+    SAMPLE: FIXED,
+    STREAM: FIXED,
+    ENCODE: {"samples": [[0, 0]], "solver": "rk4", "steps": 2},
+    INFER: {"parameters": {"num_samples": 2, "solver": "rk4", "steps": 2}},
+}
+LARGE = {"num_samples": 60_000}
 
 
-@pytest.fixture
-def settings(repository: Path, tmp_path: Path) -> Settings:
-    """moons with many versions."""
-    for number in range(1, OLD + 1):
-        shutil.copytree(repository / "moons" / "1", tmp_path / "moons" / str(number))
-    return Settings(models_dir=tmp_path, watch_s=0, max_old_versions=3)
+class Exchange:
+    """One request at the application's own interface; the client leaves, or breaks what it is sent, when told."""
+
+    def __init__(self, running: Any, path: str, **more: Any) -> None:
+        self.app = running.http._transport.app
+        self.path, self.body = path, json.dumps({**BODIES[path], **more}).encode()
+        self.leaves, self.sent = asyncio.Event(), list[dict[str, Any]]()
+        self.breaks_at: int | None = None
+        self._asked = False
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": self.body, "more_body": False}
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+        if len(self.sent) == self.breaks_at:
+            raise OSError("connection lost")
+
+    async def run(self) -> int:
+        """The status, 0 for none."""
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": self.path,
+            "raw_path": self.path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "http_version": "1.1",
+            "scheme": "http",
+            "server": ("test", 80),
+            "client": ("test", 1),
+            "headers": [(b"host", b"test"), (b"content-type", b"application/json")],
+        }
+        await self.app(scope, self._receive, self._send)
+        return self.sent[0]["status"] if self.sent else 0
 
 
-@pytest.fixture
-def gate(running: Any) -> Iterator[Gate]:
-    made = Gate(running.engine)
-    yield made
-    made.open.set()
+Ending = Callable[[Any, str], Awaitable[None]]
 
 
-FIXED = {"num_samples": 1, "seed": 0, "solver": "rk4", "steps": 2}
+async def answered(running: Any, path: str) -> None:
+    assert await Exchange(running, path).run() == 200
 
 
-async def test_a_load_keeps_to_the_deadline_and_takes_no_thread_of_answers(running: Any, gate: Gate) -> None:
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1, "answers"))
-    asked = [running.post(**FIXED, version=number, timeout_s=0.2) for number in range(1, OLD)]
-    asked += [running.post(**FIXED, version=1, timeout_s=0.2) for _ in range(20)]
-    metrics = running.http.get("/metrics")
-    *answers, counted, model = await asyncio.gather(*asked, metrics, running.post(**FIXED))
-    assert {(answer.status_code, answer.json()["type"]) for answer in answers} == {(504, "/problems/deadline-exceeded")}
-    assert "was still loading" in answers[0].json()["detail"]
-    assert counted.status_code == model.status_code == 200
-    assert len(gate.loaded) == 1  # the others were given up before their turn
-    assert {name.rpartition("_")[0] for name in gate.threads} == {"pathline-loading"}
-    gate.open.set()
-    assert (await running.post(**FIXED, version=gate.loaded[0][1])).status_code == 200
-    assert len(gate.loaded) == 1  # it went on when nobody waited
+async def refused(running: Any, path: str) -> None:
+    more = {"parameters": {"num_samples": 2, "solver": "rk4", "steps": 0}} if path == INFER else {"steps": 0}
+    assert await Exchange(running, path, **more).run() in (400, 422)
 
 
-async def test_the_time_limit_of_a_job_includes_its_loading(running: Any, gate: Gate) -> None:
-    before = time.monotonic()
-    answer = asyncio.ensure_future(running.post(**FIXED, version=1, timeout_s=100))
-    await asyncio.to_thread(gate.entered.acquire)
-    entered = time.monotonic()
-    gate.open.set()
-    assert (await answer).status_code == 200
-    assert before + 100 <= running.engine.jobs[-1].deadline <= entered + 100
+async def refused_by_its_model(running: Any, path: str) -> None:
+    t_span = {"t_span": [0.0, 2.0]}
+    more = {"parameters": {**BODIES[INFER]["parameters"], "x0": 1}} if path == INFER else t_span
+    assert await Exchange(running, path, **more).run() in (400, 422)
 
 
-async def test_one_load_for_all_who_wait(running: Any, gate: Gate) -> None:
-    asked = [asyncio.ensure_future(running.post(**FIXED, version=1)) for _ in range(30)]
-    await asyncio.to_thread(gate.entered.acquire)
-    asyncio.get_running_loop().call_later(0.05, gate.open.set)
-    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
-    assert gate.loaded == [("moons", 1)]
+async def no_room(running: Any, path: str) -> None:
+    running.engine.refuse = Overloaded("full", 1.0)
+    assert await Exchange(running, path).run() == 429
 
 
-async def test_too_many_loads_are_refused(running: Any, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "MOST_LOADS", 3)
-    asked = [asyncio.ensure_future(running.post(**FIXED, version=number, timeout_s=60)) for number in range(1, 4)]
-    await asyncio.to_thread(gate.entered.acquire)
-    refused = await running.post(**FIXED, version=4)
-    assert (refused.status_code, refused.json()["type"]) == (429, "/problems/overloaded")
-    assert int(refused.headers["Retry-After"]) >= 1
-    assert "3 model versions are already waiting to be loaded" in refused.json()["detail"]
-    gate.open.set()
-    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+async def failed(running: Any, path: str) -> None:
+    running.engine.fail = EngineFailed("broken")
+    assert await Exchange(running, path).run() == (200 if path == STREAM else 500)
 
 
-async def test_the_protocol_and_the_operations_keep_to_it_too(running: Any, gate: Gate) -> None:
-    encode = {"samples": [[0, 0]], "solver": "rk4", "steps": 2, "timeout_s": 0.1, "version": 1}
-    infer = {"parameters": {**FIXED, "timeout_s": 0.1}}
-    answers = await asyncio.gather(
-        running.http.post("/v1/models/moons/encode", json=encode),
-        running.http.post("/v2/models/moons/versions/2/infer", json=infer),
-        running.http.post("/v1/sample/stream", json={"model": "moons", "version": 3, **FIXED, "timeout_s": 0.1}),
-    )
-    assert [answer.status_code for answer in answers] == [504] * 3
+async def late(running: Any, path: str) -> None:
+    running.engine.fail = DeadlineExceeded()
+    assert await Exchange(running, path).run() == (200 if path == STREAM else 504)
 
 
-async def test_shutdown_answers_who_waits_for_a_load(running: Any, gate: Gate) -> None:
-    asked = [asyncio.ensure_future(running.post(**FIXED, version=number)) for number in (1, 2)]
-    await asyncio.to_thread(gate.entered.acquire)
-    running.service.registry.close()
-    assert (await asked[1]).json()["type"] == "/problems/draining"
-    gate.open.set()
-    assert (await asked[0]).status_code == 200
-    assert (await running.post(**FIXED, version=3)).json()["type"] == "/problems/draining"
+async def client_left(running: Any, path: str) -> None:
+    running.engine.hold = True
+    exchange = Exchange(running, path)
+    running_ = asyncio.ensure_future(exchange.run())
+    while not running.engine.submitted:
+        await asyncio.sleep(0.001)
+    exchange.leaves.set()
+    await running_
+    assert len(running.engine.cancelled) == 1
 
 
-async def test_old_versions_do_not_fill_memory(running: Any) -> None:
-    for number in range(1, OLD):
-        assert (await running.post(**FIXED, version=number)).status_code == 200
-    kept = {arena.version for arena in running.engine.arenas}
-    assert kept == {OLD, OLD - 1, OLD - 2, OLD - 3}
-    text = (await running.http.get("/metrics")).text
-    assert text.count("pathline_model_loaded{") == 4
-    assert (await running.post(**FIXED, version=OLD - 3)).status_code == 200  # used again, so it is not the next to go
-    assert (await running.post(**FIXED, version=1)).status_code == 200
-    assert {arena.version for arena in running.engine.arenas} == {OLD, OLD - 1, OLD - 3, 1}
+async def cancelled(running: Any, path: str) -> None:
+    running.engine.hold = True
+    asked = asyncio.ensure_future(Exchange(running, path).run())
+    while not running.engine.submitted:
+        await asyncio.sleep(0.001)
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert asked.cancelled()
 
 
-async def test_at_once_too(running: Any) -> None:
-    most = 0
+async def cancelled_while_it_loads(running: Any, path: str) -> None:
+    running.service.registry.unload("moons").result()
+    go, entered, load = threading.Event(), threading.Event(), running.engine.load
 
-    def load(*what: Any) -> Any:
-        nonlocal most
-        most = max(most, len(running.engine.arenas))
-        return real(*what)
+    def slowly(*what: Any) -> Any:
+        entered.set()
+        assert go.wait(60)
+        return load(*what)
 
-    real, running.engine.load = running.engine.load, load
-    answers = await asyncio.gather(*(running.post(**FIXED, version=number) for number in range(1, OLD)))
-    assert {answer.status_code for answer in answers} <= {200, 429}
-    assert {answer.headers["Retry-After"] for answer in answers if answer.status_code == 429} <= {"1"}
-    assert sum(answer.status_code == 200 for answer in answers) >= 3
-    assert most <= 3  # before one more is loaded: the current one and two old ones
-    assert (await running.post(**FIXED)).json()["version"] == OLD
-
-
-def test_versions_that_requests_hold_are_not_unloaded_for_others(settings: Settings, engine: Any) -> None:
-    models = Registry(settings.models_dir, engine, max_old=3)
-    models.load_all()
-    held = [models.lease("moons", number) for number in (1, 2, 3)]
-    for each in held:
-        each.__enter__()
-    with pytest.raises(ProblemError, match="3 older versions are in use, the limit is 3") as caught:
-        answers(models, "moons", 4)
-    assert caught.value.kind is Kind.OVERLOADED
-    assert caught.value.headers["Retry-After"] == "1"
-    assert models.broken() == {}
-    assert {model.version for model in models.loaded()} == {1, 2, 3, OLD}  # still there for others
-    assert answers(models, "moons") == OLD
-    held[1].release()
-    assert answers(models, "moons", 4) == 4
-    assert {arena.version for arena in engine.arenas} == {1, 3, 4, OLD}
+    running.engine.load = slowly
+    asked = asyncio.ensure_future(Exchange(running, path).run())
+    await asyncio.to_thread(entered.wait)
+    asked.cancel()
+    await asyncio.wait([asked])
+    go.set()
+    running.service.registry.refresh()  # after it
+    await asyncio.sleep(0)  # the loop is told of it
 
 
-def test_an_unloaded_version_that_is_held_is_not_loaded_twice(settings: Settings, engine: Any) -> None:
-    models = Registry(settings.models_dir, engine)
-    models.load_all()
-    with models.lease("moons") as held:
-        models.unload("moons").result()
-        assert models.loaded() == []
-        with models.lease("moons") as found:
-            assert found is held
-        assert len(engine.arenas) == 1
-    assert len(engine.arenas) == 1
+async def broken_off(running: Any, path: str) -> None:
+    exchange = Exchange(running, path)
+    exchange.breaks_at = 2
+    with pytest.raises(OSError, match="connection lost"):
+        await exchange.run()
 
 
-# Start.
+ENDINGS: list[Ending] = [
+    answered, refused, refused_by_its_model, no_room, failed, late, client_left, cancelled, cancelled_while_it_loads,
+    broken_off,
+]  # fmt: skip
 
 
-@pytest.fixture
-def many(repository: Path, tmp_path: Path) -> Settings:
-    for name in ("a", "b", "c", "d"):
-        shutil.copytree(repository / "moons" / "1", tmp_path / "many" / name / "1")
-    shutil.copytree(repository / "broken", tmp_path / "many" / "broken")
-    return Settings(models_dir=tmp_path / "many", watch_s=0)
+async def _all_is_returned(running: Any) -> None:
+    """One lease beside those of requests keeps the version, and nothing does once that is back."""
+    registry = running.service.registry
+    with registry.lease("moons") as model:
+        assert model.leases.out == 1
+        registry.unload("moons").result()
+        assert "moons" in {arena.name for arena in running.engine.arenas}
+    assert "moons" not in {arena.name for arena in running.engine.arenas}
 
 
-async def test_the_service_answers_while_models_are_loaded(many: Settings, engine: Any) -> None:
-    gate, done = Gate(engine), threading.Event()
-    app = create_app(many, engine)
-    service: Service = app.state.service
-    service.start(beside=True, on_loaded=done.set)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-        await asyncio.to_thread(gate.entered.acquire)
-        assert (await http.get("/livez")).status_code == 200
-        unready = await http.get("/readyz")
-        assert (unready.status_code, unready.json()["type"]) == (503, "/problems/not-ready")
-        assert unready.headers["Retry-After"] == "2"
-        assert (unready.json()["models"], unready.json()["pending"]) == ({}, ["a", "b", "broken", "c", "d"])
-        assert (await http.get("/v2/health/ready")).status_code == 503
-        waits = await http.get("/v2/models/d/ready")
-        assert (waits.status_code, waits.headers["Retry-After"]) == (503, "2")
-        lines = (await http.get("/v1/models")).json()["models"]
-        assert {line["status"] for line in lines} == {"loading"}
-        late = await http.post("/v1/sample", json={"model": "d", **FIXED, "timeout_s": 0.05})
-        assert late.status_code == 504
-        asked = asyncio.ensure_future(http.post("/v1/sample", json={"model": "d", **FIXED}))
-        await asyncio.sleep(0.05)
-        gate.open.set()
-        assert (await asked).status_code == 200
-        assert await asyncio.to_thread(done.wait, 60)
-        assert gate.loaded == [("a", 1), ("d", 1), ("b", 1), ("c", 1)]  # what was asked for came next
-        ready = await http.get("/readyz")
-        assert (ready.status_code, ready.json()["models"]) == (200, dict.fromkeys("abcd", 1))
-        assert list(ready.json()["unavailable"]) == ["broken"]
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", [SAMPLE, STREAM, ENCODE, INFER])
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_a_request_returns_its_lease_once(running: Any, ending: Ending, path: str) -> None:
+    for _ in range(2):
+        await ending(running, path)
+        running.engine.submitted.clear()
+        running.engine.cancelled.clear()
+    await _all_is_returned(running)
 
 
-async def test_nothing_that_can_be_served_is_a_failure_after_all_were_tried(repository: Path, tmp_path: Path) -> None:
-    from tests.service.conftest import FakeEngine
-
-    shutil.copytree(repository / "broken", tmp_path / "broken")
-    service: Service = create_app(Settings(models_dir=tmp_path, watch_s=0), FakeEngine()).state.service
-    service.start(beside=True)
-    assert eventually(lambda: service.failed is not None)
-    assert "no model of" in str(service.failed)
-    assert "broken/1" in str(service.failed)
-    service.stop()
-
-
-async def test_a_repository_that_cannot_be_read_at_first_is_looked_at_again(
-    many: Settings, engine: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["whole", "broken off", "failed", "cancelled"])
+async def test_a_large_answer_holds_its_lease_until_it_is_out(
+    running: Any, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(state, "_LOOK_AGAIN_S", 0.0)
-    service: Service = create_app(many, engine).state.service
-    refresh, tries = service.registry.refresh, iter([RepositoryError("cannot be read"), OSError("odd")])
+    exchange = Exchange(running, SAMPLE, **LARGE)
+    out: list[int] = []
+    [model] = [model for model in running.service.registry.loaded() if model.name == "moons"]
+    send, write = exchange._send, encoders.ENCODERS["application/json"].encode
 
-    def unsteady() -> Any:
-        for error in tries:
-            raise error
-        return refresh()
+    async def watched(message: Any) -> None:
+        out.append(model.leases.out)
+        await send(message)
+        if how == "cancelled" and len(out) == 2:
+            asking.cancel()
+            await asyncio.sleep(0)
 
-    monkeypatch.setattr(service.registry, "refresh", unsteady)
-    service.start(beside=True)
-    assert eventually(lambda: service.unready() is None)
-    assert len(service.registry.current()) == 4
-    service.stop()
+    def breaking(answer: Any) -> Any:
+        yield next(write(answer))
+        raise MemoryError
+
+    monkeypatch.setattr(exchange, "_send", watched)
+    if how == "broken off":
+        exchange.breaks_at = 2
+    if how == "failed":
+        object.__setattr__(encoders.ENCODERS["application/json"], "encode", breaking)
+    asking = asyncio.ensure_future(exchange.run())
+    await asyncio.wait([asking])
+    object.__setattr__(encoders.ENCODERS["application/json"], "encode", write)
+    assert asking.cancelled() == (how == "cancelled")
+    assert asking.cancelled() or (asking.exception() is None) == (how == "whole")
+    assert len(out) >= 2
+    assert set(out) == {1}
+    await _all_is_returned(running)
 
 
-async def test_a_stop_does_not_wait_for_all_models(many: Settings, engine: Any) -> None:
-    gate = Gate(engine)
-    service: Service = create_app(many, engine).state.service
-    service.start(beside=True)
-    await asyncio.to_thread(gate.entered.acquire)
-    threading.Timer(0.1, gate.open.set).start()
-    await asyncio.to_thread(service.stop)
-    assert gate.loaded == [("a", 1)]
-    assert service.failed is None
+@pytest.mark.anyio
+async def test_a_description_returns_its_lease(running: Any) -> None:
+    assert (await running.http.get("/v2/models/moons")).status_code == 200
+    await _all_is_returned(running)
+
+
+def test_a_lease_that_comes_when_its_request_is_over_is_returned(repository: Any, engine: Any) -> None:
+    registry = Registry(repository, engine)
+    registry.load_all()
+    lease, context = registry.lease("moons"), Context()
+    model = lease.__enter__()
+    context.end()
+    context.keep_lease(lease)
+    assert model.leases.out == 0
+
+
+def test_a_lease_is_returned_once_however_often_it_is_released(repository: Any, engine: Any) -> None:
+    registry = Registry(repository, engine)
+    registry.load_all()
+    with registry.lease("moons") as model:
+        leases = [registry.lease("moons") for _ in range(50)]
+        for lease in leases:
+            lease.__enter__()
+        assert model.leases.out == 51
+        threads = [
+            threading.Thread(target=lambda: [lease.release() for lease in leases for _ in range(20)]) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert model.leases.out == 1
+    assert model.leases.out == 0
+
+
+def test_a_dropped_lease_is_logged_and_no_collector_unloads(
+    repository: Any, engine: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry(repository, engine)
+    registry.load_all()
+    registry.lease("moons").__enter__()
+    gc.collect()
+    [record] = [record for record in caplog.records if "lease" in record.getMessage()]
+    assert record.getMessage().startswith("a lease of model moons version 2 was dropped without being returned")
+    registry.unload("moons").result()
+    assert "moons" in {arena.name for arena in engine.arenas}
+
+
+@pytest.mark.anyio
+async def test_an_error_within_a_block_returns_the_lease(running: Any) -> None:
+    with pytest.raises(ValueError, match="odd"):
+        async with running.service.lease("moons", None):
+            raise ValueError("odd")
+    await _all_is_returned(running)

@@ -9,7 +9,7 @@ import torch
 from models.architectures import build
 from models.checkpoint.loading import CheckpointError, save
 from models.decoder import Decoder
-from service.registry.version import load_version
+from service.registry.version import Lease, ModelVersion, load_version
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -20,36 +20,44 @@ def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, det
     assert served.summary()["deterministic"] is deterministic
 
 
-def test_a_retired_version_is_freed_when_the_last_lease_is_back(repository: Path, engine: Any) -> None:
-    leases = load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False).leases
-    assert leases.take()
-    assert leases.take()
-    leases.give_back()
-    assert leases.retire()
+def leased(model: ModelVersion) -> Lease:
+    lease = Lease(None, model.name, model.version)  # type: ignore[arg-type]
+    assert lease.take(model)
+    return lease
+
+
+@pytest.fixture
+def model(repository: Path, engine: Any) -> ModelVersion:
+    return load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False)
+
+
+def test_a_retired_version_is_freed_when_the_last_lease_is_back(model: ModelVersion, engine: Any) -> None:
+    leases = [leased(model), leased(model)]
+    leases[0].release()
+    assert model.leases.retire()
+    leases[0].release()  # again
     assert [arena.version for arena in engine.arenas] == [1]
-    leases.give_back()
+    leases[1].release()
     assert engine.arenas == []
-    assert not leases.take()
-    assert not leases.restore()
+    assert not leases[0].take(model)
+    assert not model.leases.restore()
 
 
-def test_a_version_without_leases_is_freed_at_once_and_only_once(repository: Path, engine: Any) -> None:
-    leases = load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False).leases
-    assert leases.take()
-    assert not leases.retire(if_idle=True)
-    leases.give_back()
+def test_a_version_without_leases_is_freed_at_once_and_only_once(model: ModelVersion, engine: Any) -> None:
+    lease = leased(model)
+    assert not model.leases.retire(if_idle=True)
+    lease.release()
     assert [arena.version for arena in engine.arenas] == [1]
-    assert leases.retire(if_idle=True)
-    assert leases.retire()
+    assert model.leases.retire(if_idle=True)
+    assert model.leases.retire()
     assert engine.arenas == []
 
 
-def test_a_retired_version_can_be_restored_while_it_is_leased(repository: Path, engine: Any) -> None:
-    leases = load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False).leases
-    leases.take()
-    leases.retire()
-    assert leases.restore()
-    leases.give_back()
+def test_a_retired_version_can_be_restored_while_it_is_leased(model: ModelVersion, engine: Any) -> None:
+    lease = leased(model)
+    model.leases.retire()
+    assert model.leases.restore()
+    lease.release()
     assert [arena.version for arena in engine.arenas] == [1]
 
 

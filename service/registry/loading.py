@@ -1,116 +1,23 @@
-"""Leases that requests hold on loaded versions, and the loads that they wait for.
-
-    with registry.lease("moons") as model:
-        model.event_shape
-
-A version is unloaded when the registry has retired it and its last lease is back.
-"""
+"""Loading: one thread, and what requests wait for in it."""
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from service.engine.job import Draining
 from service.errors import Kind, ProblemError
-from service.registry.version import Leases, ModelVersion
+from service.registry.version import Lease
 from service.solving import problem_of
 
 MOST_LOADS = 64
 """Versions, or operations of them, that requests wait for at once; beyond it they are refused."""
 
-_log = logging.getLogger("pathline")
-
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Lessor(Protocol):
-    """What fills leases: the registry."""
-
-    def fill(self, lease: "Lease") -> bool:
-        """Have a lease take a version that is in memory; False where it must be loaded first."""
-        ...
-
-    def load(self, lease: "Lease") -> None:
-        """Have a lease take a version, loading it first; this takes time, so not on the event loop."""
-        ...
-
-    async def load_beside(self, lease: "Lease") -> None:
-        """Do what `load` does beside the event loop, within the lease's deadline."""
-        ...
-
-
-class Lease:
-    """The right to use one loaded version until it is returned; a request holds one until its response is out.
-
-    Made empty by `Registry.lease`; `acquire`, ``with`` or ``async with`` fill it. `release` returns it, once however
-    often it is called. A lease that is dropped without is logged, and its version stays in memory: no collector
-    decides what is unloaded.
-
-    Attributes:
-        name, version: what is asked for; None for the version that answers.
-        deadline: when loading has taken too long, in `time.monotonic`.
-        model: the version that it holds.
-        fallback_from: the version that should have answered but cannot be loaded; None as a rule.
-    """
-
-    __slots__ = ("_held", "_lessor", "deadline", "fallback_from", "model", "name", "version")
-    model: ModelVersion
-
-    def __init__(self, lessor: Lessor, name: str, version: int | None, deadline: float = math.inf) -> None:
-        self._lessor, self.name, self.version, self.deadline = lessor, name, version, deadline
-        self.fallback_from: int | None = None
-        self._held: list[Leases] = []  # its pop is atomic
-
-    async def acquire(self) -> ModelVersion:
-        """Fill it, loading the version beside the event loop where it is not in memory.
-
-        Raises:
-            ProblemError: 404, 429, 503 or 504.
-        """
-        if not self._lessor.fill(self):
-            await self._lessor.load_beside(self)
-        return self.model
-
-    def take(self, model: ModelVersion, fallback_from: int | None = None) -> bool:
-        """Hold a version; False where it is unloaded already."""
-        if not model.leases.take():
-            return False
-        self.model, self.fallback_from = model, fallback_from
-        self._held.append(model.leases)
-        return True
-
-    def release(self) -> None:
-        """Return it, from any thread."""
-        try:
-            leases = self._held.pop()
-        except IndexError:
-            return
-        leases.give_back()
-
-    def __enter__(self) -> ModelVersion:
-        if not self._lessor.fill(self):
-            self._lessor.load(self)
-        return self.model
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    async def __aenter__(self) -> ModelVersion:
-        return await self.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.release()
-
-    def __del__(self) -> None:
-        if self._held:
-            said = "a lease of model %s version %d was dropped without being returned; the version stays in memory"
-            _log.error(said, self.model.name, self.model.version)
 
 
 @dataclass
