@@ -130,7 +130,7 @@ async def _understand(
     arguments = (wish, model, service.settings, want.encoder, service.taking(context), dtypes)
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.understood()
-    context.solver = str(job.solve.settings["name"])
+    context.solver = job.solve.name
     return without_numbers(wish), model, job, want
 
 
