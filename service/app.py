@@ -1,4 +1,4 @@
-"""The composition root: puts settings, engine, models, metrics, routes and middleware together."""
+"""The application: settings, engine, registry, metrics, routes and middleware put together."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,16 +29,16 @@ from service.state import VERSION, Service
 def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
     """Make the ASGI application; its parts are in ``app.state.service``.
 
-    The models are loaded when the application starts (its lifespan); ``app.state.service.start(beside=True)`` before it
-    has them loaded beside, while the service answers already.
+    The models are loaded when the application starts (its lifespan). Call ``app.state.service.start(beside=True)``
+    before that to answer while they are still loading.
 
     Args:
-        settings: Read from the environment where left out.
-        engine: Another engine in place of the real one, for tests.
+        settings: from the environment by default.
+        engine: replaces the real engine, in tests.
 
     Raises:
-        SettingsError: A setting of the environment is refused.
-        StartError: The model repository is missing or cannot be read, or the device is not there.
+        SettingsError: a setting in the environment is invalid.
+        StartError: the model repository is missing or cannot be read, or the device does not exist.
     """
     settings = load_settings() if settings is None else settings
     service = _assemble(settings, engine)
@@ -47,9 +47,9 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         summary="Samples from flow-matching models, each request with its own solver",
         version=VERSION,
         lifespan=_lifespan,
-        generate_unique_id_function=lambda route: route.name,  # what generated clients call a function
+        generate_unique_id_function=lambda route: route.name,  # the names of functions in generated clients
         redirect_slashes=False,
-        # Relative to /openapi.json, so that it holds under whatever path a proxy has put both.
+        # Relative to /openapi.json, so that it is right under any path prefix of a proxy.
         servers=[{"url": settings.root_path or ".", "description": "this service"}],
         docs_url=None,
         redoc_url=None,
@@ -75,7 +75,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
 
 
 def _traces(settings: Settings) -> Any:
-    """Return where spans go, or None; OpenTelemetry is imported only here."""
+    """Return the exporter of spans, or None; OpenTelemetry is imported only if it is used."""
     if not settings.otel_endpoint:
         return None
     try:

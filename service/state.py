@@ -1,4 +1,4 @@
-"""What one running service consists of."""
+"""The running service: its parts, its start and stop, and whether it takes requests."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ from service.settings import Settings, StartError
 
 VERSION = "0.1.0"
 
-_LOOK_AGAIN_S = 2.0  # at start, where the repository cannot be read
+_LOOK_AGAIN_S = 2.0  # at start, while the repository cannot be read
 
 _log = logging.getLogger("pathline")
 
@@ -36,9 +36,14 @@ T = TypeVar("T")
 
 @dataclass
 class Service:
-    """Settings, engine, models and metrics of one application; `started` and `draining` say where in its life it is.
+    """The parts of one application, and where in its life it is.
 
-    `failed` is set where nothing can be served after all models were tried.
+    Attributes:
+        ledger: memory of the requests in progress.
+        bodies: memory of the bodies being read.
+        started: whether it has been started.
+        draining: whether it takes no more requests.
+        failed: set when every model was tried and none can be served.
     """
 
     settings: Settings
@@ -60,12 +65,12 @@ class Service:
         """Start the engine and load the models; a second call does nothing.
 
         Args:
-            beside: load in a thread of its own and return at once. What is loaded answers already; `failed` tells if
-                nothing can be.
-            on_loaded: called once every model was tried and something is served.
+            beside: load in a thread and return at once. Each model answers as soon as it is loaded; `failed` is set if
+                none can be.
+            on_loaded: called when every model was tried and something is served.
 
         Raises:
-            StartError: There is nothing to serve.
+            StartError: there is nothing to serve.
         """
         if self.started:
             return
@@ -96,7 +101,7 @@ class Service:
                 self.registry.refresh()
             except Exception as error:
                 said = str(error) if isinstance(error, RepositoryError) else f"{type(error).__name__}: {error}"
-                _log.error("%s; the models are looked at again in %g s", said, _LOOK_AGAIN_S)
+                _log.error("%s; trying again in %g s", said, _LOOK_AGAIN_S)
                 self._stopping.wait(_LOOK_AGAIN_S)
         try:
             if not self._stopping.is_set():
@@ -111,12 +116,12 @@ class Service:
         on_loaded()
 
     def drain(self) -> None:
-        """Take no more requests; those that are here run on."""
+        """Refuse new requests; those in progress go on."""
         self.draining = True
         self.engine.drain()
 
     def stop(self) -> None:
-        """Stop the engine, and what is being loaded."""
+        """Stop the engine, loading and the watch."""
         self.started = False
         self._stopping.set()
         self.registry.close()
@@ -127,7 +132,7 @@ class Service:
         self.engine.stop()
 
     def fault(self) -> tuple[Kind, str] | None:
-        """Return why no request can be taken now, or None."""
+        """Return why no request is taken now, or None."""
         if self.draining:
             return Kind.DRAINING, "the service is shutting down; send the request to another instance"
         if not self.started:
@@ -136,7 +141,7 @@ class Service:
         return None if ailment is None else (Kind.NOT_READY, ailment)
 
     def ailment(self) -> str | None:
-        """Return why the process can no longer work and must be started again, or None."""
+        """Return why the process must be restarted, or None."""
         if self.started and not self.engine.alive:
             return "the engine has stopped; restart the service"
         if self.started and (spent := self.engine.turn_s) > (most := self.settings.stall_s):
@@ -147,10 +152,10 @@ class Service:
         return None
 
     def unready(self) -> ProblemError | None:
-        """Return why requests should go elsewhere: `fault`, or models that were not tried yet.
+        """Return why a balancer should send requests elsewhere: `fault`, or models that were not tried yet.
 
-        A balancer sends any request to whoever is ready, so one model alone does not make it so. What is loaded does
-        answer those who ask.
+        A balancer sends any request to any ready replica, so one loaded model is not enough. Models that are loaded
+        answer all the same.
         """
         fault = self.fault()
         if fault is not None:
@@ -162,7 +167,7 @@ class Service:
         return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": "2"}, models=ready, pending=pending)
 
     def taking(self, context: Context) -> Take:
-        """Return what sets memory aside for a request until it is over."""
+        """Return the function that reserves memory for a request until it is over."""
 
         def take(wanted: int, deadline: float) -> Hold:
             hold = self.ledger.take(wanted, deadline)
@@ -172,9 +177,9 @@ class Service:
         return take
 
     async def parse(self, large: bool, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Parse a body at once; a large one beside the event loop, after those that came before.
+        """Parse a body at once; a large one in a worker thread, one after another.
 
-        Parsed lists take many times the memory of their text, and threads that parse would take those of answers.
+        Parsed lists take many times the memory of their text, and parsing must not use up the threads that encode.
         """
         if not large:
             return function(*arguments, **named)
@@ -200,7 +205,7 @@ class Service:
 
 
 def service_of(request: Request) -> Service:
-    """Return the service that a request was sent to."""
+    """Return the service of a request."""
     return request.app.state.service
 
 

@@ -108,7 +108,7 @@ class Loads:
             wait = max(1, math.ceil(len(self) * self.load_s))
             detail = f"{len(self)} model versions are already waiting to be loaded; try again in {wait} s"
             raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)
-        begun = self._waited_for[key] = _Load(self.run(load))
+        begun = self._waited_for[key] = _Load(self.run(self._timed, load))
         loop = asyncio.get_running_loop()
 
         def tell(_: Future[Lease]) -> None:
@@ -119,6 +119,12 @@ class Loads:
 
         begun.lease.add_done_callback(tell)
         return begun
+
+    def _timed(self, load: Callable[[], Lease]) -> Lease:
+        begun = time.monotonic()
+        lease = load()
+        self.load_s += (time.monotonic() - begun - self.load_s) / 4
+        return lease
 
     def _end(self, key: Hashable, load: _Load) -> None:
         self._forget(key, load)

@@ -12,24 +12,22 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 
-from models.checkpoint.loading import CheckpointError, UnreadableCheckpoint
-from models.repository import RepositoryError, Signature
+from models.repository import RepositoryError
 from service.engine.job import Draining, EngineFailed
 from service.engine.operation import Operation
-from service.errors import Kind, ProblemError, invalid
+from service.errors import invalid
 from service.ports import Engine, Loaded
 from service.registry.disk import Disk
+from service.registry.entries import Entries
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
 from service.registry.loading import Loads
 from service.registry.memory import Key, Memory
-from service.registry.version import Lease, ModelVersion, load_version
+from service.registry.version import Lease, ModelVersion
 from service.settings import StartError
 from service.solving import problem_of
 
@@ -75,19 +73,17 @@ class Registry:
         Raises:
             StartError: the repository is missing or cannot be read.
         """
-        self._engine, self._allow_programs = engine, allow_programs
-        self._notify, self._notify_fallback, self._clock = notify, notify_fallback, clock
-        self._entries: dict[str, ModelEntry] = {}  # replaced, never changed
-        self._memory = Memory(max_bytes, max_old)
-        self._pinned: set[Key] = set()  # asked for by number: a newer version does not replace them
+        self._engine, self._clock = engine, clock
         self._retried: set[str] = set()  # models whose better version is about to be tried again
         self._loads = Loads()
         self._looking = ThreadPoolExecutor(1, "pathline-looking")
-        self._closed = self.complete = False
+        self.complete = False
         try:
             self._disk = Disk(root)
         except RepositoryError as error:
             raise StartError(f"{error}; set PATHLINE_MODELS_DIR or run `make models`") from None
+        memory = Memory(max_bytes, max_old)
+        self._entries = Entries(self._disk, memory, engine, allow_programs, notify, notify_fallback, clock)
 
     # Start and stop.
 
@@ -97,8 +93,8 @@ class Registry:
         Raises:
             StartError: there is none.
         """
-        self._loads.run(self._scan, Changes()).result()
-        if self._entries:
+        self._loads.run(self._entries.scan, Changes()).result()
+        if self._entries.table:
             return
         what = f"the model repository {self._disk.repository.root}"
         if not self._disk.passed_over:
@@ -131,7 +127,7 @@ class Registry:
 
     def close(self) -> None:
         """Load nothing more; requests that wait for a load are told, and one that runs is not waited for."""
-        self._closed = True
+        self._entries.closed = True
         self._loads.close()
         self._looking.shutdown(wait=False, cancel_futures=True)
 
@@ -139,24 +135,24 @@ class Registry:
 
     def names(self) -> list[str]:
         """Return the names of all models, served or broken."""
-        return sorted(self._entries)
+        return sorted(self._entries.table)
 
     def current(self) -> list[Key]:
         """Return name and version of what answers where no version is asked for."""
-        return [(name, entry.current) for name, entry in sorted(self._entries.items()) if entry.current is not None]
+        return self._entries.current()
 
     def loaded(self) -> list[ModelVersion]:
         """Return every version that can be leased without loading it."""
-        return [model for entry in self._entries.values() for model in entry.loaded.values()]
+        return self._entries.loaded()
 
     def broken(self) -> dict[str, dict[int, str]]:
         """Return name -> version -> why it cannot be loaded; version 0 is a model whose folder cannot be read."""
-        entries = self._entries.items()
+        entries = self._entries.table.items()
         return {name: {v: fault.reason for v, fault in entry.broken.items()} for name, entry in entries if entry.broken}
 
     def pending(self) -> list[str]:
         """Return the names of models of which no version answers yet, but one may."""
-        return [name for name, entry in sorted(self._entries.items()) if entry.pending]
+        return [name for name, entry in sorted(self._entries.table.items()) if entry.pending]
 
     def passed_over(self) -> dict[str, Any]:
         """Return the members of ``GET /v1/models`` about what in the repository is no model, and why."""
@@ -164,7 +160,7 @@ class Registry:
 
     def summary(self, name: str) -> dict[str, Any]:
         """Return the line of ``GET /v1/models`` about a model of `names`."""
-        return self._entries.get(name, ModelEntry(name)).summary()
+        return self._entries.entry(name).summary()
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return the response of ``GET /v1/models/{name}``.
@@ -172,7 +168,7 @@ class Registry:
         Raises:
             ProblemError: 404 for an unknown name.
         """
-        return self._known(name).describe()
+        return self._entries.known(name).describe()
 
     def check_ready(self, name: str, version: int | None = None) -> None:
         """Check that a lease could be had, also of a model of which no version was loaded yet.
@@ -180,17 +176,9 @@ class Registry:
         Raises:
             ProblemError: 404 or 503.
         """
-        entry, model = self._find(name, version)
+        entry, model = self._entries.find(name, version)
         if model is None and entry.pending:
             raise entry.absent(None, self._clock())
-
-    def _known(self, name: str) -> ModelEntry:
-        entry = self._entries.get(name)
-        if entry is None:
-            available = self.names()
-            detail = f"model {name!r} is unknown; available: {', '.join(available)}"
-            raise ProblemError(Kind.UNKNOWN_MODEL, detail, available=available)
-        return entry
 
     # Leases.
 
@@ -212,7 +200,7 @@ class Registry:
         Raises:
             ProblemError: 404 for a name or version there is not, 503 for one that cannot be loaded.
         """
-        entry, model = self._find(lease.name, lease.version)
+        entry, model = self._entries.find(lease.name, lease.version)
         return model is not None and self._give(lease, entry, model)
 
     def load(self, lease: Lease) -> None:
@@ -222,7 +210,7 @@ class Registry:
             ProblemError: as `fill`; 429 where as many old versions as may be are in use.
         """
         loaded = self._loads.run(self._loaded, lease.name, lease.version).result()
-        self._give(lease, self._entries.get(lease.name, ModelEntry(lease.name)), loaded.model)
+        self._give(lease, self._entries.entry(lease.name), loaded.model)
         loaded.release()
 
     async def load_beside(self, lease: Lease) -> None:
@@ -238,7 +226,7 @@ class Registry:
             return self._loaded(name, version)
 
         def then(loaded: Lease) -> None:
-            self._give(lease, self._entries.get(name, ModelEntry(name)), loaded.model)
+            self._give(lease, self._entries.entry(name), loaded.model)
 
         await self._loads.once((name, version), load, then, lease.deadline, late)
 
@@ -265,19 +253,6 @@ class Registry:
         await self._loads.once(key, prepare, lambda _: None, deadline, late)
         return cast(Loaded, self._engine.prepared(*key))
 
-    def _find(self, name: str, version: int | None) -> tuple[ModelEntry, ModelVersion | None]:
-        """Return the entry of a model and its version if that is in memory. Errors as in `fill`."""
-        entry, now = self._known(name), self._clock()
-        wanted = entry.current if version is None else version
-        model = None if wanted is None else entry.loaded.get(wanted)
-        if model is None and not entry.can_load(version, now):
-            raise entry.absent(version, now)
-        if wanted is not None:
-            self._memory.used[name, wanted] = now
-            if version is not None and version != entry.current:
-                self._pinned.add((name, version))
-        return entry, model
-
     def _give(self, lease: Lease, entry: ModelEntry, model: ModelVersion) -> bool:
         """Have a lease take a version that answers as its entry says."""
         better = entry.fallback_from
@@ -290,7 +265,7 @@ class Registry:
     def _try_better(self, name: str) -> None:
         """Where an older version answers, try the better one again beside the requests."""
         self._retried.add(name)
-        self._loads.run(self._refresh, name, Changes()).add_done_callback(lambda _: self._retried.discard(name))
+        self._loads.run(self._entries.refresh, name, Changes()).add_done_callback(lambda _: self._retried.discard(name))
 
     # For the administrator and the watch.
 
@@ -300,7 +275,7 @@ class Registry:
         Returns:
             The versions that were in memory, later; with a `ProblemError` (404) for an unknown name.
         """
-        return self._loads.run(self._unload_all, name)
+        return self._loads.run(self._entries.unload, name)
 
     def reload(self) -> Future[Changes]:
         """Refresh in a thread of its own, trying also what has failed."""
@@ -319,14 +294,14 @@ class Registry:
             RepositoryError: the repository cannot be read; all goes on as before.
         """
         changes = Changes()
-        for name in self._wait(self._loads.run(self._scan, changes)) or ():
+        for name in self._wait(self._loads.run(self._entries.scan, changes)) or ():
             try:
-                self._wait(self._loads.run(self._refresh, name, changes, anew))
+                self._wait(self._loads.run(self._entries.refresh, name, changes, anew))
             except Exception as error:  # of one model, which must not keep the others from being looked at
                 _log.exception("looking at model %s failed", name)
                 said = f"{type(error).__name__}: {error}".splitlines()[0]
-                self._wait(self._loads.run(self._refuse, name, UNREADABLE, said, changes, transient=True))
-        self.complete = self.complete or not self._closed
+                self._wait(self._loads.run(self._entries.refuse, name, UNREADABLE, said, changes, transient=True))
+        self.complete = self.complete or not self._entries.closed
         return changes
 
     @staticmethod
@@ -339,65 +314,10 @@ class Registry:
 
     # In the thread that loads.
 
-    def _scan(self, changes: Changes) -> list[str]:
-        """See which models there are, so that their names are known before the first is loaded."""
-        found = self._disk.names()
-        for name in [name for name in self._entries if name not in found]:
-            self._put(self._entries[name].with_versions(()), changes)
-        for name in found:
-            if name not in self._entries:
-                self._read_versions(name, changes)
-        return found
-
-    def _read_versions(self, name: str, changes: Changes) -> tuple[int, ...]:
-        try:
-            entry = self._disk.with_versions(self._entries.get(name, ModelEntry(name)))
-        except RepositoryError as error:
-            self._refuse(name, UNREADABLE, str(error), changes, transient=True)
-            return ()
-        self._put(entry, changes)
-        return entry.versions
-
-    def _refresh(self, name: str, changes: Changes, anew: bool = False, load: bool = False) -> None:
-        """Bring one model up to date; with `load` what answers is in memory afterwards."""
-        versions = () if self._closed else self._read_versions(name, changes)
-        if not versions:
-            return
-        for version in versions:
-            self._put(self._disk.compared(self._entries[name], version, self._clock(), anew), changes)
-        before = self._entries[name].current
-        current = next((version for version in reversed(versions) if self._answers(name, version, changes, load)), None)
-        self._put(replace(self._entries[name], current=current).with_versions(versions), changes)
-        if before in versions and before != current and (name, before) not in self._pinned:
-            self._put(self._entries[name].without_loaded(before), changes)
-
-    def _answers(self, name: str, version: int, changes: Changes, load: bool) -> bool:
-        """Whether a version is in memory, or can be: it is tried, unless it was and is only not needed now."""
-        entry = self._entries[name]
-        if version in entry.loaded:
-            return True
-        fault = entry.broken.get(version)
-        if fault is not None and not (fault.transient and fault.again_at <= self._clock()):
-            return False
-        if version == entry.current and fault is None and not load:
-            return True
-        return self._try(name, version, changes)
-
     def _loaded(self, name: str, version: int | None) -> Lease:
         """Return a lease of a version, loading it where it is not in memory. Errors as in `load`."""
         lease = self.lease(name, version)
-        _, model = self._find(name, version)
-        if model is None:
-            changes = Changes()
-            self._refresh(name, changes, load=version is None)
-            entry = self._known(name)
-            if version in entry.versions and entry.can_load(version, self._clock()):
-                self._try(name, version, changes, by_number=(name, version) not in self.current())
-            entry = self._known(name)
-            wanted = entry.current if version is None else version
-            model = None if wanted is None else entry.loaded.get(wanted)
-            if model is None:
-                raise entry.absent(version, self._clock())
+        model = self._entries.load(name, version)
         lease.take(model)  # it is in the entries, and only this thread takes it from there
         return lease
 
@@ -417,101 +337,3 @@ class Registry:
             said = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise invalid("name", f"the network of model {model.name!r} has no derivative to use: {said}") from None
         return lease
-
-    def _try(self, name: str, version: int, changes: Changes, by_number: bool = False) -> bool:
-        """Load a version, for a request that names it or for all; whether that went well.
-
-        Only what is wrong with the files themselves is kept until they change. All else (disk, permissions, memory, the
-        engine) may pass, and is tried again.
-        """
-        signature: Signature | None = None
-        transient = True
-        try:
-            signature = self._disk.repository.signature(name, version)
-            model = self._memory.restored(name, version, signature)
-            if model is None:
-                model = self._load(name, version, signature, changes, by_number)
-        except ProblemError:  # no room for it now, which says nothing of it
-            raise
-        except (UnreadableCheckpoint, RepositoryError, LookupError) as error:
-            said = str(error)
-        except CheckpointError as error:
-            said, transient = str(error), False
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            if not self._closed and not isinstance(error, OSError | MemoryError):
-                _log.exception("loading model %s version %d failed", name, version)
-        else:
-            self._put(self._entries[name].with_loaded(model), changes)
-            return True
-        if not self._closed:
-            self._refuse(name, version, said, changes, transient, signature)
-        return False
-
-    def _load(self, name: str, version: int, signature: Signature, changes: Changes, by_number: bool) -> ModelVersion:
-        begun = self._clock()
-        folder = self._disk.repository.resolve(name, version)
-        unload = partial(self._forget, changes=changes)
-        if by_number:
-            self._memory.make_room_among_old(self.current(), unload)
-        needed = self._disk.repository.weight_bytes(name, version)
-        self._memory.make_room((name, version), needed, self.loaded(), unload)
-        model = load_version(self._engine, name, version, folder, self._allow_programs, signature)
-        self._memory.add(model)
-        self._loads.load_s += (self._clock() - begun - self._loads.load_s) / 4
-        return model
-
-    def _unload_all(self, name: str) -> list[int]:
-        models = self._known(name).loaded
-        for model in models.values():
-            self._forget(model, Changes())
-        return sorted(models)
-
-    def _forget(self, model: ModelVersion, changes: Changes) -> None:
-        """Lease a version no more."""
-        entry = self._entries.get(model.name)
-        if entry is not None and entry.loaded.get(model.version) is model:
-            self._put(entry.without_loaded(model.version), changes)
-
-    def _refuse(
-        self,
-        name: str,
-        version: int,
-        reason: str,
-        changes: Changes,
-        transient: bool = False,
-        signature: Signature | None = None,
-    ) -> None:
-        """Keep why a version cannot be loaded."""
-        entry = self._entries.get(name, ModelEntry(name))
-        self._put(entry.with_fault(version, self._disk.reason(reason), self._clock(), transient, signature), changes)
-
-    def _put(self, entry: ModelEntry, changes: Changes) -> None:
-        """Replace the entry of a model, retire what left the memory, and tell what changed."""
-        name = entry.name
-        before = self._entries.get(name, ModelEntry(name))
-        self._entries = {each: known for each, known in {**self._entries, name: entry}.items() if not known.empty}
-        new = Changes.between(before, entry)
-        changes.add(new)
-        for _, version in new.loaded:
-            self._memory.used.setdefault((name, version), self._clock())
-            self._notify(name, version, True)
-        for _, version in new.unloaded:
-            before.loaded[version].leases.retire()
-            self._memory.used.pop((name, version), None)
-            self._pinned.discard((name, version))
-            self._notify(name, version, False)
-            _log.info("model %s version %d was unloaded", name, version)
-        for _, version, reason in new.refused:
-            how = "goes on as it was loaded" if version in entry.loaded else "is not served"
-            how += ", and is tried again" if entry.broken[version].transient else ""
-            _log.error("model %s version %d %s: %s", name, version, how, reason)
-        if before.fallback_from != entry.fallback_from:
-            self._tell_fallback(entry)
-
-    def _tell_fallback(self, entry: ModelEntry) -> None:
-        better = entry.fallback_from
-        self._notify_fallback(entry.name, better is not None)
-        if better is not None:
-            said = "model %s: version %s answers instead of version %d, which cannot be loaded: %s"
-            _log.warning(said, entry.name, entry.current, better, entry.broken[better].reason)

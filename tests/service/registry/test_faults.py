@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-import service.registry.registry
+import service.registry.entries
 from models.repository import Repository
 from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
@@ -77,13 +77,13 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> Breaks:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Every attempt to load a version, in order."""
     tried: list[tuple[str, int]] = []
-    real = service.registry.registry.load_version
+    real = service.registry.entries.load_version
 
     def counted(engine: Any, name: str, version: int, *rest: Any) -> Any:
         tried.append((name, version))
         return real(engine, name, version, *rest)
 
-    monkeypatch.setattr(service.registry.registry, "load_version", counted)
+    monkeypatch.setattr(service.registry.entries, "load_version", counted)
     return tried
 
 

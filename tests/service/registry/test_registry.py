@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import service.registry.registry
+import service.registry.entries
 from models.checkpoint.loading import CheckpointError
 from models.repository import RepositoryError
 from service.errors import Kind, ProblemError
@@ -307,7 +307,7 @@ def test_programs_are_served_only_if_a_setting_allows_it(
         asked.append(arguments[4])
         raise CheckpointError("a program")
 
-    monkeypatch.setattr(service.registry.registry, "load_version", refuse)
+    monkeypatch.setattr(service.registry.entries, "load_version", refuse)
     for allowed in (False, True):
         Registry(root, engine, allow_programs=allowed).refresh()
     assert asked == [False, False, True, True]  # both versions of moons
