@@ -8,16 +8,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from service.engine.job import Draining
 from service.errors import Kind, ProblemError
 from service.registry.version import Lease
-from service.solving import problem_of
 
 MOST_LOADS = 64
 """Versions, or operations of them, that requests wait for at once; beyond it they are refused."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def shutting_down() -> ProblemError:
+    """The problem of a request whose load is not begun any more."""
+    detail = "the service is shutting down; send the request to another instance"
+    return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
 
 
 @dataclass
@@ -91,12 +95,13 @@ class Loads:
         awaited.waiting += 1
         try:
             try:
-                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                left_s = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+                async with asyncio.timeout(left_s):
                     await awaited.ended.wait()
             except TimeoutError:
                 raise ProblemError(Kind.DEADLINE, late) from None
             if awaited.lease.cancelled():
-                raise problem_of(Draining())
+                raise shutting_down()
             return then(awaited.lease.result())
         finally:
             awaited.waiting -= 1

@@ -9,27 +9,28 @@ load that a request asks for waits for no more than the one that runs. Readers t
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 
 from models.repository import RepositoryError
-from service.engine.job import Draining, EngineFailed
+from service.engine.job import Draining
 from service.engine.operation import Operation
-from service.errors import invalid
+from service.errors import Kind, ProblemError, invalid
 from service.ports import Engine, Loaded
 from service.registry.disk import Disk
 from service.registry.entries import Entries
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
-from service.registry.loading import Loads
+from service.registry.loading import Loads, shutting_down
 from service.registry.memory import Key, Memory
 from service.registry.version import Lease, ModelVersion
 from service.settings import StartError
-from service.solving import problem_of
 
 _log = logging.getLogger("pathline")
 
@@ -182,7 +183,7 @@ class Registry:
 
     # Leases.
 
-    def lease(self, name: str, version: int | None = None, deadline: float = float("inf")) -> Lease:
+    def lease(self, name: str, version: int | None = None, deadline: float = math.inf) -> Lease:
         """Return a lease to be filled: by ``await lease.acquire()``, ``async with`` or, blocking, ``with``.
 
         Where no version is asked for and the one that answered can no longer be loaded, the next lower one is.
@@ -325,15 +326,18 @@ class Registry:
         """Make an operation of a version ready, which is leased meanwhile. Errors as in `ready`."""
         lease = self.lease(model.name, model.version)
         lease.take(model)
-        try:
-            self._engine.prepare(model.name, model.version, operation)
-        except Exception as error:
-            lease.release()
-            if isinstance(error, Draining):
-                raise problem_of(error) from None
-            if isinstance(error, MemoryError | torch.OutOfMemoryError):
-                raise problem_of(EngineFailed(str(error).partition("\n")[0])) from None
-            _log.exception("model %s version %d cannot be made ready for %s", model.name, model.version, operation)
-            said = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise invalid("name", f"the network of model {model.name!r} has no derivative to use: {said}") from None
+        with ExitStack() as failing:
+            failing.callback(lease.release)
+            try:
+                self._engine.prepare(model.name, model.version, operation)
+            except Draining:
+                raise shutting_down() from None
+            except (MemoryError, torch.OutOfMemoryError) as error:
+                said = str(error).partition("\n")[0]
+                raise ProblemError(Kind.ENGINE, f"the engine failed on this request: {said}") from None
+            except Exception as error:
+                _log.exception("model %s version %d cannot be made ready for %s", model.name, model.version, operation)
+                said = f"{type(error).__name__}: {error}".partition("\n")[0]
+                raise invalid("name", f"the network of model {model.name!r} has no derivative to use: {said}") from None
+            failing.pop_all()
         return lease
