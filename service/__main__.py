@@ -21,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(OneRecord("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it logs how many files have changed
     try:
         settings = load_settings()
         _refuse_workers(options.workers)
