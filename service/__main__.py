@@ -1,4 +1,4 @@
-"""``python -m service``: print the settings, load the models, serve, and say what to try."""
+"""The command ``python -m service``: print the settings, load the models, serve, and say what to try."""
 
 import argparse
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from service.logs import OneRecord
 from service.settings import ONE_PROCESS, Settings, SettingsError, StartError, load_settings, unknown_variables
 
-USAGE, FAILED = 2, 1  # exit codes: a wrong setting; something that is not there
+USAGE, FAILED = 2, 1  # exit codes: an invalid setting; a part that is missing
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(OneRecord("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it logs how many files have changed
     try:
         settings = load_settings()
         _refuse_workers(options.workers)
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    # torch is imported here: a wrong setting is answered at once, not after seconds
+    # torch takes seconds to import: report invalid settings before that
     from service.app import create_app
     from service.server import freeze, listen, run, url
 
@@ -46,9 +47,10 @@ def _serve(settings: Settings) -> int:
     try:
         app = create_app(settings)
         service = app.state.service
-        models, base = service.models, url(bound)
+        registry, base = service.registry, url(bound)
         greet = _Last(
-            2, lambda: print(_try_it(base, [name for name, _ in models.current()], bool(settings.api_keys)), flush=True)
+            2,
+            lambda: print(_try_it(base, [name for name, _ in registry.current()], bool(settings.api_keys)), flush=True),
         )
 
         def on_loaded() -> None:
@@ -56,8 +58,8 @@ def _serve(settings: Settings) -> int:
             greet()
 
         def on_ready() -> None:
-            if not models.complete:
-                print(f"{base} answers; still loading its models ({len(models.names())} in all)", flush=True)
+            if not registry.complete:
+                print(f"{base} answers; still loading its models ({len(registry.names())} in all)", flush=True)
             greet()
 
         service.start(beside=True, on_loaded=on_loaded)
@@ -67,7 +69,7 @@ def _serve(settings: Settings) -> int:
 
 
 class _Last:
-    """Calls something when it was called so many times itself, from any thread."""
+    """Calls a function on its own n-th call, from any thread."""
 
     def __init__(self, times: int, then: Callable[[], None]) -> None:
         self._left, self._then, self._lock = times, then, threading.Lock()
@@ -81,7 +83,7 @@ class _Last:
 
 
 def _refuse_workers(asked: int) -> None:
-    """Refuse more than one process.
+    """Check that one process is asked for.
 
     Raises:
         SettingsError: ``--workers`` or ``WEB_CONCURRENCY`` is not 1.
@@ -95,7 +97,7 @@ def _refuse_workers(asked: int) -> None:
 
 
 def _try_it(base: str, names: list[str], locked: bool) -> str:
-    """Return what is served, and commands to try: of a key, they hold the variable that the SDK reads, too."""
+    """Return the models served and commands to try, which name the SDK's variable for a key rather than the key."""
     model = "moons" if "moons" in names else names[0]
     key = ' -H "Authorization: Bearer $PATHLINE_API_KEY"' if locked else ""
     export = (

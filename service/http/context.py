@@ -3,13 +3,21 @@
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 if TYPE_CHECKING:
     from service.ledger import Hold
 
 _KEY = "pathline"
+
+
+class Returnable(Protocol):
+    """What is returned when a request is over: its lease of a model."""
+
+    def release(self) -> None:
+        """Return it; a second call does nothing."""
+        ...
 
 
 @dataclass
@@ -20,6 +28,7 @@ class Context:
     to exist, so that they can be metric labels. `outcome` is set where the status code does not tell how it ended.
     `fallback_from` is the version that should have answered where it cannot be loaded and an older one does.
     `hold` is the memory that was set aside for it, until it is over; `body` that of its body, until it is understood.
+    `lease` is that of its model, returned when it is over.
     """
 
     request_id: str = field(default_factory=lambda: uuid4().hex)
@@ -31,6 +40,7 @@ class Context:
     timings: dict[str, float] = field(default_factory=dict)
     hold: "Hold | None" = None
     body: "Hold | None" = None
+    lease: Returnable | None = None
     _over: bool = False
 
     def keep(self, hold: "Hold") -> None:
@@ -38,6 +48,12 @@ class Context:
         self.hold = hold
         if self._over:
             hold.over()
+
+    def keep_lease(self, lease: Returnable) -> None:
+        """Keep the lease of its model; from any thread, also one that comes too late."""
+        self.lease = lease
+        if self._over:
+            lease.release()
 
     def understood(self) -> None:
         """Nothing of the body is needed any more."""
@@ -50,6 +66,8 @@ class Context:
         self.understood()
         if self.hold is not None:
             self.hold.over()
+        if self.lease is not None:
+            self.lease.release()
 
     def fallback(self) -> dict[str, int]:
         """Return the member of an answer that says of a fallback; there is none as a rule."""

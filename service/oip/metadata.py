@@ -3,7 +3,7 @@
 from typing import Any
 
 from models.conditions import LabelCondition
-from service.registry.served import Served
+from service.registry.version import ModelVersion
 from service.responses.samples import COLUMNS
 
 _FLOATS = {"float32": "FP32", "float64": "FP64"}
@@ -12,7 +12,7 @@ _TRACE = {"sample": "INT64", "t": "FP64", "h": "FP64", "error": "FP64", "accepte
 PLATFORM = "pathline_safetensors"
 
 
-def metadata(model: Served, versions: list[int]) -> dict[str, Any]:
+def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
     """Return the answer of ``GET /v2/models/{model}``; -1 stands for any number."""
     card = model.card
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]

@@ -87,8 +87,8 @@ async def infer_version(request: Request, model_name: ModelName, version: Versio
 
 async def _metadata(request: Request, name: str, version: int | None) -> dict[str, Any]:
     service = service_of(request)
-    found = await service.model(name, version)
-    return metadata(found, service.models.describe(name)["versions"])
+    async with service.lease(name, version) as model:
+        return metadata(model, service.registry.describe(name)["versions"])
 
 
 def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
     fault = service.fault()
     if fault is not None:
         raise ProblemError(*fault)
-    service.models.check_ready(name, version)
+    service.registry.check_ready(name, version)
     return {"name": name, "ready": True}
 
 

@@ -16,7 +16,7 @@ from models.probes import signs
 from service.engine.job import Job, Operation, Priority
 from service.errors import invalid
 from service.ledger import Take
-from service.registry.served import Served
+from service.registry.version import ModelVersion
 from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes, logged_beyond
 from service.requests.validation import (
@@ -89,7 +89,7 @@ class ValidatedStates(Validated):
 
 
 def validate_encode(
-    request: EncodeRequest, model: Served, settings: Settings, encoder: Encoder, take: Take
+    request: EncodeRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
     n = _count(request)
@@ -120,7 +120,7 @@ def validate_encode(
 
 
 def validate_log_prob(
-    request: LogProbRequest, model: Served, settings: Settings, encoder: Encoder, take: Take
+    request: LogProbRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
 
@@ -205,12 +205,12 @@ def _count(request: Given) -> int:
     return len(request.samples)
 
 
-def _data_bytes(n: int, model: Served) -> int:
+def _data_bytes(n: int, model: ModelVersion) -> int:
     """Return the bytes of memory of n samples beside their states: as sent, decoded again, and in the response."""
     return 3 * n * math.prod(model.card.data_shape) * model.dtype.itemsize
 
 
-def _states_of(request: Given, model: Served) -> States:
+def _states_of(request: Given, model: ModelVersion) -> States:
     """Return the samples of a request as states.
 
     Raises:

@@ -9,7 +9,7 @@ from models.diagnose import MAX_WIDTH
 from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Take
-from service.registry.served import Served
+from service.registry.version import ModelVersion
 from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Drawn, Finite, Solving
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes, logged_beyond
 from service.requests.validation import (
@@ -49,7 +49,7 @@ class DiagnoseRequest(Solving, Drawn):
 
 
 def validate_diagnose(
-    request: DiagnoseRequest, model: Served, settings: Settings, encoder: Encoder, take: Take
+    request: DiagnoseRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> Validated:
     """Check a request, reserve the memory of both its jobs, and make the job for its paths.
 
@@ -88,7 +88,7 @@ def validate_diagnose(
     return Validated(model, job, encoder)
 
 
-def _memory(n: int, times: int, width: int, model: Served, solve: Plan) -> int:
+def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan) -> int:
     """Return the bytes of memory for the paths, the rows of all Jacobians, and the results."""
     paths = lanes_bytes(model, n, width, saved=times, given=True, steps=kept_steps(solve, "none"))
     rows = n * times * width
@@ -97,7 +97,7 @@ def _memory(n: int, times: int, width: int, model: Served, solve: Plan) -> int:
     return paths + jacobians + found
 
 
-def _check_cost(n: int, times: int, width: int, model: Served, settings: Settings) -> None:
+def _check_cost(n: int, times: int, width: int, model: ModelVersion, settings: Settings) -> None:
     if width > MAX_WIDTH:
         raise invalid(
             "name",

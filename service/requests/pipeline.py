@@ -23,7 +23,7 @@ from service.errors import REFUSALS, ClientGoneError, problem_of
 from service.http.context import Context, context_of
 from service.ledger import Hold, Take
 from service.ports import Engine
-from service.registry.served import Served
+from service.registry.version import ModelVersion
 from service.requests.parsing import LARGE_BODY, read_body
 from service.requests.schemas import Named, Solving
 from service.requests.validation import Validated, deadline_of
@@ -41,7 +41,7 @@ WATCH_AFTER_S = 0.02
 R = TypeVar("R", bound=Solving)
 Parse = Callable[[bytes], tuple[R, Encoder]]
 V = TypeVar("V", bound=Validated)
-Validate = Callable[[R, Served, Settings, Encoder, Take], V]
+Validate = Callable[[R, ModelVersion, Settings, Encoder, Take], V]
 
 
 async def receive(
@@ -90,12 +90,12 @@ async def receive(
     return valid
 
 
-async def _model_of(service: Service, context: Context, request: Solving, name: str) -> Served:
-    """Return the requested model, loaded within the time limit, and note it in the context."""
-    model = await service.model(name, request.version, deadline_of(request, service.settings))
-    context.model = model.name
-    if request.version is None:
-        context.fallback_from = service.models.fallback_from(model.name, model.version)
+async def _model_of(service: Service, context: Context, request: Solving, name: str) -> ModelVersion:
+    """Lease the requested model until the request is over, loading it within the time limit; the context notes it."""
+    lease = service.lease(name, request.version, deadline_of(request, service.settings))
+    model = await lease.acquire()
+    context.keep_lease(lease)
+    context.model, context.fallback_from = model.name, lease.fallback_from
     return model
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, WithJsonSchema
 
+from solvers import catalogue
+
 SEED_LIMIT = 2**63
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -25,7 +27,7 @@ X0_SCHEMA = {
 BULK = "bulk (the default) yields to interactive requests, which take most of the time"
 
 
-SOLVER = "name from /v1/solvers, or a solver with its settings as text; what the text says is not given apart"
+SOLVER = f"one of {', '.join(sorted(catalogue.solvers()))} (see /v1/solvers), or with its settings as text, like rk4-20"
 SOLVER_EXAMPLES = ["dopri5", "dopri5@1e-5", "rk4-20", "ab3-12/shift(3)"]
 
 

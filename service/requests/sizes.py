@@ -8,7 +8,7 @@ import orjson
 from models.pictures import PictureError, TooManyError
 from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
-from service.registry.served import Served
+from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
 from service.responses.arrays import ENCODERS, Encoder
 from solvers.plan import Plan
@@ -71,7 +71,7 @@ def check_arrays_size(
     return predicted if encoder.whole else 0
 
 
-def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
+def check_form(request: SampleRequest, model: ModelVersion, encoder: Encoder) -> None:
     """Refuse samples that the format cannot represent, such as vectors of 64 numbers as a picture.
 
     Raises:
@@ -90,7 +90,7 @@ def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
         raise ProblemError(Kind.NOT_ACCEPTABLE, detail, offered=others) from None
 
 
-def response_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: Encoder) -> int:
+def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, encoder: Encoder) -> int:
     """Return the most bytes that the response can take: states, trace, and what is reported for each sample.
 
     For a stream this covers all events except progress.
@@ -125,7 +125,14 @@ def kept_steps(solve: Plan, trace: str) -> int:
 
 
 def lanes_bytes(
-    model: Served, lanes: int, width: int, *, saved: int = 0, given: bool = False, constants: int = 0, steps: int = 0
+    model: ModelVersion,
+    lanes: int,
+    width: int,
+    *,
+    saved: int = 0,
+    given: bool = False,
+    constants: int = 0,
+    steps: int = 0,
 ) -> int:
     """Return the bytes of memory that a job takes.
 
@@ -146,7 +153,7 @@ def lanes_bytes(
     return lanes * (numbers * size + 2 * condition + _A_SAMPLE + steps * _A_STEP) + kept
 
 
-def memory_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: Encoder, most_bytes: int) -> int:
+def memory_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, encoder: Encoder, most_bytes: int) -> int:
     """Return the bytes of memory that a request holds until its response, of at most `most_bytes`, is sent."""
     n, saved = request.num_samples, len(request.save_at or ())
     needed = lanes_bytes(

@@ -20,7 +20,7 @@ from models.nested import NestedError, to_floats
 from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Take
-from service.registry.served import Served
+from service.registry.version import ModelVersion
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import Encoder
@@ -48,7 +48,7 @@ class Validated:
         most_bytes: upper bound on the response.
     """
 
-    model: Served
+    model: ModelVersion
     job: Job
     encoder: Encoder
     decode: bool = True
@@ -56,7 +56,7 @@ class Validated:
 
 
 def validate_sample(
-    request: SampleRequest, model: Served, settings: Settings, encoder: Encoder, take: Take
+    request: SampleRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> Validated:
     """Check a request for samples against its model and the limits, reserve its memory and make its job.
 
@@ -148,7 +148,7 @@ def deadline_of(request: Solving, settings: Settings) -> float:
     return request.came + (request.timeout_s or settings.timeout_s)
 
 
-def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Tensor | None:
+def condition_of(request: Solving, model: ModelVersion, num_samples: int) -> torch.Tensor | None:
     """Return the condition as a tensor with one row for each sample; None for none.
 
     Raises:
@@ -178,7 +178,7 @@ def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Ten
 
 
 def compiled(
-    request: Solving, model: Served, t_span: tuple[float, float], settings: Settings, steps: int | None = None
+    request: Solving, model: ModelVersion, t_span: tuple[float, float], settings: Settings, steps: int | None = None
 ) -> Plan:
     """Return the solver of a request, compiled: its text and the fields given apart make one `SolverSpec`.
 
@@ -233,7 +233,7 @@ def _plan(
         raise invalid("grid", "grid holds an integer that is too large for double precision") from None
 
 
-def _span(request: SampleRequest, model: Served) -> tuple[float, float]:
+def _span(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
     """Return the span of a request, with ends that stand for 0 or 1 replaced by them.
 
     Raises:
@@ -290,7 +290,7 @@ def to_array(nested: Any, shape: Sequence[int], name: str = "x0", event: str = "
     return nested.astype(np.float64)
 
 
-def start_of(x0: Any, num_samples: int, model: Served) -> torch.Tensor | None:
+def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | None:
     """Return start states as a tensor (num_samples, *event_shape) in the model's dtype; None for None.
 
     Raises:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from service.engine.job import Job, JobResult, Operation
 from service.http.context import Context
-from service.registry.served import Served
+from service.registry.version import ModelVersion
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.samples import origin, outcome, timings, to_data
 from service.responses.schemas import Solved
@@ -72,7 +72,9 @@ class States:
     deterministic: bool = True
 
 
-def encode_response(model: Served, job: Job, result: JobResult, context: Context, states: States) -> ArrayResponse:
+def encode_response(
+    model: ModelVersion, job: Job, result: JobResult, context: Context, states: States
+) -> ArrayResponse:
     """Return the response with the noise of each sample, NaN where it was not reached."""
     x0 = to_data(result.x, None)
     failed = result.status != Status.SUCCESS.value
@@ -84,7 +86,7 @@ def encode_response(model: Served, job: Job, result: JobResult, context: Context
 
 
 def log_prob_response(
-    model: Served, job: Job, result: JobResult, context: Context, states: States, deterministic: bool
+    model: ModelVersion, job: Job, result: JobResult, context: Context, states: States, deterministic: bool
 ) -> ArrayResponse:
     """Return the response with the log-density of each sample, and its standard error for two or more probes."""
     n = len(states.x)
@@ -101,7 +103,7 @@ def log_prob_response(
     return arrays_response(head, result, context, residual=states.residual, log_prob=mean, standard_error=error)
 
 
-def head_of(model: Served, job: Job, result: JobResult, context: Context, deterministic: bool) -> dict[str, Any]:
+def head_of(model: ModelVersion, job: Job, result: JobResult, context: Context, deterministic: bool) -> dict[str, Any]:
     """Return the members that the response of every operation begins with."""
     head = {**origin(model, context), "deterministic": deterministic, "solver": job.solve.settings}
     return head | outcome(result)

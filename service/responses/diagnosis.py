@@ -16,7 +16,7 @@ from pydantic import Field
 from models.diagnose import decompose, stiffness, stiffness_ratio
 from service.engine.job import Job, JobResult, Operation
 from service.http.context import Context
-from service.registry.served import Served
+from service.registry.version import ModelVersion
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.densities import arrays_response, head_of
 from service.responses.schemas import Solved
@@ -131,7 +131,7 @@ class Spectra:
 
 
 def diagnose_response(
-    model: Served, job: Job, result: JobResult, context: Context, spectra: Spectra, deterministic: bool
+    model: ModelVersion, job: Job, result: JobResult, context: Context, spectra: Spectra, deterministic: bool
 ) -> ArrayResponse:
     """Return the response with the spectra along the paths of a job."""
     arrays = spectra.arrays()

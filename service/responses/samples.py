@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from service.engine.job import Job, JobResult
 from service.http.context import Context
-from service.registry.served import Served
+from service.registry.version import ModelVersion
 from service.responses.arrays import Array, ArrayResponse
 from solvers.errors import Status
 from solvers.plan import Plan
@@ -23,7 +23,7 @@ QUANTILES = {"q10": 0.1, "q50": 0.5, "q90": 0.9}
 BINS = 20
 
 
-def sample_response(model: Served, job: Job, result: JobResult, context: Context, decode: bool) -> ArrayResponse:
+def sample_response(model: ModelVersion, job: Job, result: JobResult, context: Context, decode: bool) -> ArrayResponse:
     """Return the response to a request for samples.
 
     Args:
@@ -58,7 +58,7 @@ def sample_response(model: Served, job: Job, result: JobResult, context: Context
     return ArrayResponse(document, arrays, context.elapsed, timings(result), limits)
 
 
-def origin(model: Served, context: Context) -> dict[str, Any]:
+def origin(model: ModelVersion, context: Context) -> dict[str, Any]:
     """Return the members that every response begins with: the weights it came from."""
     return {"model": model.name, "version": model.version, "checkpoint": model.digest, **context.fallback()}
 
@@ -68,7 +68,7 @@ def timings(result: JobResult) -> dict[str, float]:
     return {"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s}
 
 
-def decoder_of(model: Served, decode: bool) -> Decode | None:
+def decoder_of(model: ModelVersion, decode: bool) -> Decode | None:
     """Return the function that turns states into data; None to leave them as they are."""
     return model.decode if decode and not model.plain else None
 

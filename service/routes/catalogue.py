@@ -19,7 +19,7 @@ router = APIRouter()
 @read(router, "/v1/models", responses=answered(ModelList, models=examples.MODEL_LIST))
 async def models(request: Request) -> Any:
     """List the models (served or not, by which version, the shapes of its samples) and what is passed over."""
-    found = service_of(request).models
+    found = service_of(request).registry
     return {"models": [found.summary(name) for name in found.names()]} | found.passed_over()
 
 
@@ -30,7 +30,7 @@ async def models(request: Request) -> Any:
 )
 async def model(request: Request, name: ModelName) -> Any:
     """Show one model: its versions, the cards of those that are served, and why others are not."""
-    return await asyncio.to_thread(service_of(request).models.describe, name)
+    return await asyncio.to_thread(service_of(request).registry.describe, name)
 
 
 @read(router, "/v1/solvers", responses=answered(SolverList, solvers=examples.SOLVER_LIST))

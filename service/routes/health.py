@@ -42,8 +42,8 @@ async def readyz(request: Request) -> Any:
     return {
         "status": "ready",
         "device": str(service.engine.device),
-        "models": dict(service.models.current()),
-        "unavailable": service.models.broken(),
+        "models": dict(service.registry.current()),
+        "unavailable": service.registry.broken(),
     }
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from service.ledger import Ledger
-from service.registry.registry import Models
-from service.registry.served import Served
+from service.registry.registry import Registry
+from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import ENCODERS, array_json
@@ -20,15 +20,16 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def moons(settings: Settings, engine: Any) -> Served:
-    models = Models(settings.models_dir, engine)
+def moons(settings: Settings, engine: Any) -> ModelVersion:
+    models = Registry(settings.models_dir, engine)
     models.load_all()
-    return models.find("moons")
+    [model] = [model for model in models.loaded() if model.name == "moons"]
+    return model
 
 
 @pytest.mark.parametrize("media", list(ENCODERS))
 @pytest.mark.parametrize("trace", ["none", "summary", "full"])
-async def test_no_answer_is_larger_than_predicted(running: Any, moons: Served, media: str, trace: str) -> None:
+async def test_no_answer_is_larger_than_predicted(running: Any, moons: ModelVersion, media: str, trace: str) -> None:
     ask: dict[str, Any] = {"model": "moons", "num_samples": 2_000, "trace": trace, "save_at": [0.5, 1.0], "max_nfe": 60}
     answer = await running.http.post("/v1/sample", json=ask, headers={"Accept": media})
     predicted = response_bytes(SampleRequest(**ask), moons, running.engine.jobs[0].solve, ENCODERS[media])
@@ -36,7 +37,7 @@ async def test_no_answer_is_larger_than_predicted(running: Any, moons: Served, m
     assert len(answer.content) <= predicted
 
 
-def test_data_in_float64_of_a_float32_model_take_twice_the_bytes(moons: Served) -> None:
+def test_data_in_float64_of_a_float32_model_take_twice_the_bytes(moons: ModelVersion) -> None:
     ask, solve = SampleRequest(model="moons", num_samples=1_000, trace="none"), resolve(solver="rk4", steps=1)
     encoder = ENCODERS["application/x-npz"]
     before = response_bytes(ask, moons, solve, encoder)
@@ -77,7 +78,7 @@ def test_no_number_is_longer_than_said() -> None:
 )
 @pytest.mark.parametrize("trace", ["none", "full"])
 async def test_a_job_takes_no_more_memory_than_is_set_aside(
-    running: Any, moons: Served, media: str, body: dict[str, Any], trace: str
+    running: Any, moons: ModelVersion, media: str, body: dict[str, Any], trace: str
 ) -> None:
     ask = {"model": "moons", "num_samples": 2_000, "trace": trace, "save_at": [1.0], **body}
     answer = await running.http.post("/v1/sample", json=ask, headers={"Accept": media})

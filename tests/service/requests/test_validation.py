@@ -7,8 +7,8 @@ import pytest
 
 from service.errors import ProblemError
 from service.ledger import Ledger
-from service.registry.registry import Models
-from service.registry.served import Served
+from service.registry.registry import Registry
+from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
 from service.requests.validation import to_array, validate_sample
 from service.responses.arrays import ENCODERS
@@ -20,13 +20,14 @@ take = Ledger(10**12).take
 
 
 @pytest.fixture
-def moons(settings: Settings, engine: Any) -> Served:
-    models = Models(settings.models_dir, engine)
-    models.load_all()
-    return models.find("moons")
+def moons(settings: Settings, engine: Any) -> ModelVersion:
+    registry = Registry(settings.models_dir, engine)
+    registry.load_all()
+    [model] = [model for model in registry.loaded() if model.name == "moons"]
+    return model
 
 
-def test_job(moons: Served, settings: Settings) -> None:
+def test_job(moons: ModelVersion, settings: Settings) -> None:
     request = SampleRequest(model="moons", num_samples=3, seed=7, first_index=5, on_timeout="partial", trace="none")
     job = validate_sample(request, moons, settings, JSON, take).job
     assert (job.model, job.version, job.num_samples, job.seed, job.first_index) == ("moons", 2, 3, 7, 5)
@@ -34,7 +35,7 @@ def test_job(moons: Served, settings: Settings) -> None:
     assert job.solve is resolve()  # equal requests share one compiled solver
 
 
-def test_limits_are_inclusive(moons: Served, settings: Settings) -> None:
+def test_limits_are_inclusive(moons: ModelVersion, settings: Settings) -> None:
     limits = settings.model_copy(update={"max_samples": 5, "max_steps": 6, "max_nfe": 24})
     request = SampleRequest(model="moons", num_samples=5, solver="rk4", steps=6, max_nfe=24)
     assert validate_sample(request, moons, limits, JSON, take).job.num_samples == 5

@@ -121,7 +121,8 @@ async def test_a_stream_is_never_larger_than_the_limit_of_answers(running: Any, 
     """Saved states are sent twice; progress is told while there is room beside what must be sent."""
     body: dict[str, Any] = {"model": "moons", "num_samples": 400, "solver": "rk4", "steps": 4, "trace": "none"}
     body |= {"save_at": [0.25, 0.5, 1.0]}
-    model = await running.service.model("moons", None)
+    async with running.service.lease("moons", None) as model:
+        pass
     solve = resolve(solver="rk4", steps=4, dtype=model.dtype)
     limit = response_bytes(SampleRequest(**body), model, solve, route._EVENTS) + spare
     settings = running.service.settings.model_copy(update={"max_answer_bytes": limit})
