@@ -20,8 +20,8 @@ from service.registry.version import ModelVersion
 from service.responses.arrays import Array, ArrayResponse
 from service.responses.samples import origin, outcome, timings, to_data
 from service.responses.schemas import Solved
-from solvers.arithmetic import lane_sums
 from solvers.errors import Status
+from solvers.kernels_torch import lane_sums
 
 _Residual = Annotated[
     list[float | None] | None,
