@@ -1,4 +1,4 @@
-"""``python -m service``: load the models, serve, and print what to try."""
+"""The command ``python -m service``: load the models, serve, and print what to try."""
 
 import argparse
 import logging
@@ -11,7 +11,7 @@ from service.banner import ProgressPrinter, greeting, opening
 from service.logs import EscapingFormatter
 from service.settings import ONE_PROCESS, Settings, SettingsError, StartError, load_settings, unknown_variables
 
-USAGE, FAILED = 2, 1  # exit codes: a wrong setting; something that is not there
+USAGE, FAILED = 2, 1  # exit codes: an invalid setting; a part that is missing
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(EscapingFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it logs how many files have changed
     try:
         settings = load_settings()
         _refuse_workers(options.workers)
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    # torch is imported here: a wrong setting is answered at once, not after seconds
+    # torch takes seconds to import: report invalid settings before that
     from service.app import create_app
     from service.server import freeze, listen, run, url
 
@@ -48,11 +49,11 @@ def _serve(settings: Settings) -> int:
     try:
         app = create_app(settings)
         service = app.state.service
-        models, base = service.models, settings.public_url or url(bound)
+        registry, base = service.registry, settings.public_url or url(bound)
 
         def greet() -> None:
             progress.stop()
-            print(greeting(base, [name for name, _ in models.current()], bool(settings.api_keys)), flush=True)
+            print(greeting(base, [name for name, _ in registry.current()], bool(settings.api_keys)), flush=True)
 
         greet_once_ready = _Last(2, greet)
 
@@ -61,7 +62,7 @@ def _serve(settings: Settings) -> int:
             greet_once_ready()
 
         def on_ready() -> None:
-            progress.start(len(models.names()), models.pending)
+            progress.start(len(registry.names()), registry.pending)
             greet_once_ready()
 
         service.start(beside=True, on_loaded=on_loaded)
@@ -72,7 +73,7 @@ def _serve(settings: Settings) -> int:
 
 
 class _Last:
-    """Calls something when it was called so many times itself, from any thread."""
+    """Calls a function on its own n-th call, from any thread."""
 
     def __init__(self, times: int, then: Callable[[], None]) -> None:
         self._left, self._then, self._lock = times, then, threading.Lock()
@@ -86,7 +87,7 @@ class _Last:
 
 
 def _refuse_workers(asked: int) -> None:
-    """Refuse more than one process.
+    """Check that one process is asked for.
 
     Raises:
         SettingsError: ``--workers`` or ``WEB_CONCURRENCY`` is not 1.

@@ -1,4 +1,4 @@
-"""The composition root: puts settings, engine, models, metrics, routes and middleware together."""
+"""The application: settings, engine, registry, metrics, routes and middleware put together."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,10 +16,9 @@ from service.http.middleware import Direct, LimitBursts, Observe, SubPath, handl
 from service.ledger import Ledger
 from service.metrics import Metrics
 from service.oip import routes as oip
-from service.operations import routes as operations
 from service.ports import Engine
-from service.registry.registry import Models
-from service.routes import admin, catalogue, docs, health, page, sample, stream
+from service.registry.registry import Registry
+from service.routes import admin, catalogue, docs, health, operations, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
 
@@ -27,16 +26,16 @@ from service.state import VERSION, Service
 def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
     """Make the ASGI application; its parts are in ``app.state.service``.
 
-    The models are loaded when the application starts (its lifespan); ``app.state.service.start(beside=True)`` before it
-    has them loaded beside, while the service answers already.
+    The models are loaded when the application starts (its lifespan). Call ``app.state.service.start(beside=True)``
+    before that to answer while they are still loading.
 
     Args:
-        settings: Read from the environment where left out.
-        engine: Another engine in place of the real one, for tests.
+        settings: from the environment by default.
+        engine: replaces the real engine, in tests.
 
     Raises:
-        SettingsError: A setting of the environment is refused.
-        StartError: The model repository is missing or cannot be read, or the device is not there.
+        SettingsError: a setting in the environment is invalid.
+        StartError: the model repository is missing or cannot be read, or the device does not exist.
     """
     settings = load_settings() if settings is None else settings
     service = _assemble(settings, engine)
@@ -46,9 +45,9 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         version=VERSION,
         openapi_tags=openapi.TAGS,
         lifespan=_lifespan,
-        generate_unique_id_function=lambda route: route.name,  # what generated clients call a function
+        generate_unique_id_function=lambda route: route.name,  # the names of functions in generated clients
         redirect_slashes=False,
-        # Relative to /openapi.json, so that it holds under whatever path a proxy has put both.
+        # Relative to /openapi.json, so that it is right under any path prefix of a proxy.
         servers=[{"url": settings.root_path or ".", "description": "this service"}],
         docs_url=None,
         redoc_url=None,
@@ -74,7 +73,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
 
 
 def _traces(settings: Settings) -> Any:
-    """Return where spans go, or None; OpenTelemetry is imported only here."""
+    """Return the exporter of spans, or None; OpenTelemetry is imported only if it is used."""
     if not settings.otel_endpoint:
         return None
     try:
@@ -93,7 +92,7 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         if settings.device.startswith("cuda") and not torch.cuda.is_available():
             raise StartError(f"PATHLINE_DEVICE={settings.device}, but torch finds no CUDA device; use cpu or auto")
         engine = RealEngine(settings, observer=metrics)
-    models = Models(
+    registry = Registry(
         settings.models_dir,
         engine,
         settings.max_model_bytes,
@@ -103,7 +102,7 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         metrics.falls_back,
     )
     jobs, bodies = Ledger(settings.max_job_bytes, ends_s=engine.ends_s), Ledger(settings.max_job_bytes)
-    return Service(settings, engine, models, metrics, jobs, bodies)
+    return Service(settings, engine, registry, metrics, jobs, bodies)
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ framework raises, into a response.
 """
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,10 +16,14 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded, TooSlow
+
 MEDIA_TYPE = "application/problem+json"
 
 MOST_FAULTS = 20
 """Most invalid fields that one response lists."""
+
+_TITLED = 3  # invalid fields that a title names
 
 _HEAD, _TAIL = 200, 800  # characters kept of a long text: the start shows what was sent, the end what is allowed
 _IDLE_S = 2.0
@@ -254,10 +259,19 @@ class ProblemError(Exception):
         self.unread, self.headers["Connection"] = True, "close"
         return self
 
+    @property
+    def title(self) -> str:
+        """What is wrong in a few words: of the kind, or the fields at fault."""
+        fields = list(dict.fromkeys(fault["field"] for fault in self.errors if "field" in fault))
+        if self.kind is not Kind.INVALID or not fields:
+            return self.kind.value.title
+        named = ", ".join(fields[:_TITLED]) + (" ..." if len(fields) > _TITLED else "")
+        return f"Invalid field{'s' if len(fields) > 1 else ''}: {named}"
+
     def body(self, request_id: str) -> dict[str, Any]:
         """Return the members of the problem document."""
         kind = self.kind.value
-        document = {"type": self.kind.type, "title": kind.title, "status": kind.status, "detail": self.detail}
+        document = {"type": self.kind.type, "title": self.title, "status": kind.status, "detail": self.detail}
         document |= {"request_id": request_id} | self.members
         return document | ({"errors": self.errors} if self.errors else {})
 
@@ -331,3 +345,33 @@ async def _drain(receive: Receive) -> None:
             more = message.get("more_body", False)  # a disconnect has none
     except TimeoutError:
         return
+
+
+REFUSALS = (Overloaded, TooSlow, Draining, DeadlineExceeded, EngineFailed)
+"""The engine's exceptions, as `problem_of` takes them."""
+
+
+def problem_of(error: Exception) -> ProblemError:
+    """Return one of the engine's exceptions as a problem."""
+    if isinstance(error, Overloaded):
+        wait = max(1, math.ceil(error.retry_after_s))
+        return ProblemError(
+            Kind.OVERLOADED,
+            f"{error.reason}; try again in {wait} s",
+            headers={"Retry-After": str(wait)},
+            retry_after_s=error.retry_after_s,
+        )
+    if isinstance(error, TooSlow):
+        detail = (
+            f"timeout_s is too short: {error}; raise it, ask for fewer samples or steps, or set on_timeout to 'partial'"
+        )
+        return invalid("timeout_s", detail, needed_s=error.needed_s)
+    if isinstance(error, Draining):
+        detail = "the service is shutting down; send the request to another instance"
+        return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
+    if isinstance(error, DeadlineExceeded):
+        detail = (
+            "the samples could not be finished within timeout_s; raise it, ask for less, or set on_timeout to 'partial'"
+        )
+        return ProblemError(Kind.DEADLINE, detail)
+    return ProblemError(Kind.ENGINE, f"the engine failed on this request: {error}")

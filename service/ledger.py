@@ -1,7 +1,7 @@
-"""Memory of the requests in progress: reserved before anything is allocated, released when a request is over.
+"""The ledger of memory that requests in progress hold: reserved before anything is allocated, released at their end.
 
-A request is over when its answer is out, or nobody waits for it any more, and the engine has let go of its jobs. So
-clients that read slowly are counted too.
+A request is over when its response is out or its client has left, and the engine is done with its jobs. So slow readers
+count too.
 """
 
 import itertools
@@ -14,21 +14,21 @@ from typing import Any
 from service.errors import Kind, ProblemError
 
 _FIRST_GUESS_S = 1.0
-"""How long a request is taken to hold its memory before any has ended."""
+"""Assumed time for which a request holds its memory, before any has ended."""
 
 
 Ends = Mapping["Future[Any]", float]
 
 Take = Callable[[int, float], "Hold"]
-"""Sets bytes aside until a deadline, as `Ledger.take`."""
+"""Reserves bytes until a deadline, as `Ledger.take`."""
 
 
 class Hold:
-    """What one request has reserved.
+    """The memory that one request has reserved.
 
     Attributes:
         bytes: how much.
-        jobs: those it is kept for.
+        jobs: the jobs it is kept for.
     """
 
     def __init__(self, ledger: "Ledger", number: int, wanted: int, deadline: float) -> None:
@@ -40,21 +40,21 @@ class Hold:
         self._lock = threading.Lock()
 
     def until(self, future: "Future[Any]") -> None:
-        """Keep it until a job is done, too."""
+        """Keep it at least until a job is done."""
         with self._lock:
             self._waits += 1
             self.jobs.append(future)
         future.add_done_callback(lambda _: self._end_one())
 
     def over(self) -> None:
-        """The request is over; a second call does nothing."""
+        """End the request's own claim; a second call does nothing."""
         with self._lock:
             again, self._over = self._over, True
         if not again:
             self._end_one()
 
     def grow(self, more: int) -> None:
-        """Reserve more, for what turns out to be larger; it is allocated already, so it is never refused."""
+        """Count more bytes for data that turned out larger; they are allocated already, so this is never refused."""
         self._ledger._grow(self, more)
 
     def _end_one(self) -> None:
@@ -66,12 +66,12 @@ class Hold:
 
 
 class Ledger:
-    """All holds of one service; used from any thread.
+    """The holds of one service; safe to use from any thread.
 
     Args:
-        limit: bytes that all of them may have together.
-        now: a clock, as `time.monotonic`.
-        ends_s: tells of some jobs how many seconds they still take; see `service.ports.Engine`.
+        limit: bytes for all holds together.
+        now: a clock like `time.monotonic`.
+        ends_s: seconds until jobs are done, as far as known; see `service.ports.Engine`.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class Ledger:
         self._in_hand = 0
         self._holds: dict[int, Hold] = {}
         self._numbers = itertools.count()
-        self._mean_s = _FIRST_GUESS_S  # how long memory was held lately
+        self._mean_s = _FIRST_GUESS_S  # how long memory was held recently
         self._lock = threading.Lock()
 
     @property
     def in_hand(self) -> int:
-        """Bytes that are reserved now."""
+        """Bytes reserved now."""
         return self._in_hand
 
     def check(self, wanted: int) -> None:
-        """Refuse what could not be had even alone.
+        """Refuse a request that would not fit even alone.
 
         Raises:
             ProblemError: 413.
@@ -108,10 +108,10 @@ class Ledger:
 
         Args:
             wanted: how many bytes.
-            deadline: when the request will be answered at the latest, by the clock.
+            deadline: when the request is over at the latest, by the clock.
 
         Raises:
-            ProblemError: 413 for more than there ever is, 429 for more than there is now.
+            ProblemError: 413 for more than the limit, 429 for more than is free now.
         """
         self.check(wanted)
         with self._lock:
@@ -122,10 +122,10 @@ class Ledger:
             return hold
 
     def extend(self, hold: Hold, more: int) -> None:
-        """Set more aside for what is still to come.
+        """Reserve more for what is still to come.
 
         Raises:
-            ProblemError: as `take`; what was set aside before is kept.
+            ProblemError: as `take`; what was reserved before is kept.
         """
         self.check(hold.bytes + more)
         with self._lock:
@@ -146,22 +146,22 @@ class Ledger:
         raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait_s)
 
     def _until_free(self, missing: int) -> float:
-        """Seconds until so many bytes are given back: when the jobs that they are kept for are forecast to be done.
+        """Seconds until so many bytes are released, by the forecast for the jobs they are kept for.
 
-        Where nobody knows that, each is taken to be held as long as those before.
+        Without a forecast, a hold is assumed to last as long as those before it.
         """
         now, forecast = self.now(), self._ends_s()
         ends: list[tuple[float, int]] = []
         for hold in self._holds.values():
             held = now - hold.begun
-            left = self._mean_s - held if held < self._mean_s else held  # one that takes longer: as long again
+            left = self._mean_s - held if held < self._mean_s else held  # overdue: as long again
             left = max((forecast[job] for job in hold.jobs if job in forecast), default=left)
             ends.append((min(left, max(hold.deadline - now, 0.1)), hold.bytes))
         for left, given in sorted(ends):
             missing -= given
             if missing <= 0:
                 return max(0.1, left)
-        return _FIRST_GUESS_S  # not reached: all together they have the limit or more
+        return _FIRST_GUESS_S  # not reached: together they hold the limit or more
 
     def _grow(self, hold: Hold, more: int) -> None:
         with self._lock:
@@ -172,5 +172,5 @@ class Ledger:
         with self._lock:
             hold = self._holds.pop(number)
             self._in_hand -= hold.bytes
-            weight = min(0.5, hold.bytes / self._limit)  # small ones hardly tell how long memory is held
+            weight = min(0.5, hold.bytes / self._limit)  # small holds say little
             self._mean_s += (self.now() - hold.begun - self._mean_s) * weight

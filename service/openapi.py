@@ -11,8 +11,9 @@ from starlette.responses import Response
 
 from service import examples
 from service.errors import MEDIA_TYPE, Kind
-from service.requests.schemas import ProblemBody, SampleRequest, SampleResponse
-from service.responses.encoders import ENCODERS
+from service.requests.schemas import SampleRequest
+from service.responses.arrays import ENCODERS
+from service.responses.schemas import ProblemBody, SampleResponse
 
 ModelName = Annotated[str, Path(description="name of the model", openapi_examples={"moons": {"value": "moons"}})]
 

@@ -1,4 +1,4 @@
-"""The HTTP server: its socket, its limits, and the one function that runs it until it is told to stop."""
+"""The HTTP server: its socket, its limits, its signals, and when the process ends."""
 
 import contextlib
 import errno
@@ -23,18 +23,18 @@ from service.settings import Settings, StartError
 from service.state import Service
 
 _BACKLOG = 2048
-_OWN_FILES = 64  # files of the process itself: models, logs, threads, sockets that close
-_LET_GO_S = 5.0  # an engine that was told to give up does so after the network call that runs
-_LAST_S = 10.0  # for what is done after the last answer
+_OWN_FILES = 64  # of the process itself: models, logs, threads, closing sockets
+_LET_GO_S = 5.0  # an engine gives up after the network call that runs
+_LAST_S = 10.0  # for the cleanup after the last response
 _FAILED = 1
 _log = logging.getLogger("pathline")
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Bind the address of the settings, so that a port in use is known before models are loaded.
+    """Bind the address of the settings, so that a port in use is reported before models are loaded.
 
     Raises:
-        StartError: The address cannot be bound; the message says why and what to do.
+        StartError: the address cannot be bound; the message says why and what to do.
     """
     host, port = settings.host, settings.port
     try:
@@ -61,7 +61,7 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def url(bound: socket.socket) -> str:
-    """Return the address that clients on this machine use."""
+    """Return the URL for clients on this machine."""
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::"):  # noqa: S104  (a comparison, not a binding)
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
@@ -69,17 +69,17 @@ def url(bound: socket.socket) -> str:
 
 
 def freeze() -> None:
-    """Let the garbage collector leave alone what there is now.
+    """Exempt the objects that exist now from garbage collection.
 
-    Modules and models stay for good. Looking through their 300,000 objects would stop all threads for 0.2 s, again and
-    again; once frozen, the collector looks at what requests leave alone.
+    Modules and models stay for good. Traversing their 300,000 objects would stop all threads for 0.2 s each time; from
+    now on the collector traverses only what requests leave behind.
     """
     gc.collect()
     gc.freeze()
 
 
 def within_files(settings: Settings) -> Settings:
-    """Raise the limit of open files as far as the connections need it; return settings with as many as fit into it."""
+    """Raise the limit of open files as far as needed; return the settings with the connections that fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = settings.max_connections + RESERVED + _OWN_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -101,23 +101,23 @@ def within_files(settings: Settings) -> Settings:
 
 
 def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callable[[], None]) -> int:
-    """Serve until SIGTERM or SIGINT; requests that run then have `drain_s` seconds to finish.
+    """Serve until SIGTERM or SIGINT; requests in progress then have `drain_s` seconds to finish.
 
-    From the signal on /readyz answers 503 and new work is refused, while the socket stays open for those who ask. A
-    second signal ends the process at once, and so does what hangs when it should have ended. A dead engine ends it
-    too, so that whoever watches it starts it again.
-
-    Returns:
-        The exit code: 0 after a signal, 1 where the engine has died.
+    From the signal on /readyz answers 503 and new work is refused; the socket stays open. A second signal ends the
+    process at once, and so does a part that hangs during shutdown. A dead engine ends it too, so that its supervisor
+    restarts it.
 
     Args:
-        app: The application, its service started.
-        settings: Limits of the server.
-        bound: From `listen`.
-        on_ready: Called once connections are taken.
+        app: the application, its service started.
+        settings: limits of the server.
+        bound: from `listen`.
+        on_ready: called once connections are accepted.
+
+    Returns:
+        The exit code: 0 after a signal, 1 if the engine has died.
 
     Raises:
-        StartError: The models were loaded beside, and none can be.
+        StartError: none of the models, loaded while it served, can be.
     """
     settings = within_files(settings)
     config = uvicorn.Config(
@@ -141,7 +141,7 @@ def run(app: FastAPI, settings: Settings, bound: socket.socket, on_ready: Callab
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server with signals of our own: its handler would close the socket first and exit with 143."""
+    """uvicorn's server with our signal handling: its own would close the socket first and exit with 143."""
 
     def __init__(self, config: uvicorn.Config, service: Service, drain_s: float, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -181,7 +181,7 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _look(self) -> None:
-        """Decide whether the process ends."""
+        """End the process if it is time to."""
         engine, now = self._service.engine, time.monotonic()
         if self._service.started and not engine.alive:
             _log.error("the engine has stopped; the process ends so that it can be restarted")
@@ -191,24 +191,24 @@ class _Server(uvicorn.Server):
             self._leave(_FAILED, f"a network call has not ended for {engine.turn_s:.0f} s; the process ends")
         elif self._drained_by is None:
             return
-        elif engine.active_jobs == 0:  # uvicorn still waits for answers that are on their way
-            self._end(1 if self._gave_up else self._drain_s)  # one that nobody reads is not waited for
+        elif engine.active_jobs == 0:  # uvicorn still waits for responses being sent
+            self._end(1 if self._gave_up else self._drain_s)  # but not for one that nobody reads
         elif now > self._drained_by + _LET_GO_S:
-            self._leave(_FAILED, "the engine does not let go of its work; the process ends")
+            self._leave(_FAILED, "the engine does not stop its work; the process ends")
         elif now > self._drained_by and not self._gave_up:
             self._gave_up = True
             engine.give_up()
 
     def _end(self, wait_s: float) -> None:
-        """End in order, waiting so long for answers; what hangs then does not hold the process."""
+        """Shut down, waiting so long for responses; a part that hangs then does not keep the process."""
         self.should_exit = True
         self.config.timeout_graceful_shutdown = max(1, round(wait_s))
-        fuse = threading.Timer(wait_s + _LAST_S, self._leave, (self.code or _FAILED, "something hangs at the end"))
+        fuse = threading.Timer(wait_s + _LAST_S, self._leave, (self.code or _FAILED, "shutdown hangs"))
         fuse.daemon = True
         fuse.start()
 
     def _leave(self, code: int, why: str) -> None:
-        """End the process now, whatever its threads do; whoever waits for an answer is told."""
+        """End the process now, whatever its threads do, telling clients that wait."""
         fuse = threading.Timer(1.0, os._exit, (code,))  # writing to a log may hang as well
         fuse.daemon = True
         fuse.start()

@@ -168,7 +168,8 @@ class Settings(BaseSettings):
         default=2.0,
         ge=0,
         allow_inf_nan=False,
-        description="seconds between checks for new model versions: a number from 0 (never)",
+        description="the most seconds between two checks for new model versions; changes that the file system reports "
+        "are seen sooner: a number from 0 (never)",
     )
     max_model_bytes: int = Field(
         default=0,

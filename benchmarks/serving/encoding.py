@@ -11,8 +11,7 @@ import time
 
 import numpy as np
 
-from service.responses.answers import Answer
-from service.responses.encoders import ENCODERS, Encoder
+from service.responses.arrays import ENCODERS, ArrayResponse, Encoder
 
 _TO_REACH = {"application/x-npy": 1000.0, "application/x-npz": 200.0}  # MB/s
 _SAMPLES = (4_000_000, 2)  # float32: 32 MB
@@ -20,21 +19,15 @@ _DRAWN = (4_096, 28, 28)
 _SECONDS = 2.0
 
 
-def answer(shape: tuple[int, ...]) -> Answer:
+def answer(shape: tuple[int, ...]) -> ArrayResponse:
     """An answer with samples of a shape, (n, *shape)."""
     samples = np.random.default_rng(0).random(shape, dtype=np.float32)
     n = len(samples)
-    return Answer(
-        head={"model": "benchmark"},
-        samples=samples,
-        nfe=np.full(n, 80),
-        t=np.ones(n),
-        status=np.full(n, "success"),
-        elapsed=lambda: 0.0,
-    )
+    arrays = {"samples": samples, "nfe": np.full(n, 80), "t": np.ones(n), "status": np.full(n, "success")}
+    return ArrayResponse({"model": "benchmark", "samples": samples}, arrays, elapsed=lambda: 0.0)
 
 
-def rates(encoder: Encoder, given: Answer) -> tuple[list[float], float]:
+def rates(encoder: Encoder, given: ArrayResponse) -> tuple[list[float], float]:
     """Encode for a while; the MB that left a second in each round, and the longest time of one piece in ms."""
     found, longest, end = [], 0.0, time.perf_counter() + _SECONDS
     while time.perf_counter() < end or len(found) < 3:
@@ -58,7 +51,8 @@ def main() -> None:
         found, longest = rates(encoder, given)
         wished = f"{_TO_REACH[media]:,.0f} MB/s" if media in _TO_REACH else ""
         middle = f"{statistics.median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"
-        print(f"| {media} | {'x'.join(map(str, given.samples.shape))} | {middle} | {longest:.1f} ms | {wished} |")
+        shape = "x".join(map(str, given.arrays["samples"].shape))
+        print(f"| {media} | {shape} | {middle} | {longest:.1f} ms | {wished} |")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,21 @@
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from service.errors import ProblemError
 from service.ledger import Hold
 
 _KEY = "pathline"
+
+
+class Returnable(Protocol):
+    """The lease of a model, as a request knows it."""
+
+    def release(self) -> None:
+        """Return it; a second call does nothing."""
+        ...
 
 
 @dataclass
@@ -27,6 +35,7 @@ class Context:
         timings: seconds by name, shown in ``Server-Timing``.
         hold: memory reserved for the request until it is over.
         body: memory reserved for its body until it is parsed.
+        lease: lease of its model until it is over.
     """
 
     request_id: str = field(default_factory=lambda: uuid4().hex)
@@ -39,6 +48,7 @@ class Context:
     timings: dict[str, float] = field(default_factory=dict)
     hold: Hold | None = None
     body: Hold | None = None
+    lease: Returnable | None = None
     _over: bool = False
 
     def keep(self, hold: Hold) -> None:
@@ -46,6 +56,12 @@ class Context:
         self.hold = hold
         if self._over:
             hold.over()
+
+    def keep_lease(self, lease: Returnable) -> None:
+        """Keep the lease of its model until the request is over; may be called from any thread, even after that."""
+        self.lease = lease
+        if self._over:
+            lease.release()
 
     def understood(self) -> None:
         """Release the memory of the body, which is parsed."""
@@ -58,6 +74,8 @@ class Context:
         self.understood()
         if self.hold is not None:
             self.hold.over()
+        if self.lease is not None:
+            self.lease.release()
 
     def fallback(self) -> dict[str, int]:
         """Return the response member that tells of a fallback; usually none."""

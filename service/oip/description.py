@@ -18,8 +18,8 @@ from service.oip.schemas import (
 from service.oip.tensors import BINARY
 from service.openapi import BINARY as BINARY_BODY
 from service.openapi import BY_HAND, answered, asked, reference, shown
-from service.registry.served import Served
-from service.responses.traces import COLUMNS
+from service.registry.version import ModelVersion
+from service.responses.samples import COLUMNS
 
 PLATFORM = "pathline_safetensors"
 _FLOATS = {"float32": "FP32", "float64": "FP64"}
@@ -123,7 +123,7 @@ INFER: dict[str, Any] = {
 """Arguments of the routes of ``POST /v2/models/{model}/infer``."""
 
 
-def metadata(model: Served, versions: list[int]) -> dict[str, Any]:
+def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
     """Return the response of ``GET /v2/models/{model}``; -1 stands for any size."""
     card = model.card
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]

@@ -1,6 +1,5 @@
 """Output tensors: which ones a request selects, and the response made of them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +8,11 @@ import orjson
 
 from service.errors import invalid
 from service.oip.schemas import InferRequest
-from service.oip.tensors import BINARY, Array, datatype_of, to_bytes
+from service.oip.tensors import BINARY, HEADER, datatype_of, to_bytes
 from service.requests.schemas import SampleRequest
-from service.responses.answers import Answer
-from service.responses.encoders import BINARY_BYTES, TEXT_BYTES, Encoder, Pieces, slices
-from service.responses.traces import COLUMNS
+from service.responses.arrays import BINARY_BYTES, JSON, TEXT_BYTES, ArrayResponse, Encoder, Pieces, slices
+from service.responses.samples import COLUMNS
 
-JSON = "application/json"
 ALWAYS = ("samples", "nfe", "t", "status")
 TRACE = tuple(f"trace_{name}" for name in COLUMNS)
 
@@ -31,10 +28,16 @@ class SelectedOutputs:
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder by which the size of the response is bounded; numbers count as JSON if any output is JSON."""
-        numbers = BINARY_BYTES if all(follows for _, follows in self.outputs) else TEXT_BYTES
+        """The format of these outputs; its size is predicted as text if any output is text."""
+        binary = self.binary
         return Encoder(
-            BINARY if self.binary else JSON, lambda answer: encode(answer, self)[1], numbers, 110, 100, whole=True
+            BINARY if binary else JSON,
+            lambda response: encode(response, self),
+            BINARY_BYTES if all(follows for _, follows in self.outputs) else TEXT_BYTES,
+            110,
+            100,
+            whole=True,
+            headers=(lambda first: {HEADER: str(len(first))}) if binary else None,
         )
 
     @property
@@ -70,13 +73,12 @@ def select_outputs(request: InferRequest, sample: SampleRequest) -> SelectedOutp
     return SelectedOutputs(tuple(chosen.items()), request.id)
 
 
-def encode(answer: Answer, selected: SelectedOutputs) -> tuple[int, Pieces]:
-    """Return the length of the JSON part, and the body in pieces."""
-    tensors = _tensors(answer)
+def encode(response: ArrayResponse, selected: SelectedOutputs) -> Pieces:
+    """Yield the JSON part as one piece, then the bytes of the outputs that follow it."""
     described: list[dict[str, Any]] = []
     rest: list[bytes | memoryview] = []
     for name, follows in selected.outputs:
-        array = tensors[name]
+        array = response.arrays[name]
         entry: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype_of(array)}
         if follows:
             content = to_bytes(array)
@@ -86,26 +88,13 @@ def encode(answer: Answer, selected: SelectedOutputs) -> tuple[int, Pieces]:
             text = array.dtype.kind == "U"
             entry["data"] = array.tolist() if text else np.ascontiguousarray(array).reshape(-1)
         described.append(entry)
-    head = answer.head
+    head = response.document
     document = {"model_name": head["model"], "model_version": str(head["version"])}
     document |= {} if selected.request_id is None else {"id": selected.request_id}
     document |= {"parameters": _scalars(head), "outputs": described}
-    text = orjson.dumps(document, option=_OPTIONS)
-    return len(text), _pieces([text, *rest])
-
-
-def _pieces(parts: list[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    for part in parts:
+    yield orjson.dumps(document, option=_OPTIONS)
+    for part in rest:
         yield from slices(memoryview(part))
-
-
-def _tensors(answer: Answer) -> dict[str, Array]:
-    tensors: dict[str, Array] = {"samples": answer.samples, "nfe": answer.nfe, "t": answer.t, "status": answer.status}
-    if answer.saved is not None:
-        tensors["saved"] = answer.saved
-    if answer.trace is not None:
-        tensors |= {f"trace_{name}": answer.trace.columns[name] for name in COLUMNS}
-    return tensors
 
 
 def _scalars(head: dict[str, Any]) -> dict[str, Any]:

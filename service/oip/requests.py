@@ -43,7 +43,9 @@ def to_sample_request(
     start = tensors.get("x0")
     if start is not None and start.ndim:
         content.setdefault("num_samples", len(start))
-    return check(SampleRequest, {"model": name, "version": version, **content})
+    wish = check(SampleRequest, {"model": name, "version": version, **content})
+    wish.note_dtypes({key: array.dtype for key, array in tensors.items()})
+    return wish
 
 
 def _value(name: str, array: Array) -> Any:

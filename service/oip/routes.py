@@ -1,30 +1,22 @@
 """Endpoints of the Open Inference Protocol, on the request pipeline of ``/v1/sample``."""
 
-import asyncio
-import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from starlette.responses import StreamingResponse
 
-from service.engine.job import Job
 from service.errors import Kind, ProblemError
 from service.http.access import from_a_browser
-from service.http.context import context_of
 from service.oip import description
 from service.oip.description import metadata
-from service.oip.outputs import SelectedOutputs, encode, select_outputs
+from service.oip.outputs import select_outputs
 from service.oip.requests import to_sample_request
-from service.oip.tensors import BINARY, HEADER, header_of, parse_body
+from service.oip.tensors import BINARY, header_of, parse_body
 from service.openapi import PROTOCOL, ModelName, read
-from service.registry.served import Served
-from service.requests.parsing import LARGE_BODY, read_body
-from service.requests.prepare import prepare
+from service.requests import pipeline
 from service.requests.schemas import SampleRequest
-from service.responses.answers import Answer
-from service.responses.encoders import NUMBERS_A_PIECE
-from service.routes.sample import beside, draw, without_numbers
-from service.state import VERSION, model_of, service_of
+from service.requests.validation import validate_sample
+from service.responses.arrays import Encoder
+from service.state import VERSION, service_of
 
 router = APIRouter(prefix="/v2", tags=[PROTOCOL])
 
@@ -107,8 +99,8 @@ async def infer_version(request: Request, model_name: ModelName, version: Versio
 
 async def _metadata(request: Request, name: str, version: int | None) -> dict[str, Any]:
     service = service_of(request)
-    found = await service.model(name, version)
-    return metadata(found, service.models.describe(name)["versions"])
+    async with service.lease(name, version) as model:
+        return metadata(model, service.registry.describe(name)["versions"])
 
 
 def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
@@ -116,44 +108,18 @@ def _ready(request: Request, name: str, version: int | None) -> dict[str, Any]:
     fault = service.fault()
     if fault is not None:
         raise ProblemError(*fault)
-    service.models.check_ready(name, version)
+    service.registry.check_ready(name, version)
     return {"name": name, "ready": True}
 
 
 async def _infer(request: Request, name: str, version: int | None) -> Response:
-    sample, model, job, selected = await _understand(request, name, version)
-    return await _respond(request, await draw(request, sample, model, job), selected)
+    def parse(body: bytes) -> tuple[SampleRequest, Encoder]:
+        infer_request, tensors = parse_body(body, header_of(request))
+        sample = to_sample_request(name, version, infer_request, tensors)
+        return sample, select_outputs(infer_request, sample).encoder
 
-
-async def _understand(
-    request: Request, name: str, version: int | None
-) -> tuple[SampleRequest, Served, Job, SelectedOutputs]:
-    service = service_of(request)
     # Triton's client sends no Content-Type. Neither does a page that wants to avoid its browser's preflight.
     allowed = _MEDIA if from_a_browser(request.headers) else (*_MEDIA, "")
-    body = await read_body(request, service.settings.max_body_bytes, service.bodies, allowed)
-    header, large = header_of(request), len(body) > LARGE_BODY
-    infer_request, tensors = await service.parse(large, parse_body, body, header)
-    sample = to_sample_request(name, version, infer_request, tensors)
-    selected = select_outputs(infer_request, sample)
-    model = await model_of(request, sample, name, version)
-    dtypes = {key: tensor.dtype for key, tensor in tensors.items()}
-    context = context_of(request.scope)
-    arguments = (sample, model, service.settings, selected.encoder, service.taking(context), dtypes)
-    job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
-    context.understood()
-    context.solver = job.solve.name
-    return without_numbers(sample), model, job, selected
-
-
-async def _respond(request: Request, answer: Answer, selected: SelectedOutputs) -> Response:
-    context, large = context_of(request.scope), answer.numbers > NUMBERS_A_PIECE
-    begun = time.perf_counter()
-    length, pieces = await asyncio.to_thread(encode, answer, selected) if large else encode(answer, selected)
-    context.timings["encode"] = time.perf_counter() - begun
-    headers = {"X-Pathline-Seed": str(answer.head["seed"]), "X-Pathline-Status": answer.head["status"]}
-    headers |= {HEADER: str(length)} if selected.binary else {}
-    media = BINARY if selected.binary else "application/json"
-    if large:
-        return StreamingResponse(beside(pieces, context), media_type=media, headers=headers)
-    return Response(b"".join(pieces), media_type=media, headers=headers)
+    valid = await pipeline.receive(request, parse, validate_sample, allowed=allowed)
+    response = await pipeline.draw(request, valid)
+    return await pipeline.respond(request, response, valid.encoder, {"X-Pathline-Seed": str(valid.job.seed)})

@@ -1,31 +1,149 @@
-"""From a version on disk to one that can be asked for samples."""
+"""Loading: one thread, and what requests wait for in it."""
 
-import weakref
-from pathlib import Path
+import asyncio
+import math
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
-from models.architectures import PROGRAM
-from models.checkpoint.loading import CheckpointError, load, read_card
-from service.ports import Engine
-from service.registry.served import Served
+from service.errors import Kind, ProblemError
+from service.registry.version import Lease
+
+MOST_LOADS = 64
+"""Versions, or operations of them, that requests wait for at once; beyond it they are refused."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def load_version(engine: Engine, name: str, version: int, folder: Path, allow_programs: bool) -> Served:
-    """Load and verify a checkpoint, give it to the engine, and have the engine let it go when nobody holds it any more.
+def shutting_down() -> ProblemError:
+    """The problem of a request whose load is not begun any more."""
+    detail = "the service is shutting down; send the request to another instance"
+    return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
 
-    Args:
-        engine: what solves.
-        name, version: under which it is asked for.
-        folder: its files.
-        allow_programs: whether it may be an imported program.
 
-    Raises:
-        CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes
-            through.
+@dataclass
+class _Load:
+    """A load that requests wait for.
+
+    Attributes:
+        lease: what it ends with: a lease of its own, so that the version stays until those who wait have theirs.
+        ended: set on the event loop.
+        waiting: how many requests there are.
     """
-    if not allow_programs and read_card(folder).architecture.name == PROGRAM:
-        raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
-    checkpoint = load(folder, engine.device)
-    loaded = engine.load(name, version, checkpoint)
-    served = Served.of(name, version, checkpoint, loaded.deterministic, loaded.path, loaded.path_reason)
-    weakref.finalize(served, engine.unload, loaded).atexit = False
-    return served
+
+    lease: Future[Lease]
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: int = 0
+
+    def release(self) -> None:
+        """Return its lease, if it has got one."""
+        if not self.lease.cancelled() and self.lease.exception() is None:
+            self.lease.result().release()
+
+
+class Loads:
+    """The thread that loads, and what requests wait for in it: each load is done once for all of them.
+
+    Attributes:
+        load_s: seconds that a load takes, about.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "pathline-loading")
+        self._waited_for: dict[Hashable, _Load] = {}  # of the event loop
+        self.load_s = 1.0
+
+    def __len__(self) -> int:
+        """How many loads requests wait for."""
+        return len(self._waited_for)
+
+    def close(self) -> None:
+        """Begin nothing more: those who wait are told, and what runs is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call something in the thread, after what is queued there already; cancelled where it is closed."""
+        try:
+            return self._pool.submit(function, *args, **kwargs)
+        except RuntimeError:  # it was shut down
+            cancelled: Future[T] = Future()
+            cancelled.cancel()
+            return cancelled
+
+    async def once(
+        self, key: Hashable, load: Callable[[], Lease], then: Callable[[Lease], T], deadline: float, late: str
+    ) -> T:
+        """Load something, once for all who wait for it, and let each of them do something before its lease is back.
+
+        It goes on when whoever waited gives up, but is not begun if nobody waits any more.
+
+        Args:
+            key: says who waits for the same.
+            load: done in the thread; returns a lease of what it loaded.
+            then: done for each who waited, on the event loop.
+            deadline: how long to wait, in `time.monotonic`.
+            late: what to say then.
+
+        Raises:
+            ProblemError: 429 where too much is waited for already, 504 at the deadline, 503 at shutdown. What `load`
+                raises passes through.
+        """
+        awaited = self._waited_for.get(key) or self._begin(key, load)
+        awaited.waiting += 1
+        try:
+            try:
+                left_s = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+                async with asyncio.timeout(left_s):
+                    await awaited.ended.wait()
+            except TimeoutError:
+                raise ProblemError(Kind.DEADLINE, late) from None
+            if awaited.lease.cancelled():
+                raise shutting_down()
+            return then(awaited.lease.result())
+        finally:
+            awaited.waiting -= 1
+            if not awaited.waiting:
+                self._leave(key, awaited)
+
+    def _begin(self, key: Hashable, load: Callable[[], Lease]) -> _Load:
+        if len(self) >= MOST_LOADS:
+            wait = max(1, math.ceil(len(self) * self.load_s))
+            detail = f"{len(self)} model versions are already waiting to be loaded; try again in {wait} s"
+            raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait)
+        begun = self._waited_for[key] = _Load(self.run(self._timed, load))
+        loop = asyncio.get_running_loop()
+
+        def tell(_: Future[Lease]) -> None:
+            try:
+                loop.call_soon_threadsafe(self._end, key, begun)
+            except RuntimeError:  # the loop is closed, and nobody waits
+                begun.release()
+
+        begun.lease.add_done_callback(tell)
+        return begun
+
+    def _timed(self, load: Callable[[], Lease]) -> Lease:
+        begun = time.monotonic()
+        lease = load()
+        self.load_s += (time.monotonic() - begun - self.load_s) / 4
+        return lease
+
+    def _end(self, key: Hashable, load: _Load) -> None:
+        self._forget(key, load)
+        load.ended.set()
+        if not load.waiting:
+            load.release()
+
+    def _leave(self, key: Hashable, load: _Load) -> None:
+        """Nobody waits any more."""
+        if load.ended.is_set():
+            load.release()
+        elif load.lease.cancel():  # it had not begun
+            self._forget(key, load)
+
+    def _forget(self, key: Hashable, load: _Load) -> None:
+        if self._waited_for.get(key) is load:
+            del self._waited_for[key]

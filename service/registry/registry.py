@@ -1,49 +1,50 @@
-"""The models the service answers with: the repository as it is now, and which versions of it are in memory.
+"""The model registry: which models there are, which version of each answers, and what is in memory.
 
-`refresh` brings the tables up to what is on disk; it is called when the service starts, by `service.registry.watch`
-and by ``POST /v1/models:reload``. A version that is replaced or unloaded leaves the tables at once, and the device when
-the last request that holds it is answered: `Served` is let go by whoever uses it, and the engine is told then.
+`refresh` brings it up to what is on disk. It is called at start, by `service.registry.disk.Watch` and for ``POST
+/v1/models:reload``. A version that is replaced or unloaded is leased no more from then on, and leaves the device when
+its last lease is back.
 
-One thread changes the tables and loads, one version after another. A refresh gives it one model at a time, so that what
-a request asks for waits for no more than the load that runs. Nothing here takes a thread in which answers are encoded.
+One thread changes the entries and loads, one version after another. A refresh gives it one model at a time, so that a
+load that a request asks for waits for no more than the one that runs. Readers take no lock.
 """
 
 import logging
+import math
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
-from models.checkpoint.loading import CheckpointError, UnreadableCheckpoint
-from models.repository import Repository, RepositoryError, Signature, UnknownModel
-from service.errors import Kind, ProblemError
-from service.ports import Engine
-from service.registry.loading import load_version
-from service.registry.memory import give_way
-from service.registry.served import Served
-from service.registry.shelf import Changes, Shelf
-from service.registry.stock import UNREADABLE, Stock
+import torch
+
+from models.repository import RepositoryError
+from service.engine.job import Draining
+from service.engine.operation import Operation
+from service.errors import Kind, ProblemError, invalid
+from service.ports import Engine, Loaded
+from service.registry.disk import Disk
+from service.registry.entries import Entries
+from service.registry.entry import UNREADABLE, Changes, ModelEntry
+from service.registry.loading import Loads, shutting_down
+from service.registry.memory import Key, Memory
+from service.registry.version import Lease, ModelVersion
 from service.settings import StartError
 
 _log = logging.getLogger("pathline")
 
-Key = tuple[str, int]
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _MOST_NAMED = 5
 """Things that are named where there is nothing to serve."""
 
 
-class Models(Shelf):
-    """All models of a repository. A version that cannot be loaded keeps its reason and stops nobody else.
+class Registry:
+    """All models of a repository. A version that cannot be loaded keeps its reason and stops no other.
 
     Attributes:
-        complete: whether every model was tried once, so that what is not served then has a reason.
-        load_s: seconds that a load took, about.
+        complete: whether every model was tried once, so that what does not answer then has a reason.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Models(Shelf):
         notify_fallback: Callable[[str, bool], None] = lambda name, falls_back: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look whether there is a repository.
+        """See whether there is a repository.
 
         Args:
             root: the repository.
@@ -65,58 +66,56 @@ class Models(Shelf):
             max_bytes: bytes of weights in memory; beyond it the least recently used are unloaded. 0 for any number.
             notify: told (name, version, whether it is loaded now) of each change.
             allow_programs: whether imported programs are served.
-            max_old: versions in memory that only answer where they are asked for by number; beyond it the least
-                recently used give way.
-            notify_fallback: see `Shelf`.
+            max_old: versions in memory that answer by number only; beyond it the least recently used are unloaded.
+            notify_fallback: told (name, whether) when an older version begins or ceases to answer for a model, as its
+                highest cannot be loaded.
             clock: seconds, of `time.monotonic` or of a test.
 
         Raises:
             StartError: the repository is missing or cannot be read.
         """
-        super().__init__(notify, notify_fallback, clock)
-        self._engine, self._max_bytes, self._allow_programs, self._max_old = engine, max_bytes, allow_programs, max_old
-        self._alive: weakref.WeakValueDictionary[Key, Served] = weakref.WeakValueDictionary()
-        self._loading = ThreadPoolExecutor(1, "pathline-loading")
+        self._engine, self._clock = engine, clock
+        self._retried: set[str] = set()  # models whose better version is about to be tried again
+        self._loads = Loads()
         self._looking = ThreadPoolExecutor(1, "pathline-looking")
-        self._looked_for: set[str] = set()
-        self._closed = self.complete = False
-        self.load_s = 1.0
+        self.complete = False
         try:
-            self._repository = Repository(root)
-            self._repository.names()
+            self._disk = Disk(root)
         except RepositoryError as error:
             raise StartError(f"{error}; set PATHLINE_MODELS_DIR or run `make models`") from None
+        memory = Memory(max_bytes, max_old)
+        self._entries = Entries(self._disk, memory, engine, allow_programs, notify, notify_fallback, clock)
 
-    # For those who start and stop.
+    # Start and stop.
 
     def open(self) -> None:
-        """Learn what there is, loading nothing yet.
+        """Learn which models there are, loading none yet.
 
         Raises:
-            StartError: there is no model.
+            StartError: there is none.
         """
-        self.run(self._scan, Changes()).result()
-        if self._stock:
+        self._loads.run(self._entries.scan, Changes()).result()
+        if self._entries.table:
             return
-        what = f"the model repository {self._repository.root}"
-        if not self._passed_over:
+        what = f"the model repository {self._disk.repository.root}"
+        if not self._disk.passed_over:
             raise StartError(f"{what} is empty; run `make models`, or set PATHLINE_MODELS_DIR")
-        named = "; ".join(f"{path}: {reason}" for path, reason in self._passed_over[:_MOST_NAMED])
-        more = len(self._passed_over) - _MOST_NAMED
+        named = "; ".join(f"{path}: {reason}" for path, reason in self._disk.passed_over[:_MOST_NAMED])
+        more = len(self._disk.passed_over) - _MOST_NAMED
         raise StartError(f"{what} has no model: {named}" + (f"; and {more} more" if more > 0 else ""))
 
     def load_all(self) -> None:
         """Load the highest version of each model that loads.
 
         Raises:
-            StartError: There is no model, or none can be loaded.
+            StartError: there is no model, or none can be loaded.
         """
         self.open()
         self.refresh()
         self.check_any()
 
     def check_any(self) -> None:
-        """See whether there is anything to serve.
+        """Check that there is something to serve.
 
         Raises:
             StartError: no model can be loaded.
@@ -124,73 +123,170 @@ class Models(Shelf):
         if not self.current():
             broken = self.broken().items()
             faults = [f"{name}/{v}: {why}" if v else why for name, found in broken for v, why in found.items()]
-            raise StartError(f"no model of {self._repository.root} can be loaded: {'; '.join(faults)}")
+            root = self._disk.repository.root
+            raise StartError(f"no model of {root} can be loaded: {'; '.join(faults)}")
 
     def close(self) -> None:
-        """Load nothing more; who waits for a load is told, and one that runs is not waited for."""
-        self._closed = True
-        for pool in (self._looking, self._loading):
-            pool.shutdown(wait=False, cancel_futures=True)
+        """Load nothing more; requests that wait for a load are told, and one that runs is not waited for."""
+        self._entries.closed = True
+        self._loads.close()
+        self._looking.shutdown(wait=False, cancel_futures=True)
 
-    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call something in the thread that loads, after what is waiting there already."""
-        try:
-            return self._loading.submit(function, *args, **kwargs)
-        except RuntimeError:  # it was shut down
-            cancelled: Future[T] = Future()
-            cancelled.cancel()
-            return cancelled
+    # What is known of the models.
 
-    # For requests.
+    def names(self) -> list[str]:
+        """Return the names of all models, served or broken."""
+        return sorted(self._entries.table)
 
-    def find(self, name: str, version: int | None = None) -> Served:
-        """Return a version like `get`, loading it where needed; this takes time, so not on the event loop.
+    def current(self) -> list[Key]:
+        """Return name and version of what answers where no version is asked for."""
+        return self._entries.current()
 
-        Where none is asked for and the one that answered cannot be loaded any more, the next lower one is.
+    def loaded(self) -> list[ModelVersion]:
+        """Return every version that can be leased without loading it."""
+        return self._entries.loaded()
 
-        Raises:
-            ProblemError: As `get`; 429 where as many old versions as may be are in use.
-        """
-        return self.run(self.find_now, name, version).result()
+    def broken(self) -> dict[str, dict[int, str]]:
+        """Return name -> version -> why it cannot be loaded; version 0 is a model whose folder cannot be read."""
+        entries = self._entries.table.items()
+        return {name: {v: fault.reason for v, fault in entry.broken.items()} for name, entry in entries if entry.broken}
 
-    def look_soon(self, name: str) -> None:
-        """Where an older version answers, try the better one again beside the requests if the time has come."""
-        stock = self._stock.get(name)
-        better = None if stock is None else stock.fallback_from
-        if stock is None or better is None or name in self._looked_for or stock.broken[better].again_at > self._clock():
-            return
-        self._looked_for.add(name)
-        self.run(self._refresh, name, Changes()).add_done_callback(lambda _: self._looked_for.discard(name))
+    def pending(self) -> list[str]:
+        """Return the names of models of which no version answers yet, but one may."""
+        return [name for name, entry in sorted(self._entries.table.items()) if entry.pending]
 
-    # For the administrator and the watch.
+    def passed_over(self) -> dict[str, Any]:
+        """Return the members of ``GET /v1/models`` about what in the repository is no model, and why."""
+        return self._disk.summary()
 
-    def unload(self, name: str) -> list[int]:
-        """Free the memory of a model; the next request for it loads it again.
+    def summary(self, name: str) -> dict[str, Any]:
+        """Return the line of ``GET /v1/models`` about a model of `names`."""
+        return self._entries.entry(name).summary()
 
-        Returns:
-            The versions that were in memory.
+    def describe(self, name: str) -> dict[str, Any]:
+        """Return the response of ``GET /v1/models/{name}``.
 
         Raises:
             ProblemError: 404 for an unknown name.
         """
-        return self.run(self.unload_now, name).result()
+        return self._entries.known(name).describe()
 
-    def unload_now(self, name: str) -> list[int]:
-        """Do what `unload` does, in the thread that loads."""
-        versions = sorted(self._known(name).served)
-        for version in versions:
-            self._unload(name, version, Changes())
-        return versions
+    def check_ready(self, name: str, version: int | None = None) -> None:
+        """Check that a lease could be had, also of a model of which no version was loaded yet.
+
+        Raises:
+            ProblemError: 404 or 503.
+        """
+        entry, model = self._entries.find(name, version)
+        if model is None and entry.pending:
+            raise entry.absent(None, self._clock())
+
+    # Leases.
+
+    def lease(self, name: str, version: int | None = None, deadline: float = math.inf) -> Lease:
+        """Return a lease to be filled: by ``await lease.acquire()``, ``async with`` or, blocking, ``with``.
+
+        Where no version is asked for and the one that answered can no longer be loaded, the next lower one is.
+
+        Args:
+            name: of the model.
+            version: of it; None for the one that answers.
+            deadline: when loading it has taken too long, in `time.monotonic`.
+        """
+        return Lease(self, name, version, deadline)
+
+    def fill(self, lease: Lease) -> bool:
+        """Have a lease take a version that is in memory; False where it must be loaded first.
+
+        Raises:
+            ProblemError: 404 for a name or version there is not, 503 for one that cannot be loaded.
+        """
+        entry, model = self._entries.find(lease.name, lease.version)
+        return model is not None and self._give(lease, entry, model)
+
+    def load(self, lease: Lease) -> None:
+        """Have a lease take a version, loading it first; this takes time, so not on the event loop.
+
+        Raises:
+            ProblemError: as `fill`; 429 where as many old versions as may be are in use.
+        """
+        loaded = self._loads.run(self._loaded, lease.name, lease.version).result()
+        self._give(lease, self._entries.entry(lease.name), loaded.model)
+        loaded.release()
+
+    async def load_beside(self, lease: Lease) -> None:
+        """Do what `load` does beside the event loop, once for all who wait for the same version.
+
+        Raises:
+            ProblemError: as `load`; 429 where too much is to be loaded already; 504 at the lease's deadline.
+        """
+        name, version = lease.name, lease.version
+        late = f"model {name!r} was still loading when timeout_s ended; try again, or raise timeout_s"
+
+        def load() -> Lease:
+            return self._loaded(name, version)
+
+        def then(loaded: Lease) -> None:
+            self._give(lease, self._entries.entry(name), loaded.model)
+
+        await self._loads.once((name, version), load, then, lease.deadline, late)
+
+    async def ready(self, model: ModelVersion, operation: Operation, deadline: float) -> Loaded:
+        """Make an operation of a leased version ready, once for all who wait for it; most often it is already.
+
+        Args:
+            model: the version.
+            operation: what will be asked of it.
+            deadline: when the time limit of the request passes, in `time.monotonic`.
+
+        Raises:
+            ProblemError: 422 for a network that has no derivatives, 500 where memory does not suffice, 429, 503, 504.
+        """
+        key = (model.name, model.version, operation)
+        found = self._engine.prepared(*key)
+        if found is not None:
+            return found
+        late = f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
+
+        def prepare() -> Lease:
+            return self._prepare(model, operation)
+
+        await self._loads.once(key, prepare, lambda _: None, deadline, late)
+        return cast(Loaded, self._engine.prepared(*key))
+
+    def _give(self, lease: Lease, entry: ModelEntry, model: ModelVersion) -> bool:
+        """Have a lease take a version that answers as its entry says."""
+        better = entry.fallback_from
+        if better is None or lease.version is not None or entry.current != model.version:
+            return lease.take(model)
+        if entry.name not in self._retried and entry.broken[better].again_at <= self._clock():
+            self._try_better(entry.name)
+        return lease.take(model, better)
+
+    def _try_better(self, name: str) -> None:
+        """Where an older version answers, try the better one again beside the requests."""
+        self._retried.add(name)
+        self._loads.run(self._entries.refresh, name, Changes()).add_done_callback(lambda _: self._retried.discard(name))
+
+    # For the administrator and the watch.
+
+    def unload(self, name: str) -> Future[list[int]]:
+        """Free the memory of a model once its leases are back; the next lease loads it again.
+
+        Returns:
+            The versions that were in memory, later; with a `ProblemError` (404) for an unknown name.
+        """
+        return self._loads.run(self._entries.unload, name)
 
     def reload(self) -> Future[Changes]:
         """Refresh in a thread of its own, trying also what has failed."""
         return self._looking.submit(self.refresh, anew=True)
 
     def refresh(self, anew: bool = False) -> Changes:
-        """Bring the tables up to what is on disk: new models and versions are loaded, removed ones are let go.
+        """Bring the entries up to what is on disk: new models and versions are loaded, removed ones are unloaded.
 
         The highest version that can be loaded answers from then on. Versions are not meant to change: if the files of
-        a loaded one do, what was loaded goes on, and the change is told.
+        a loaded one do, what was loaded is served on, and the change is told.
 
         Args:
             anew: try also what failed and has not changed since.
@@ -199,14 +295,14 @@ class Models(Shelf):
             RepositoryError: the repository cannot be read; all goes on as before.
         """
         changes = Changes()
-        for name in self._wait(self.run(self._scan, changes)) or ():
+        for name in self._wait(self._loads.run(self._entries.scan, changes)) or ():
             try:
-                self._wait(self.run(self._refresh, name, changes, anew))
+                self._wait(self._loads.run(self._entries.refresh, name, changes, anew))
             except Exception as error:  # of one model, which must not keep the others from being looked at
                 _log.exception("looking at model %s failed", name)
                 said = f"{type(error).__name__}: {error}".splitlines()[0]
-                self._wait(self.run(self._refuse, name, UNREADABLE, said, None, changes, transient=True))
-        self.complete = self.complete or not self._closed
+                self._wait(self._loads.run(self._entries.refuse, name, UNREADABLE, said, changes, transient=True))
+        self.complete = self.complete or not self._entries.closed
         return changes
 
     @staticmethod
@@ -219,204 +315,29 @@ class Models(Shelf):
 
     # In the thread that loads.
 
-    def _scan(self, changes: Changes) -> list[str]:
-        """See which models there are, so that their names are known before the first is loaded."""
-        found = self._repository.names()
-        odd = self._repository.passed_over()
-        self._tell_passed_over([(self._repository.within(path), reason) for path, reason in odd])
-        for name in [name for name in self._stock if name not in found]:
-            self._put(name, self._stock[name].on_disk(()), changes)
-        for name in found:
-            if name not in self._stock:
-                self._read_versions(name, changes)
-        return found
+    def _loaded(self, name: str, version: int | None) -> Lease:
+        """Return a lease of a version, loading it where it is not in memory. Errors as in `load`."""
+        lease = self.lease(name, version)
+        model = self._entries.load(name, version)
+        lease.take(model)  # it is in the entries, and only this thread takes it from there
+        return lease
 
-    def _read_versions(self, name: str, changes: Changes) -> tuple[int, ...] | None:
-        """Bring the versions of a model up to date; the one that answers stays until another does in its place."""
-        stock = self._stock.get(name, Stock(name))
-        try:
-            versions = tuple(sorted(self._repository.versions(name)))
-        except UnknownModel:
-            versions = ()
-        except RepositoryError as error:
-            self._refuse(name, UNREADABLE, str(error), None, changes, transient=True)
-            return None
-        stays = stock.current if versions and stock.current in stock.served else None
-        self._put(name, stock.on_disk(versions, stays), changes)
-        return versions
-
-    def _refresh(self, name: str, changes: Changes, anew: bool = False, load: bool = False) -> None:
-        """Bring one model up to date; with `load` what answers is in memory afterwards."""
-        versions = () if self._closed else self._read_versions(name, changes)
-        if not versions:
-            return
-        for version in versions:
-            self._compare(name, version, changes, anew)
-        before = self._stock[name].current
-        current = next((version for version in reversed(versions) if self._answers(name, version, changes, load)), None)
-        self._put(name, replace(self._stock[name], current=current).on_disk(versions), changes)
-        if before in versions and before != current and (name, before) not in self._pinned:
-            self._unload(name, before, changes)
-
-    def _answers(self, name: str, version: int, changes: Changes, load: bool) -> bool:
-        """Whether a version is in memory, or can be: it is tried, unless it was and is only not needed now."""
-        stock = self._stock[name]
-        if version in stock.served:
-            return True
-        fault = stock.broken.get(version)
-        if fault is not None and not (fault.transient and fault.again_at <= self._clock()):
-            return False
-        if version == stock.current and fault is None and not load:
-            return True
-        return self._try(name, version, changes)
-
-    def _compare(self, name: str, version: int, changes: Changes, anew: bool) -> None:
-        """See whether the files of a version that was tried are still the same."""
-        stock = self._stock[name]
-        fault, tried = stock.broken.get(version), stock.signatures.get(version)
-        if version not in stock.served and fault is not None and anew:
-            self._put(name, stock.forgotten(version), changes)
-            return
-        if tried is None:
-            return
-        try:
-            same = self._repository.signature(name, version) == tried
-        except (RepositoryError, LookupError) as error:
-            if version in stock.served:
-                self._refuse(name, version, f"{error}; what was loaded is served on", None, changes)
-            return
-        if version in stock.served and not same:
-            reason = f"{name}/{version}: was changed after it was loaded; what was loaded is served on"
-            self._refuse(name, version, f"{reason}; put changes into a new version, or restart", None, changes)
-        elif version in stock.served:
-            self._put(name, stock.forgiven(version), changes)
-        elif not same:
-            self._put(name, stock.forgotten(version), changes)
-        elif fault is not None and not fault.transient:  # looked at now; not again at once
-            self._refuse(name, version, fault.reason, None, changes)
-
-    def find_now(self, name: str, version: int | None) -> Served:
-        """Do what `find` does, in the thread that loads."""
-        served = self.get(name, version)
-        if served is not None:
-            return served
-        changes = Changes()
-        self._refresh(name, changes, load=version is None)
-        if version is not None and self._can_load(name, version):
-            self._try(name, version, changes, by_number=(name, version) not in self.current())
-        stock, now = self._known(name), self._clock()
-        wanted = stock.current if version is None else version
-        served = None if wanted is None else stock.served.get(wanted)
-        if served is None:
-            raise stock.absent(version, now)
-        return served
-
-    def _can_load(self, name: str, version: int) -> bool:
-        stock = self._known(name)
-        return version in stock.versions and stock.can_load(version, self._clock())
-
-    def _try(self, name: str, version: int, changes: Changes, by_number: bool = False) -> bool:
-        """Load a version, for a request that names it or for all; whether that went well.
-
-        Only what is wrong with the files themselves is kept until they change. All else (disk, rights, memory, the
-        engine) may pass, and is tried again.
-        """
-        signature: Signature | None = None
-        transient = True
-        try:
-            signature = self._repository.signature(name, version)
-            served = self._in_use(name, version, signature) or self._load(name, version, changes, by_number)
-        except ProblemError:  # no room for it now, which says nothing of it
-            raise
-        except (UnreadableCheckpoint, RepositoryError, LookupError) as error:
-            said = str(error)
-        except CheckpointError as error:
-            said, transient = str(error), False
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            if not self._closed and not isinstance(error, OSError | MemoryError):
-                _log.exception("loading model %s version %d failed", name, version)
-        else:
-            self._add(served, signature, changes)
-            return True
-        if not self._closed:
-            self._refuse(name, version, said, signature, changes, transient)
-        return False
-
-    def _load(self, name: str, version: int, changes: Changes, by_number: bool) -> Served:
-        begun = self._clock()
-        folder = self._repository.resolve(name, version)
-        if by_number:
-            self._make_room_among_old(changes)
-        self._make_room(name, version, self._repository.weight_bytes(name, version), changes)
-        served = load_version(self._engine, name, version, folder, self._allow_programs)
-        self._alive[name, version] = served
-        self.load_s += (self._clock() - begun - self.load_s) / 4
-        return served
-
-    def _in_use(self, name: str, version: int, signature: Signature) -> Served | None:
-        """Return a version that was unloaded while requests hold it, which need not be loaded again."""
-        served = self._alive.get((name, version))
-        return served if self._stock[name].signatures.get(version) == signature else None
-
-    def _make_room(self, name: str, version: int, needed: int, changes: Changes) -> None:
-        if 0 < self._max_bytes < needed:
-            raise CheckpointError(
-                f"{name}/{version}: its weights take {needed} bytes, over PATHLINE_MAX_MODEL_BYTES={self._max_bytes}"
-            )
-        sizes = {(served.name, served.version): served.bytes for served in self.served()}
-        for other in give_way(sizes, self._used, needed, self._max_bytes):
-            self._unload(*other, changes)
-
-    def _make_room_among_old(self, changes: Changes) -> None:
-        """Unload old versions that no request holds until one more may be loaded.
-
-        Raises:
-            ProblemError: 429; requests hold all of them.
-        """
-        current = set(self.current())
-        old = [key for key in list(self._alive) if key not in current]
-        count = len(old)
-        for key in sorted(old, key=lambda each: self._used.get(each, 0.0)):
-            if count < self._max_old:
-                return
-            count -= self._unload_idle(*key, changes)
-        if count >= self._max_old:
-            raise ProblemError(
-                Kind.OVERLOADED,
-                f"{count} older versions are in use, the limit is {self._max_old} (PATHLINE_MAX_OLD_VERSIONS); leave "
-                "version out, or try again in a second",
-                headers={"Retry-After": "1"},
-                retry_after_s=1,
-            )
-
-    def _unload_idle(self, name: str, version: int, changes: Changes) -> bool:
-        """Unload a version unless requests hold it: it is taken from the tables, and put back if it is still there.
-
-        No caller may hold its `Stock`, which holds what is in memory.
-        """
-        if name not in self._stock or version not in self._stock[name].served:
-            return False  # it was unloaded, and goes when the last request lets it go
-        without = self._stock[name].unloaded(version)
-        self._stock = {**self._stock, name: without}
-        held = self._alive.get((name, version))
-        if held is None:
-            self._tell_unloaded(name, version, changes)
-            return True
-        self._stock = {**self._stock, name: replace(without, served={**without.served, version: held})}
-        return False
-
-    def _unload(self, name: str, version: int, changes: Changes) -> None:
-        self._put(name, self._stock[name].unloaded(version), changes)
-
-    def _refuse(
-        self,
-        name: str,
-        version: int,
-        reason: str,
-        signature: Signature | None,
-        changes: Changes,
-        transient: bool = False,
-    ) -> None:
-        """Keep a reason without where the repository lies, which clients need not know."""
-        super()._refuse(name, version, reason.replace(f"{self._repository.root}/", ""), signature, changes, transient)
+    def _prepare(self, model: ModelVersion, operation: Operation) -> Lease:
+        """Make an operation of a version ready, which is leased meanwhile. Errors as in `ready`."""
+        lease = self.lease(model.name, model.version)
+        lease.take(model)
+        with ExitStack() as failing:
+            failing.callback(lease.release)
+            try:
+                self._engine.prepare(model.name, model.version, operation)
+            except Draining:
+                raise shutting_down() from None
+            except (MemoryError, torch.OutOfMemoryError) as error:
+                said = str(error).partition("\n")[0]
+                raise ProblemError(Kind.ENGINE, f"the engine failed on this request: {said}") from None
+            except Exception as error:
+                _log.exception("model %s version %d cannot be made ready for %s", model.name, model.version, operation)
+                said = f"{type(error).__name__}: {error}".partition("\n")[0]
+                raise invalid("name", f"the network of model {model.name!r} has no derivative to use: {said}") from None
+            failing.pop_all()
+        return lease

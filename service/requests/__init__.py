@@ -1,1 +1,1 @@
-"""The request pipeline: a body is parsed, validated and made into a job."""
+"""Requests: bodies are parsed, validated and made into jobs by one pipeline."""

@@ -1,6 +1,7 @@
-"""From the bytes of a request to a checked `SampleRequest`: size, content type, JSON, fields, in this order."""
+"""Request parsing: the bytes of a body become a pydantic model; size, content type, JSON and fields, in this order."""
 
 import codecs
+import json
 import math
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -14,18 +15,17 @@ from models.nested import short, shown
 from service.errors import MOST_FAULTS, ClientGoneError, Kind, ProblemError, invalid, invalid_fields
 from service.http.context import Context, context_of
 from service.ledger import Ledger
-from service.requests.duplicates import find_duplicate
 
 Body = TypeVar("Body", bound=BaseModel)
 
 LARGE_BODY = 1 << 16
-"""Bytes; a longer body is parsed beside the event loop, and its memory is set aside as it comes."""
+"""Bytes; a longer body is parsed in a worker thread, and its memory is reserved as it arrives."""
 
 MOST_LISTS = 1 << 20
-"""Lists in a body: each takes many times the memory of its two bytes, and a million rows need many more bytes."""
+"""Lists in a body: each takes many times the memory of its two bytes; a million rows of samples need more bytes."""
 
 MOST_OBJECTS = 100_000
-"""Objects in a body, which take still more; a request has a few."""
+"""Objects in a body, which take even more memory; a request has a few."""
 
 _RULES = {
     "string_too_short": "must not be empty",
@@ -34,7 +34,28 @@ _RULES = {
     "too_short": "must hold at least {min_length} number(s)",
     "too_long": "must hold at most {max_length} numbers",
 }
-"""What is allowed, by the type of pydantic's error, where its own text speaks of Python."""
+"""What is allowed, by the type of pydantic error, where pydantic's own text speaks of Python."""
+
+_OTHER_NAMES = {
+    "model": ("name", "model_name", "checkpoint"),
+    "num_samples": ("n", "n_samples", "count", "size", "batch_size", "samples"),
+    "samples": ("x", "data", "inputs"),
+    "solver": ("sampler", "method", "scheduler", "integrator", "ode_solver"),
+    "steps": ("n_steps", "num_steps", "num_inference_steps", "sampling_steps"),
+    "rtol": ("tol", "tolerance", "rel_tol", "relative_tolerance"),
+    "atol": ("abs_tol", "absolute_tolerance"),
+    "max_nfe": ("nfe", "budget", "max_evals", "max_num_steps"),
+    "grid": ("schedule", "timesteps", "t_schedule"),
+    "seed": ("random_seed", "random_state", "generator"),
+    "condition": ("label", "labels", "class", "class_labels", "y", "prompt"),
+    "guidance": ("guidance_scale", "cfg", "cfg_scale"),
+    "x0": ("noise", "z", "latents", "init"),
+    "t_span": ("span", "t", "interval"),
+    "save_at": ("times", "saveat", "t_eval"),
+    "timeout_s": ("timeout", "deadline"),
+    "probes": ("n_probes", "num_probes", "hutchinson_samples"),
+}
+"""Fields and the names that other samplers and solvers use for them, which fuzzy matching would not find."""
 
 
 async def read_body(
@@ -42,13 +63,13 @@ async def read_body(
 ) -> bytes:
     """Read a body of at most `limit` bytes and an allowed content type; a longer one is refused before it is read.
 
-    Of a large one the bytes that came are set aside in the `ledger` until `Context.understood` or the end of the
-    request, so that many who send slowly hold no more than that.
+    The bytes of a large body are reserved in the `ledger` as they arrive, until `Context.understood` or the end of the
+    request, so that many slow senders together cannot hold more than the ledger allows.
 
     Raises:
-        ProblemError: 415 for another content type, 413 beyond the limit, 400 for a nonsensical Content-Length, 429
-            where too many bytes of others are in hand.
-        ClientGoneError: The client left before the body was complete.
+        ProblemError: 415 for another content type, 413 beyond the limit, 400 for an invalid Content-Length, 429 if
+            the bodies of other requests hold too much.
+        ClientGoneError: The client disconnected before the body was complete.
     """
     _check_headers(request, limit, allowed)
     context = context_of(request.scope)
@@ -80,9 +101,9 @@ def _set_aside(context: Context, size: int, ledger: Ledger) -> None:
 
 
 def parse(model: type[Body], body: bytes) -> Body:
-    """Parse a JSON body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown fields, none given twice.
+    """Parse a JSON body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown or duplicate fields.
 
-    A byte order mark in front, as some editors and shells write it, is passed over, as the RFC allows.
+    A leading byte order mark, which some editors and shells write, is ignored, as the RFC allows.
 
     Raises:
         ProblemError: 400 where it is not JSON, 413 for more lists or objects than any request needs, 422 with one
@@ -121,7 +142,7 @@ def check(model: type[Body], content: dict[str, Any]) -> Body:
 
 
 def with_few_unknown(model: type[BaseModel], content: dict[str, Any]) -> dict[str, Any]:
-    """Return the members without unknown ones beyond those that an answer lists, as each costs an error of its own."""
+    """Return the members with only as many unknown ones as a response lists: each costs an error of its own."""
     fields = model.model_fields
     if len(content) <= len(fields) + MOST_FAULTS:
         return content
@@ -130,7 +151,7 @@ def with_few_unknown(model: type[BaseModel], content: dict[str, Any]) -> dict[st
 
 
 def byte_count(text: str) -> int | None:
-    """Return the number of bytes that a header states; None where it is no number."""
+    """Return the number of bytes that a header states; None if it is not a number."""
     if not (text.isascii() and text.isdigit()):
         return None
     return int(text.lstrip("0")[:20] or "0")  # what has more digits is beyond any limit anyhow
@@ -158,7 +179,7 @@ def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None
 
 
 def _check_parts(body: bytes) -> None:
-    """Refuse a body that would take many times its memory, before any of it is made."""
+    """Refuse a body that would take many times its size in memory, before it is parsed."""
     for opening, most, what in ((b"[", MOST_LISTS, "lists"), (b"{", MOST_OBJECTS, "objects")):
         if (found := body.count(opening)) > most:
             detail = f"the body has {found} {what}, the limit is {most}; send fewer samples in one request"
@@ -175,7 +196,7 @@ def _too_large(size: str, limit: int, unread: bool) -> ProblemError:
 
 
 def _innermost(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Drop the errors of a list about its length where the list holds an error itself, which pydantic left out."""
+    """Drop errors about the length of a list that has invalid items: pydantic counts only the valid ones."""
     around = {item["loc"][:k] for item in items for k in range(len(item["loc"]))}
     return [item for item in items if item["loc"] not in around]
 
@@ -184,7 +205,8 @@ def _describe(item: dict[str, Any], fields: list[str]) -> dict[str, str]:
     """Turn one pydantic error into the field and a message that names the value and what is allowed."""
     field = short(".".join(map(str, item["loc"])))
     if item["type"] == "extra_forbidden":
-        near = get_close_matches(field, fields, n=1)
+        near = [name for name in fields if field.lower() in _OTHER_NAMES.get(name, ())]
+        near = near or get_close_matches(field, fields, n=1)
         advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(fields)}"
         return {"field": field, "message": f"unknown field {field!r}; {advice}"}
     if item["type"] == "missing":
@@ -198,3 +220,62 @@ def _rule(item: dict[str, Any]) -> str:
     if item["type"] in _RULES:
         return _RULES[item["type"]].format(**item.get("ctx", {}))
     return str(item["msg"]).removeprefix("Input ").removeprefix("Value error, ").strip()
+
+
+class _Twice(Exception):  # noqa: N818
+    """A duplicate member; carries its name out of the parser."""
+
+
+def find_duplicate(text: bytes, content: dict[str, Any]) -> str | None:
+    """Return the name of a duplicate member of some object in a JSON text, or None; parsers silently keep the last.
+
+    Every member has a colon, so if the text has as many colons as the parsed document has members, none was lost. That
+    settles nearly every body; only if the numbers differ is the text parsed again, pair by pair.
+
+    Args:
+        text: valid JSON.
+        content: what was parsed of it.
+    """
+    if text.count(b":") == _colons(content, escapes=b"\\" in text):
+        return None
+    try:
+        json.loads(text, object_pairs_hook=_once, parse_float=str, parse_int=str)
+    except _Twice as twice:
+        return str(twice)
+    return None
+
+
+def _colons(content: dict[str, Any], escapes: bool) -> int:
+    """Count the colons that the JSON text of these members needs.
+
+    Colons inside strings are counted too unless the text has escapes, which may stand for some. Lists are looked
+    into by the kind of their first entry only: long ones hold numbers.
+    """
+    count = 0
+    left: list[dict[str, Any] | list[Any]] = [content]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            count += len(item)
+            values = item.values()
+            if not escapes:
+                count += sum(name.count(":") for name in item)
+        else:
+            values = item
+        for value in values:
+            if isinstance(value, str):
+                count += 0 if escapes else value.count(":")
+            elif isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], str | dict)):
+                left.append(value)
+    return count
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _Twice(name)
+            seen.add(name)
+    return members

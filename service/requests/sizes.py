@@ -1,16 +1,16 @@
-"""How large an answer can become, and how much memory a request takes, known before any work."""
+"""Sizes: upper bounds on the bytes of a response and the memory of a request, known before any work."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
 from models.pictures import PictureError, TooManyError
 from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
-from service.registry.served import Served
+from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
-from service.responses.encoders import ENCODERS, Encoder
+from service.responses.arrays import ENCODERS, Encoder
 from solvers.plan import Plan
 
 _HEAD = 6_000  # bytes of the names, numbers and texts around what is large, quantiles of the steps included
@@ -23,28 +23,59 @@ _A_SAVED = 32  # bytes of memory: whose state it is and at which time, while it 
 _LIKELY_STEPS = 20  # attempts of a sample under error control, before any is known
 
 
-def check_answer_size(request: SampleRequest, model: Served, solve: Plan, encoder: Encoder, limit: int) -> None:
-    """Refuse an answer that may be larger than the limit, by the most it can hold.
+def check_size(request: SampleRequest, most_bytes: int, encoder: Encoder, limit: int) -> None:
+    """Refuse a response whose upper bound is over the limit.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
     """
-    predicted = predict_bytes(request, model, solve, encoder)
-    if predicted > limit:
+    if most_bytes > limit:
         trace = f" with trace {request.trace!r}" if request.trace == "full" else ""
         advice = "ask for fewer samples and page with first_index, save and trace less, or lower max_nfe"
         message = (
-            f"num_samples = {request.num_samples}{trace} may take {predicted:,} bytes as {encoder.media_type}, "
+            f"num_samples = {request.num_samples}{trace} may take {most_bytes:,} bytes as {encoder.media_type}, "
             f"over the limit of {limit:,} of this service; {advice}"
         )
-        raise invalid("num_samples", message, predicted_bytes=predicted, limit_bytes=limit)
+        raise invalid("num_samples", message, predicted_bytes=most_bytes, limit_bytes=limit)
 
 
-def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
-    """Refuse samples that the format cannot hold, like vectors of 64 numbers as a picture.
+def check_arrays_size(
+    member: str, shapes: Sequence[Sequence[int]], dtype: str, solve: Plan, encoder: Encoder, limit: int
+) -> int:
+    """Refuse a response of arrays whose upper bound is over the limit.
+
+    Args:
+        member: what to ask for less of.
+        shapes: of the arrays; the first axis are samples.
+        dtype: of the largest.
+        solve: the compiled solver, which the response describes.
+        encoder: the format.
+        limit: bytes of a response.
+
+    Returns:
+        Bytes of memory that the response holds while it is sent.
 
     Raises:
-        ProblemError: 406 where the format cannot hold samples of this shape, 422 where it cannot hold so many.
+        ProblemError: 422 with the predicted and the allowed number of bytes.
+    """
+    arrays = sum(encoder.array_bytes(shape, dtype) for shape in shapes)
+    predicted = arrays + _head_bytes(solve.settings) + shapes[0][0] * encoder.bytes_a_sample
+    if predicted > limit:
+        raise invalid(
+            member,
+            f"the response may take {predicted:,} bytes as {encoder.media_type}, over the limit of {limit:,} of this "
+            f"service; send or ask for fewer {member}",
+            predicted_bytes=predicted,
+            limit_bytes=limit,
+        )
+    return predicted if encoder.whole else 0
+
+
+def check_form(request: SampleRequest, model: ModelVersion, encoder: Encoder) -> None:
+    """Refuse samples that the format cannot represent, such as vectors of 64 numbers as a picture.
+
+    Raises:
+        ProblemError: 406 for samples of this shape, 422 for so many of them.
     """
     if encoder.check is None:
         return
@@ -59,10 +90,10 @@ def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
         raise ProblemError(Kind.NOT_ACCEPTABLE, detail, offered=others) from None
 
 
-def predict_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: Encoder) -> int:
-    """Return the most bytes that the answer can take: states, trace, and what is reported for each sample.
+def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, encoder: Encoder) -> int:
+    """Return the most bytes that the response can take: states, trace, and what is reported for each sample.
 
-    Of a followed request these are all events but those of its progress on the way.
+    For a stream this covers all events except progress.
     """
     shape = model.card.data_shape if request.decode else model.event_shape
     n, m = request.num_samples, len(request.save_at or ())
@@ -70,7 +101,7 @@ def predict_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: E
     if encoder.most_bytes is not None:
         return encoder.most_bytes(n, shape)
     states = encoder.array_bytes((n, *shape), dtype)
-    head = head_bytes(solve.settings) + m * _A_TIME
+    head = _head_bytes(solve.settings) + m * _A_TIME
     if m:
         states += encoder.array_bytes((n, m, *shape), dtype)
     if encoder.followed:
@@ -81,20 +112,27 @@ def predict_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: E
     return head + states + entries * encoder.bytes_a_step + n * encoder.bytes_a_sample
 
 
-def head_bytes(settings: Mapping[str, object]) -> int:
-    """Return the most bytes of what is neither large nor of a sample; `settings` of the solver may have a long grid."""
+def _head_bytes(settings: Mapping[str, object]) -> int:
+    """Return the most bytes of the head; the solver's `settings` may hold a long grid."""
     return _HEAD + len(orjson.dumps(settings))
 
 
 def kept_steps(solve: Plan, trace: str) -> int:
-    """Return how many attempts of a sample are kept: the most there can be for a full trace, else a likely number."""
+    """Return how many attempted steps of a sample are kept: all possible ones in a full trace, else a likely number."""
     if trace == "full":
         return solve.most_steps
     return min(solve.most_steps, _LIKELY_STEPS) if solve.adaptive else 0
 
 
 def lanes_bytes(
-    model: Served, lanes: int, width: int, *, saved: int = 0, given: bool = False, constants: int = 0, steps: int = 0
+    model: ModelVersion,
+    lanes: int,
+    width: int,
+    *,
+    saved: int = 0,
+    given: bool = False,
+    constants: int = 0,
+    steps: int = 0,
 ) -> int:
     """Return the bytes of memory that a job takes.
 
@@ -115,8 +153,8 @@ def lanes_bytes(
     return lanes * (numbers * size + 2 * condition + _A_SAMPLE + steps * _A_STEP) + kept
 
 
-def memory_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: Encoder) -> int:
-    """Return the bytes of memory that a request takes until its answer is out."""
+def memory_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, encoder: Encoder, most_bytes: int) -> int:
+    """Return the bytes of memory that a request holds until its response, of at most `most_bytes`, is sent."""
     n, saved = request.num_samples, len(request.save_at or ())
     needed = lanes_bytes(
         model,
@@ -128,17 +166,17 @@ def memory_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: En
     )
     if request.decode and not model.plain:
         needed += n * (1 + saved) * math.prod(model.card.data_shape) * model.dtype.itemsize
-    return needed + (predict_bytes(request, model, solve, encoder) if encoder.whole else 0)
+    return needed + (most_bytes if encoder.whole else 0)
 
 
-def logged_beyond(hold: Hold | None, steps: int) -> Callable[[int], None]:
-    """Return what counts attempts as they are kept, and sets memory aside for those beyond `steps`."""
+def logged_beyond(hold: Hold, steps: int) -> Callable[[int], None]:
+    """Return a function that counts attempted steps as they are kept and reserves memory for those beyond `steps`."""
     left = steps
 
     def logged(count: int) -> None:
         nonlocal left
         left -= count
-        if left < 0 and hold is not None:
+        if left < 0:
             hold.grow(-left * _A_STEP)
             left = 0
 

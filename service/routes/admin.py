@@ -10,7 +10,7 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, ModelName, answered, problems
-from service.requests.schemas import Reloaded, Unloaded
+from service.responses.schemas import Reloaded, Unloaded
 from service.state import Service, service_of
 
 router = APIRouter(tags=[ADMIN])
@@ -39,14 +39,14 @@ async def reload(request: Request) -> Any:
     """
     service = _administered(request)
     try:
-        changes = await asyncio.wrap_future(service.models.reload())
+        changes = await asyncio.wrap_future(service.registry.reload())
     except RepositoryError as error:
         raise ProblemError(Kind.NOT_READY, f"the loaded models stay in use: {error}") from None
     return {
         "loaded": [{"name": name, "version": version} for name, version in changes.loaded],
         "unloaded": [{"name": name, "version": version} for name, version in changes.unloaded],
         "refused": [{"name": name, "version": v or None, "reason": reason} for name, v, reason in changes.refused],
-        "models": dict(service.models.current()),
+        "models": dict(service.registry.current()),
     }
 
 
@@ -58,8 +58,7 @@ async def reload(request: Request) -> Any:
 async def unload(request: Request, name: ModelName) -> Any:
     """Free the memory of a model once its running requests are done; the next request loads it again."""
     service = _administered(request)
-    models = service.models
-    return {"name": name, "unloaded": await asyncio.wrap_future(models.run(models.unload_now, name))}
+    return {"name": name, "unloaded": await asyncio.wrap_future(service.registry.unload(name))}
 
 
 @router.api_route("/v1/models/{name}:unload", methods=["GET", "HEAD"], include_in_schema=False)

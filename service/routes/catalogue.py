@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from service import examples
 from service.errors import Kind
 from service.openapi import CATALOGUE, ModelName, answered, problems, read
-from service.requests.schemas import ModelBody, ModelList, SolverList
+from service.responses.schemas import ModelBody, ModelList, SolverList
 from service.state import service_of
 from solvers import catalogue
 
@@ -18,7 +18,7 @@ router = APIRouter(tags=[CATALOGUE])
 @read(router, "/v1/models", summary="List models", responses=answered(ModelList, models=examples.MODEL_LIST))
 async def models(request: Request) -> Any:
     """List all models with status, version and shapes, and repository entries that are not models."""
-    found = service_of(request).models
+    found = service_of(request).registry
     return {"models": [found.summary(name) for name in found.names()]} | found.passed_over()
 
 
@@ -30,7 +30,7 @@ async def models(request: Request) -> Any:
 )
 async def model(request: Request, name: ModelName) -> Any:
     """Describe one model: its versions, the cards of served versions, and why others are unavailable."""
-    return await asyncio.to_thread(service_of(request).models.describe, name)
+    return await asyncio.to_thread(service_of(request).registry.describe, name)
 
 
 @read(router, "/v1/solvers", summary="List solvers", responses=answered(SolverList, solvers=examples.SOLVER_LIST))

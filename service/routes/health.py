@@ -9,7 +9,7 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.metrics import CONTENT_TYPE
 from service.openapi import OPERATION, answered, problems, read, shown
-from service.requests.schemas import Alive, Ready
+from service.responses.schemas import Alive, Ready
 from service.state import service_of
 
 router = APIRouter(tags=[OPERATION])
@@ -47,8 +47,8 @@ async def readyz(request: Request) -> Any:
     return {
         "status": "ready",
         "device": str(service.engine.device),
-        "models": dict(service.models.current()),
-        "unavailable": service.models.broken(),
+        "models": dict(service.registry.current()),
+        "unavailable": service.registry.broken(),
     }
 
 

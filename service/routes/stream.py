@@ -1,12 +1,17 @@
-"""``POST /v1/sample/stream``: a request followed on its way, as server-sent events.
+"""``POST /v1/sample/stream``: the progress and result of a request as server-sent events.
 
     start, then progress and, for each time of `save_at`, sample; last completed or error
 
-A client that reads slowly gets fewer progress events, and so does one whose answer comes close to the size limit;
-states and the result are sent whole. When the client disconnects, its job is cancelled, waiting or running.
+A client that reads slowly gets fewer progress events, and so does one whose response comes close to the size limit;
+states and the result are sent whole. When the client disconnects, its job is cancelled, queued or running.
+sse-starlette is not used: it takes events as whole strings, and a result of many megabytes is written here in pieces.
+
+``Accept: text/event-stream; completed=npz`` asks for the result as npz: ``{"npz": "<base64>"}`` in place of the JSON.
 """
 
 import asyncio
+import contextlib
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -17,52 +22,95 @@ import torch
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from service.engine.job import DeadlineExceeded, Job, JobResult, Progress
-from service.feed import Feed
-from service.http.context import Context, context_of
+from service.engine.job import DeadlineExceeded, JobResult, Progress
+from service.errors import REFUSALS, problem_of
+from service.http.context import context_of
 from service.http.middleware import CLIENT_GONE
 from service.http.negotiation import choose
 from service.openapi import STREAM_OPERATION
-from service.registry.served import Served
+from service.requests import pipeline
+from service.requests.parsing import parse
 from service.requests.schemas import SampleRequest
-from service.requests.sizes import predict_bytes
-from service.responses.answers import saved_to_data
-from service.responses.encoders import ENCODERS, NUMBERS_A_PIECE, Pieces, states_json
-from service.routes.sample import answer_of, count, is_small, understand
-from service.solving import REFUSALS, look_at, patience, problem_of, submit, until_disconnect
-from service.state import Service, service_of
+from service.requests.validation import Validated, validate_sample
+from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_A_PIECE, ArrayResponse, Pieces, array_json
+from service.responses.samples import decoder_of, origin, sample_response, saved_to_data
+from service.state import service_of
 
 router = APIRouter()
 
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 10.0
-"""A comment is sent after so long without an event, so that nothing on the way takes the connection for dead."""
+"""Seconds without an event after which a comment is sent, so that no proxy takes the connection for dead."""
 
 _KEEP_ALIVE = b": keep-alive\n\n"
 
 PROGRESS_S = 0.05
-"""Least time between two progress events."""
+"""Least seconds between two progress events."""
 
-_JSON = ENCODERS["application/json"]
+_JSON, _NPZ = ENCODERS[JSON], ENCODERS[NPZ]
 _EVENTS = replace(_JSON, media_type=MEDIA_TYPE, followed=True)
+
+
+class Feed:
+    """The newest progress of a job, from the engine's thread to one coroutine: a slow reader costs no memory.
+
+    Created in the event loop in which it is read.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._newest: Progress | None = None
+        self._told = False
+
+    def put(self, progress: Progress) -> None:
+        """Put a newer progress, from any thread; an unread older one is dropped."""
+        self._newest = progress
+        self._tell()
+
+    def watch(self, future: Future[JobResult]) -> None:
+        """Wake the reader when the future is done."""
+        future.add_done_callback(lambda _: self._tell())
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody reads
+                self._loop.call_soon_threadsafe(self._news.set)
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for news; return False if none came in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def take(self) -> Progress | None:
+        """Return the newest progress, once; None if there is none since the last call."""
+        self._news.clear()
+        self._told = False
+        newest, self._newest = self._newest, None
+        return newest
 
 
 @router.post("/v1/sample/stream", **STREAM_OPERATION)
 async def stream(request: Request) -> Response:
     """Draw samples like `/v1/sample`, and tell how far they are: progress, states at `save_at`, the result."""
-    choose(request.headers.get("accept"), [MEDIA_TYPE])
-    service, context = service_of(request), context_of(request.scope)
-    wish, model, job = await understand(request, _EVENTS)
-    feed = Feed()
-    job = replace(job, on_progress=feed.put, progress_s=PROGRESS_S)
-    future = submit(service.engine, job, context.hold)
+    accept = request.headers.get("accept")
+    choose(accept, [MEDIA_TYPE])
+    npz = "completed=npz" in (accept or "").replace(" ", "").lower()
+    valid = await pipeline.receive(request, lambda body: (parse(SampleRequest, body), _EVENTS), validate_sample)
+    service, feed = service_of(request), Feed()
+    job = replace(valid.job, on_progress=feed.put, progress_s=PROGRESS_S)
+    future = pipeline.submit(service.engine, job, context_of(request.scope).hold)
     feed.watch(future)
-    room = service.settings.max_answer_bytes - predict_bytes(wish, model, job.solve, _EVENTS)
-    return _Events(_Followed(service, context, wish, model, job, future, feed, room))
+    return _Events(_Followed(request, valid, future, feed, npz))
 
 
 class _Events(Response):
-    """Sends events until they end or the client leaves; then the job is given up."""
+    """Sends events until they end or the client disconnects, which cancels the job."""
 
     media_type = MEDIA_TYPE
 
@@ -74,18 +122,17 @@ class _Events(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         followed = self._followed
         sending = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(until_disconnect(receive))
+        gone = asyncio.ensure_future(pipeline.until_disconnect(receive))
         try:
             await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
             sent = sending.done()
-            if not sent:  # the client left, or this request is being cancelled
+            if not sent:  # the client disconnected, or this request is being cancelled
                 sending.cancel()
                 followed.context.outcome = CLIENT_GONE
             if not followed.future.done():
-                followed.service.engine.cancel(followed.future)
-            followed.future.add_done_callback(look_at)
+                followed.engine.cancel(followed.future)
         if sent:
             sending.result()
 
@@ -97,28 +144,20 @@ class _Events(Response):
 
 
 class _Followed:
-    """One job and what is told of it."""
+    """The events of one job."""
 
-    def __init__(
-        self,
-        service: Service,
-        context: Context,
-        wish: SampleRequest,
-        model: Served,
-        job: Job,
-        future: Future[JobResult],
-        feed: Feed,
-        room: int,
-    ) -> None:
-        self.service, self.context, self.future = service, context, future
-        self._wish, self._model, self._job, self._feed = wish, model, job, feed
-        self._told_states = 0
-        self._room = room  # bytes for what can be left out: progress, and that the connection lives
+    def __init__(self, http: Request, valid: Validated, future: Future[JobResult], feed: Feed, npz: bool) -> None:
+        self.engine, self.context, self.future = service_of(http).engine, context_of(http.scope), future
+        self._http, self._model, self._job, self._feed = http, valid.model, valid.job, feed
+        self._decode, self._decoder = valid.decode, decoder_of(valid.model, valid.decode)
+        self._npz, self._sent_states = npz, 0
+        # bytes for optional events: progress and comments
+        self._room = service_of(http).settings.max_answer_bytes - valid.most_bytes
 
     async def events(self) -> AsyncIterator[bytes | memoryview]:
         yield _event("start", self._start())
         while not self.future.done():
-            left = patience(self._job)
+            left = pipeline.patience(self._job)
             if left == 0:
                 break
             if not await self._feed.wait(KEEP_ALIVE_S if left is None else min(left, KEEP_ALIVE_S)):
@@ -140,13 +179,13 @@ class _Followed:
             self.context.problem, self.context.outcome = problem, str(problem.kind.value.status)
             yield _event("error", problem.body(self.context.request_id))
             return
-        async for part in self._states(result.saved, len(self._wish.save_at or ())):
+        async for part in self._states(result.saved, 0 if self._job.save_at is None else len(self._job.save_at)):
             yield part
         async for part in self._completed(result):
             yield part
 
     def _fitting(self, event: bytes) -> Iterator[bytes]:
-        """Yield an event that can be left out if the limit of the answer leaves room for it."""
+        """Yield an optional event if the size limit of the response leaves room for it."""
         if len(event) <= self._room:
             self._room -= len(event)
             yield event
@@ -155,10 +194,7 @@ class _Followed:
         model, job = self._model, self._job
         return {
             "request_id": self.context.request_id,
-            "model": model.name,
-            "version": model.version,
-            "checkpoint": model.digest,
-            **self.context.fallback(),
+            **origin(model, self.context),
             "seed": job.seed,
             "first_index": job.first_index,
             "num_samples": job.num_samples,
@@ -178,10 +214,10 @@ class _Followed:
         }
 
     async def _states(self, saved: torch.Tensor | None, complete: int) -> AsyncIterator[bytes]:
-        """Tell the states at save times that every sample has passed and that were not told yet."""
-        while saved is not None and self._job.save_at is not None and self._told_states < complete:
-            place = self._told_states
-            self._told_states += 1
+        """Yield the states at save times that every sample has passed and that were not sent yet."""
+        while saved is not None and self._job.save_at is not None and self._sent_states < complete:
+            place = self._sent_states
+            self._sent_states += 1
             head = orjson.dumps({"t": float(self._job.save_at[place]), "index": place})[:-1]
             states = saved[:, place : place + 1]
             pieces = self._encoded(head, states)
@@ -193,25 +229,23 @@ class _Followed:
 
     def _encoded(self, head: bytes, states: torch.Tensor) -> Iterator[bytes]:
         yield b"event: sample\ndata: " + head + b',"states":'
-        yield from map(
-            bytes,
-            states_json(
-                saved_to_data(states, self._model.decode if self._wish.decode and not self._model.plain else None)[:, 0]
-            ),
-        )
+        yield from map(bytes, array_json(saved_to_data(states, self._decoder)[:, 0], axes=1))
         yield b"}\n\n"
 
     async def _completed(self, result: JobResult) -> AsyncIterator[bytes | memoryview]:
-        count(self.service, self.context, self._job, result)
+        pipeline.count(self._http, self._job, result)
         least = float(result.t.min() if self._job.solve.t_span[0] < self._job.solve.t_span[1] else result.t.max())
         done = int((result.status == "success").sum())
         share = done / len(result.t)
         yield _event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
-        arguments = (self._wish, self._model, self._job, result, self.context)
-        if is_small(result):
-            yield b"event: completed\ndata: " + b"".join(_JSON.encode(answer_of(*arguments))) + b"\n\n"
+        arguments = (self._model, self._job, result, self.context, self._decode)
+        if self._npz:
+            yield await asyncio.to_thread(lambda: _completed_npz(sample_response(*arguments)))
             return
-        pieces: Pieces = _JSON.encode(await asyncio.to_thread(answer_of, *arguments))
+        if pipeline.is_small(result):
+            yield b"event: completed\ndata: " + b"".join(_JSON.encode(sample_response(*arguments))) + b"\n\n"
+            return
+        pieces: Pieces = _JSON.encode(await asyncio.to_thread(sample_response, *arguments))
         yield b"event: completed\ndata: "
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece
@@ -220,3 +254,7 @@ class _Followed:
 
 def _event(name: str, content: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def _completed_npz(response: ArrayResponse) -> bytes:
+    return b'event: completed\ndata: {"npz":"' + b64encode(b"".join(_NPZ.encode(response))) + b'"}\n\n'

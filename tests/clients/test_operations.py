@@ -136,7 +136,8 @@ def test_what_is_wrong(ask: Any) -> None:
 def test_every_member_of_the_service_can_be_sent() -> None:
     from pathline._operations import SolverOptions
 
-    from service.operations.schemas import DiagnoseRequest, EncodeRequest, LogProbRequest
+    from service.requests.densities import EncodeRequest, LogProbRequest
+    from service.requests.diagnosis import DiagnoseRequest
 
     own = {
         EncodeRequest: {"samples", "decode"},

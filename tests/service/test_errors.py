@@ -43,7 +43,7 @@ def test_document() -> None:
     body = invalid("steps", "steps = 0 is too few", limit=1).body("r1")
     assert body == {
         "type": "/problems/invalid-request",
-        "title": "A field of the request is not allowed",
+        "title": "Invalid field: steps",
         "status": 422,
         "detail": "steps = 0 is too few",
         "request_id": "r1",
@@ -104,7 +104,7 @@ async def test_internal_error_is_logged_and_keeps_its_secret(
     def fail() -> list[str]:
         raise ZeroDivisionError("the secret")
 
-    monkeypatch.setattr(running.service.models, "names", fail)
+    monkeypatch.setattr(running.service.registry, "names", fail)
     answer = await running.http.get("/v1/models")
     assert answer.status_code == 500
     assert answer.json()["type"] == "/problems/internal-error"

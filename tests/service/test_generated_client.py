@@ -46,8 +46,7 @@ async def _use(running: Any) -> None:
     models = importlib.import_module("generated_client.models")
     ask = importlib.import_module("generated_client.api.sampling.sample").asyncio
 
-    solver = models.SampleRequestSolver.RK4
-    body = models.SampleRequest(model="moons", num_samples=3, seed=2**63 - 1, solver=solver, steps=2)
+    body = models.SampleRequest(model="moons", num_samples=3, seed=2**63 - 1, solver="rk4-2")
     answer = await ask(client=client, body=body)
     assert isinstance(answer, models.SampleResponse)
     assert (answer.seed, answer.shape, answer.solver.name, len(answer.samples)) == (2**63 - 1, [3, 2], "rk4", 3)

@@ -40,14 +40,16 @@ async def test_a_model(running: Any) -> None:
     ],
 )
 async def test_a_conditional_model(running: Any, condition: Any, expected: dict[str, Any]) -> None:
-    served = await running.service.model("moons", None)
+    async with running.service.lease("moons", None) as served:
+        pass
     card: Card = served.card.model_copy(update={"condition": condition})
     object.__setattr__(served, "card", card)
     assert metadata(served, [1])["inputs"][1] == expected
 
 
 async def test_data_in_float64_of_a_float32_model(running: Any) -> None:
-    served = await running.service.model("moons", None)
+    async with running.service.lease("moons", None) as served:
+        pass
     decoder = served.card.decoder.model_copy(update={"dtype": "float64"})
     object.__setattr__(served, "card", served.card.model_copy(update={"decoder": decoder}))
     found = metadata(served, [1])

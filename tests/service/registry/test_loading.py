@@ -1,48 +1,165 @@
-"""What is loaded is verified, known to the engine, and let go by it when nobody holds it any more."""
+"""Loading has a thread of its own: it keeps to deadlines, is bounded, and leaves the threads of answers alone."""
 
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from models.architectures import build
-from models.checkpoint.loading import CheckpointError, save
-from models.decoder import Decoder
-from service.registry.loading import load_version
+from service.errors import Kind, ProblemError
+from service.registry import loading
+from service.registry.registry import Registry
+from service.settings import Settings
+from tests.service.registry.asking import Gate, answers
 
+pytestmark = pytest.mark.anyio
 
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, deterministic: bool) -> None:
-    engine.deterministic = deterministic
-    served = load_version(engine, "moons", 2, repository / "moons" / "2", allow_programs=False)
-    assert (served.name, served.version, served.deterministic) == ("moons", 2, deterministic)
-    assert served.summary()["deterministic"] is deterministic
+OLD = 40
 
 
-def test_the_engine_lets_it_go_when_the_last_holder_does(repository: Path, engine: Any) -> None:
-    served = load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False)
-    answering = served
-    del served
-    assert [arena.version for arena in engine.arenas] == [1]
-    del answering
-    assert engine.arenas == []
+@pytest.fixture
+def settings(repository: Path, tmp_path: Path) -> Settings:
+    """moons with many versions."""
+    for number in range(1, OLD + 1):
+        shutil.copytree(repository / "moons" / "1", tmp_path / "moons" / str(number))
+    return Settings(models_dir=tmp_path, watch_s=0, max_old_versions=3)
 
 
-def test_what_is_damaged_never_reaches_the_engine(repository: Path, engine: Any) -> None:
-    with pytest.raises(CheckpointError, match="is damaged"):
-        load_version(engine, "broken", 1, repository / "broken" / "1", allow_programs=False)
-    assert engine.loaded == {}
+@pytest.fixture
+def gate(running: Any) -> Iterator[Gate]:
+    made = Gate(running.engine)
+    yield made
+    made.open.set()
 
 
-def test_programs_are_served_only_if_a_setting_allows_it(tmp_path: Path, engine: Any) -> None:
-    step = {"op": "torch.ops.aten.neg.default", "args": [{"value": "x"}], "out": ["v"]}
-    config = {"event_shape": (3,), "dtype": "float32", "tensors": {}, "steps": [step], "output": "v"}
-    program = build("program", config)
-    folder = save(
-        tmp_path, "program", program, Decoder.identity((3,)), dataset={}, training={}, seed=0, dtype=torch.float32
+FIXED = {"num_samples": 1, "seed": 0, "solver": "rk4", "steps": 2}
+
+
+async def test_a_load_keeps_to_the_deadline_and_takes_no_thread_of_answers(running: Any, gate: Gate) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1, "answers"))
+    asked = [running.post(**FIXED, version=number, timeout_s=0.2) for number in range(1, OLD)]
+    asked += [running.post(**FIXED, version=1, timeout_s=0.2) for _ in range(20)]
+    metrics = running.http.get("/metrics")
+    *answers, counted, model = await asyncio.gather(*asked, metrics, running.post(**FIXED))
+    assert {(answer.status_code, answer.json()["type"]) for answer in answers} == {(504, "/problems/deadline-exceeded")}
+    assert "was still loading" in answers[0].json()["detail"]
+    assert counted.status_code == model.status_code == 200
+    assert len(gate.loaded) == 1  # the others were given up before their turn
+    assert {name.rpartition("_")[0] for name in gate.threads} == {"pathline-loading"}
+    gate.open.set()
+    assert (await running.post(**FIXED, version=gate.loaded[0][1])).status_code == 200
+    assert len(gate.loaded) == 1  # it went on when nobody waited
+
+
+async def test_the_time_limit_of_a_job_includes_its_loading(running: Any, gate: Gate) -> None:
+    before = time.monotonic()
+    answer = asyncio.ensure_future(running.post(**FIXED, version=1, timeout_s=100))
+    await asyncio.to_thread(gate.entered.acquire)
+    entered = time.monotonic()
+    gate.open.set()
+    assert (await answer).status_code == 200
+    assert before + 100 <= running.engine.jobs[-1].deadline <= entered + 100
+
+
+async def test_one_load_for_all_who_wait(running: Any, gate: Gate) -> None:
+    asked = [asyncio.ensure_future(running.post(**FIXED, version=1)) for _ in range(30)]
+    await asyncio.to_thread(gate.entered.acquire)
+    asyncio.get_running_loop().call_later(0.05, gate.open.set)
+    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+    assert gate.loaded == [("moons", 1)]
+
+
+async def test_too_many_loads_are_refused(running: Any, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "MOST_LOADS", 3)
+    asked = [asyncio.ensure_future(running.post(**FIXED, version=number, timeout_s=60)) for number in range(1, 4)]
+    await asyncio.to_thread(gate.entered.acquire)
+    refused = await running.post(**FIXED, version=4)
+    assert (refused.status_code, refused.json()["type"]) == (429, "/problems/overloaded")
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert "3 model versions are already waiting to be loaded" in refused.json()["detail"]
+    gate.open.set()
+    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+
+
+async def test_the_protocol_and_the_operations_keep_to_it_too(running: Any, gate: Gate) -> None:
+    encode = {"samples": [[0, 0]], "solver": "rk4", "steps": 2, "timeout_s": 0.1, "version": 1}
+    infer = {"parameters": {**FIXED, "timeout_s": 0.1}}
+    answers = await asyncio.gather(
+        running.http.post("/v1/models/moons/encode", json=encode),
+        running.http.post("/v2/models/moons/versions/2/infer", json=infer),
+        running.http.post("/v1/sample/stream", json={"model": "moons", "version": 3, **FIXED, "timeout_s": 0.1}),
     )
-    with pytest.raises(CheckpointError, match="program/1: is a program; set PATHLINE_ALLOW_PROGRAMS=true"):
-        load_version(engine, "program", 1, folder, allow_programs=False)
-    served = load_version(engine, "program", 1, folder, allow_programs=True)
-    assert served.describe()["card"]["architecture"]["config"]["steps"] == 1  # how many, not all of them
+    assert [answer.status_code for answer in answers] == [504] * 3
+
+
+async def test_shutdown_answers_who_waits_for_a_load(running: Any, gate: Gate) -> None:
+    asked = [asyncio.ensure_future(running.post(**FIXED, version=number)) for number in (1, 2)]
+    await asyncio.to_thread(gate.entered.acquire)
+    running.service.registry.close()
+    assert (await asked[1]).json()["type"] == "/problems/draining"
+    gate.open.set()
+    assert (await asked[0]).status_code == 200
+    assert (await running.post(**FIXED, version=3)).json()["type"] == "/problems/draining"
+
+
+async def test_old_versions_do_not_fill_memory(running: Any) -> None:
+    for number in range(1, OLD):
+        assert (await running.post(**FIXED, version=number)).status_code == 200
+    kept = {arena.version for arena in running.engine.arenas}
+    assert kept == {OLD, OLD - 1, OLD - 2, OLD - 3}
+    text = (await running.http.get("/metrics")).text
+    assert text.count("pathline_model_loaded{") == 4
+    assert (await running.post(**FIXED, version=OLD - 3)).status_code == 200  # used again, so it is not the next to go
+    assert (await running.post(**FIXED, version=1)).status_code == 200
+    assert {arena.version for arena in running.engine.arenas} == {OLD, OLD - 1, OLD - 3, 1}
+
+
+async def test_at_once_too(running: Any) -> None:
+    most = 0
+
+    def load(*what: Any) -> Any:
+        nonlocal most
+        most = max(most, len(running.engine.arenas))
+        return real(*what)
+
+    real, running.engine.load = running.engine.load, load
+    answers = await asyncio.gather(*(running.post(**FIXED, version=number) for number in range(1, OLD)))
+    assert {answer.status_code for answer in answers} <= {200, 429}
+    assert {answer.headers["Retry-After"] for answer in answers if answer.status_code == 429} <= {"1"}
+    assert sum(answer.status_code == 200 for answer in answers) >= 3
+    assert most <= 3  # before one more is loaded: the current one and two old ones
+    assert (await running.post(**FIXED)).json()["version"] == OLD
+
+
+def test_versions_that_requests_hold_are_not_unloaded_for_others(settings: Settings, engine: Any) -> None:
+    models = Registry(settings.models_dir, engine, max_old=3)
+    models.load_all()
+    held = [models.lease("moons", number) for number in (1, 2, 3)]
+    for each in held:
+        each.__enter__()
+    with pytest.raises(ProblemError, match="3 older versions are in use, the limit is 3") as caught:
+        answers(models, "moons", 4)
+    assert caught.value.kind is Kind.OVERLOADED
+    assert caught.value.headers["Retry-After"] == "1"
+    assert models.broken() == {}
+    assert {model.version for model in models.loaded()} == {1, 2, 3, OLD}  # still there for others
+    assert answers(models, "moons") == OLD
+    held[1].release()
+    assert answers(models, "moons", 4) == 4
+    assert {arena.version for arena in engine.arenas} == {1, 3, 4, OLD}
+
+
+def test_an_unloaded_version_that_is_held_is_not_loaded_twice(settings: Settings, engine: Any) -> None:
+    models = Registry(settings.models_dir, engine)
+    models.load_all()
+    with models.lease("moons") as held:
+        models.unload("moons").result()
+        assert models.loaded() == []
+        with models.lease("moons") as found:
+            assert found is held
+        assert len(engine.arenas) == 1
+    assert len(engine.arenas) == 1

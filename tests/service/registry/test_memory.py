@@ -1,18 +1,73 @@
-"""Who gives way."""
+"""The limits on what is in memory: who gives way, and who stays."""
 
-from service.registry.memory import give_way
+from typing import Any
 
+import pytest
+
+from models.checkpoint.loading import CheckpointError
+from service.errors import Kind, ProblemError
+from service.registry.memory import Memory
+from service.registry.version import Lease, ModelVersion
+
+NOTHING: Any = None
 SIZES = {"a": 10, "b": 20, "c": 5}
-USED = {"a": 3.0, "b": 1.0, "c": 2.0}
 
 
-def test_as_few_as_make_room_the_oldest_first() -> None:
-    assert give_way(SIZES, USED, 5, 40) == []
-    assert give_way(SIZES, USED, 6, 40) == ["b"]
-    assert give_way(SIZES, USED, 26, 40) == ["b", "c"]
-    assert give_way(SIZES, USED, 40, 40) == ["b", "c", "a"]
+def version(name: str, number: int = 1, size: int = 1) -> ModelVersion:
+    return ModelVersion(name, number, "", NOTHING, NOTHING, NOTHING, True, size)
 
 
-def test_no_limit_and_never_used() -> None:
-    assert give_way(SIZES, USED, 1000, 0) == []
-    assert give_way(SIZES, {"b": 1.0}, 6, 40) == ["a"]
+@pytest.mark.parametrize(
+    ("needed", "limit", "expected"),
+    [
+        (5, 40, []),
+        (6, 40, ["b"]),
+        (26, 40, ["b", "c"]),
+        (40, 40, ["b", "c", "a"]),
+        (1000, 0, []),
+    ],
+)
+def test_as_few_as_make_room_give_way_the_least_recently_used_first(
+    needed: int, limit: int, expected: list[str]
+) -> None:
+    memory, gone = Memory(limit, 8), list[str]()
+    memory.used |= {("a", 1): 3.0, ("b", 1): 1.0, ("c", 1): 2.0}
+    loaded = [version(name, size=size) for name, size in SIZES.items()]
+    memory.make_room(("d", 1), needed, loaded, lambda model: gone.append(model.name))
+    assert gone == expected
+
+
+def test_what_was_never_asked_for_gives_way_first() -> None:
+    memory, gone = Memory(40, 8), list[str]()
+    memory.used["b", 1] = 1.0
+    memory.make_room(("d", 1), 6, [version(n, size=s) for n, s in SIZES.items()], lambda model: gone.append(model.name))
+    assert gone == ["a"]
+
+
+def test_what_never_fits_is_refused_and_nothing_gives_way() -> None:
+    with pytest.raises(CheckpointError, match="d/1: its weights take 41 bytes, over PATHLINE_MAX_MODEL_BYTES=40"):
+        Memory(40, 8).make_room(("d", 1), 41, [version("a", size=40)], pytest.fail)
+
+
+def test_old_versions_give_way_unless_they_are_leased_or_answer() -> None:
+    memory, gone = Memory(0, 3), list[int]()
+    models = [version("net", number) for number in range(1, 5)]
+    for model in models:
+        memory.add(model)
+        memory.used["net", model.version] = float(model.version)
+    lease = Lease(NOTHING, "net", 1)
+    lease.take(models[0])
+    memory.make_room_among_old({("net", 4)}, lambda model: gone.append(model.version))
+    assert gone == [2]
+    leases = [lease, *(Lease(NOTHING, "net", model.version) for model in models[2:])]
+    for each, model in zip(leases[1:], models[2:], strict=True):
+        each.take(model)
+    memory.add(version("net", 5))
+    memory.make_room_among_old({("net", 4)}, lambda model: gone.append(model.version))
+    assert gone == [2, 5]
+    memory.add(version("other"))
+    with pytest.raises(ProblemError, match="3 older versions are in use, the limit is 3") as caught:
+        memory.make_room_among_old({("other", 1)}, pytest.fail)
+    assert caught.value.kind is Kind.OVERLOADED
+    for each in leases:
+        each.release()

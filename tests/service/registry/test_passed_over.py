@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from models.__main__ import main
-from service.registry.registry import Models
-from service.registry.shelf import MOST_PASSED_OVER
-from service.requests.schemas import ModelList
+from service.registry.disk import MOST_PASSED_OVER
+from service.registry.registry import Registry
+from service.responses.schemas import ModelList
 from service.settings import Settings, StartError
 
 
@@ -68,11 +68,11 @@ async def test_the_list_names_it(running: Any, root: Path, caplog: pytest.LogCap
     said = [record.getMessage() for record in caplog.get_records("setup") if "passed over" in record.getMessage()]
     assert sorted(said) == sorted(f"{path}: {reason}" for path, reason in reasons.items())
     with caplog.at_level(logging.INFO):
-        running.service.models.refresh()
+        running.service.registry.refresh()
         assert not caplog.records  # said once
         (root / "other model").mkdir()
         shutil.rmtree(root / "my model")
-        running.service.models.refresh()
+        running.service.registry.refresh()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["other model"]
     paths = [each["path"] for each in (await running.http.get("/v1/models")).json()["passed_over"]]
     assert ("other model" in paths, "my model" in paths) == (True, False)
@@ -82,7 +82,7 @@ async def test_the_list_names_it(running: Any, root: Path, caplog: pytest.LogCap
 async def test_it_is_bounded(running: Any, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(300):
         (root / f"my model {number}").mkdir()
-    running.service.models.refresh()
+    running.service.registry.refresh()
     answer = (await running.http.get("/v1/models")).json()
     assert len(answer["passed_over"]) == MOST_PASSED_OVER
     assert answer["more_passed_over"] == 300 + len(EXPECTED) - MOST_PASSED_OVER
@@ -92,7 +92,7 @@ async def test_it_is_bounded(running: Any, root: Path, caplog: pytest.LogCapture
 
 def test_a_repository_with_no_model_is_not_called_empty(root: Path, engine: Any) -> None:
     with pytest.raises(StartError) as caught:
-        Models(root, engine).load_all()
+        Registry(root, engine).load_all()
     said = str(caught.value)
     assert "is empty" not in said
     assert "\n" not in said

@@ -60,7 +60,7 @@ async def test_swaps_under_load(served: tuple[httpx.AsyncClient, Service], built
         copying = root / "net" / f".{number}"
         shutil.copytree(built / "net" / str(number), copying)
         copying.rename(root / "net" / str(number))
-        while service.models.current() != [("net", number)]:
+        while service.registry.current() != [("net", number)]:
             await asyncio.sleep(0.005)
         while not any(answer.json()["version"] == number for answer in answers[-20:]):
             await asyncio.sleep(0.005)
@@ -74,16 +74,16 @@ async def test_swaps_under_load(served: tuple[httpx.AsyncClient, Service], built
     for body in bodies:
         assert body["checkpoint"] == digests[body["version"]]
         assert ends.setdefault((body["version"], body["seed"]), body["samples"]) == body["samples"]
-    assert [each.version for each in service.models.served()] == [VERSIONS]
+    assert [each.version for each in service.registry.loaded()] == [VERSIONS]
 
 
 async def test_a_version_that_was_unloaded_is_loaded_once_for_all_who_wait(
     served: tuple[httpx.AsyncClient, Service],
 ) -> None:
     http, service = served
-    service.models.unload("net")
+    service.registry.unload("net")
     body = {"model": "net", "num_samples": 1, "seed": 0, "solver": "euler", "steps": 2}
     answers = await asyncio.gather(*(http.post("/v1/sample", json=body) for _ in range(50)))
     assert {answer.status_code for answer in answers} == {200}
     assert len({str(answer.json()["samples"]) for answer in answers}) == 1
-    assert len(service.models.served()) == 1
+    assert len(service.registry.loaded()) == 1

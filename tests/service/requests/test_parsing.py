@@ -1,5 +1,6 @@
 """Bodies that are too large are refused before they are read."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from service.errors import ClientGoneError, ProblemError
 from service.http.context import context_of
 from service.ledger import Ledger
+from service.requests.densities import EncodeRequest
 from service.requests.parsing import LARGE_BODY, parse, read_body
 from service.requests.schemas import SampleRequest
 
@@ -122,6 +124,42 @@ def test_long_values_are_cut_in_messages() -> None:
 def test_whole_objects_are_not_repeated_in_messages() -> None:
     with pytest.raises(ProblemError, match=r"rtol = a list of 1000 is not allowed"):
         parse(SampleRequest, b'{"model": "moons", "rtol": [' + b"1," * 999 + b"1]}")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"n": 3}, "unknown field 'n'; did you mean 'num_samples'?"),
+        ({"N_Samples": 3}, "did you mean 'num_samples'?"),
+        ({"sampler": "rk4"}, "unknown field 'sampler'; did you mean 'solver'?"),
+        ({"num_inference_steps": 3}, "did you mean 'steps'?"),
+        ({"sedd": 3}, "did you mean 'seed'?"),
+        ({"colour": 3}, "allowed: model, version, num_samples"),
+    ],
+)
+def test_a_field_by_another_name_is_recognised(body: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProblemError) as caught:
+        parse(SampleRequest, json.dumps({"model": "moons", **body}).encode())
+    assert words in caught.value.detail
+
+
+def test_what_is_a_field_here_is_suggested() -> None:
+    with pytest.raises(ProblemError, match="unknown field 'n'; allowed: samples, decode"):
+        parse(EncodeRequest, b'{"samples": [[1, 2]], "n": 1}')
+    with pytest.raises(ProblemError, match=r"unknown field 'data'; did you mean 'samples'\?"):
+        parse(EncodeRequest, b'{"data": [[1, 2]]}')
+
+
+def test_the_title_names_the_fields() -> None:
+    def title(body: str) -> str:
+        with pytest.raises(ProblemError) as caught:
+            parse(SampleRequest, body.encode())
+        return caught.value.body("r")["title"]
+
+    assert title('{"model": "moons", "steps": 0}') == "Invalid field: steps"
+    assert title('{"model": 1, "steps": 0}') == "Invalid fields: model, steps"
+    assert title('{"a": 1, "b": 2, "c": 3}') == "Invalid fields: model, a, b ..."
+    assert title("[]") == "A field of the request is not allowed"
 
 
 def test_a_byte_order_mark_is_passed_over() -> None:

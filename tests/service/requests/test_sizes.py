@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from service.ledger import Ledger
-from service.registry.registry import Models
-from service.registry.served import Served
+from service.registry.registry import Registry
+from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
-from service.requests.sizes import kept_steps, logged_beyond, memory_bytes, predict_bytes
-from service.responses.encoders import ENCODERS, states_json
+from service.requests.sizes import kept_steps, logged_beyond, memory_bytes, response_bytes
+from service.responses.arrays import ENCODERS, array_json
 from service.settings import Settings
 from solvers import resolve
 
@@ -20,30 +20,31 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def moons(settings: Settings, engine: Any) -> Served:
-    models = Models(settings.models_dir, engine)
+def moons(settings: Settings, engine: Any) -> ModelVersion:
+    models = Registry(settings.models_dir, engine)
     models.load_all()
-    return models.find("moons")
+    [model] = [model for model in models.loaded() if model.name == "moons"]
+    return model
 
 
 @pytest.mark.parametrize("media", list(ENCODERS))
 @pytest.mark.parametrize("trace", ["none", "summary", "full"])
-async def test_no_answer_is_larger_than_predicted(running: Any, moons: Served, media: str, trace: str) -> None:
+async def test_no_answer_is_larger_than_predicted(running: Any, moons: ModelVersion, media: str, trace: str) -> None:
     ask: dict[str, Any] = {"model": "moons", "num_samples": 2_000, "trace": trace, "save_at": [0.5, 1.0], "max_nfe": 60}
     answer = await running.http.post("/v1/sample", json=ask, headers={"Accept": media})
-    predicted = predict_bytes(SampleRequest(**ask), moons, running.engine.jobs[0].solve, ENCODERS[media])
+    predicted = response_bytes(SampleRequest(**ask), moons, running.engine.jobs[0].solve, ENCODERS[media])
     assert answer.status_code == 200
     assert len(answer.content) <= predicted
 
 
-def test_data_in_float64_of_a_float32_model_take_twice_the_bytes(moons: Served) -> None:
+def test_data_in_float64_of_a_float32_model_take_twice_the_bytes(moons: ModelVersion) -> None:
     ask, solve = SampleRequest(model="moons", num_samples=1_000, trace="none"), resolve(solver="rk4", steps=1)
     encoder = ENCODERS["application/x-npz"]
-    before = predict_bytes(ask, moons, solve, encoder)
+    before = response_bytes(ask, moons, solve, encoder)
     decoder = moons.card.decoder.model_copy(update={"dtype": "float64"})
     object.__setattr__(moons, "card", moons.card.model_copy(update={"decoder": decoder}))
-    assert predict_bytes(ask, moons, solve, encoder) == before + 1_000 * 2 * 4
-    assert predict_bytes(ask.model_copy(update={"decode": False}), moons, solve, encoder) == before
+    assert response_bytes(ask, moons, solve, encoder) == before + 1_000 * 2 * 4
+    assert response_bytes(ask.model_copy(update={"decode": False}), moons, solve, encoder) == before
 
 
 LONGEST = {"float32": -6.3184107e-06, "float64": -2.2250738585072014e-308}
@@ -56,7 +57,7 @@ LONGEST = {"float32": -6.3184107e-06, "float64": -2.2250738585072014e-308}
 def test_brackets_count(dtype: str, shape: tuple[int, ...], depth: int) -> None:
     shape = shape if depth == 1 else (3, *shape)
     states = np.full(shape, LONGEST[dtype], dtype=dtype)
-    text = b"".join(states_json(states, min(depth, len(shape))))
+    text = b"".join(array_json(states, min(depth, len(shape))))
     np.testing.assert_array_equal(np.array(json.loads(text), dtype=dtype), states)
     assert 0.8 * len(text) < ENCODERS["application/json"].array_bytes(shape, dtype) + 2 >= len(text)
 
@@ -67,7 +68,7 @@ def test_no_number_is_longer_than_said() -> None:
         exponents = 10.0 ** rng.uniform(-8, 20, 100_000)
         drawn = [rng.integers(0, np.iinfo(bits).max, 100_000, dtype=bits).view(dtype), -exponents.astype(dtype)]
         numbers = np.concatenate(drawn)
-        parts = b"".join(states_json(numbers[np.isfinite(numbers)])).split(b",")
+        parts = b"".join(array_json(numbers[np.isfinite(numbers)])).split(b",")
         assert max(map(len, parts)) + 1 <= ENCODERS["application/json"].bytes_a_number[dtype]
 
 
@@ -77,7 +78,7 @@ def test_no_number_is_longer_than_said() -> None:
 )
 @pytest.mark.parametrize("trace", ["none", "full"])
 async def test_a_job_takes_no_more_memory_than_is_set_aside(
-    running: Any, moons: Served, media: str, body: dict[str, Any], trace: str
+    running: Any, moons: ModelVersion, media: str, body: dict[str, Any], trace: str
 ) -> None:
     ask = {"model": "moons", "num_samples": 2_000, "trace": trace, "save_at": [1.0], **body}
     answer = await running.http.post("/v1/sample", json=ask, headers={"Accept": media})
@@ -89,7 +90,9 @@ async def test_a_job_takes_no_more_memory_than_is_set_aside(
     tensors = [result.x, result.saved, *([] if job.x0 is None else [job.x0])]
     held = sum(each.nbytes for each in (*tensors, *columns, result.t, result.nfe, result.status))
     held += len(answer.content) if ENCODERS[media].whole else 0
-    assert held <= memory_bytes(SampleRequest(**ask), moons, job.solve, ENCODERS[media])
+    request, encoder = SampleRequest(**ask), ENCODERS[media]
+    most = response_bytes(request, moons, job.solve, encoder)
+    assert held <= memory_bytes(request, moons, job.solve, encoder, most)
 
 
 def test_a_condition_for_all_takes_the_memory_of_one() -> None:

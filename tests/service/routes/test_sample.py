@@ -14,7 +14,7 @@ from PIL import Image
 
 from models.noise import noise
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooSlow
-from service.requests.schemas import SampleResponse
+from service.responses.schemas import SampleResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -246,6 +246,27 @@ async def test_client_that_leaves_cancels_its_job(running: Any) -> None:
     assert len(running.engine.cancelled) == 1
     assert sent == []
     assert 'outcome="client_gone"' in running.service.metrics.text().decode()
+
+
+async def test_a_client_is_watched_only_while_its_job_takes_long(running: Any) -> None:
+    """A watcher is a task and a call to receive; a job that is done at once needs neither."""
+    body = json.dumps({"model": "moons", "num_samples": 1}).encode()
+    received, sent, tasks = 0, [], set[asyncio.Task[Any]]()
+
+    async def receive() -> Any:
+        nonlocal received
+        received += 1
+        return {"type": "http.request", "body": body} if received == 1 else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        tasks.update(asyncio.all_tasks())
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/sample", "headers": headers, "query_string": b""}
+    before = asyncio.all_tasks()
+    await running.http._transport.app(scope, receive, send)
+    assert (sent[0]["status"], received, tasks - before) == (200, 1, set())
 
 
 async def test_a_job_given_up_by_the_engine_is_no_cancelled_request(running: Any) -> None:

@@ -1,16 +1,19 @@
 """Streams in process: events, errors before and after the start, and a client that leaves or reads slowly."""
 
 import asyncio
+import base64
+import io
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.engine.job import DeadlineExceeded, Overloaded, Progress
-from service.feed import Feed
 from service.requests.schemas import SampleRequest
-from service.requests.sizes import predict_bytes
+from service.requests.sizes import response_bytes
 from service.routes import stream as route
+from service.routes.stream import Feed
 from solvers import resolve
 
 pytestmark = pytest.mark.anyio
@@ -39,6 +42,21 @@ async def test_events_in_order_and_the_body_of_a_plain_request(running: Any) -> 
     assert [state["states"] for _, state in found[1:3]] == [
         list(t) for t in zip(*plain["saved"]["states"], strict=True)
     ]
+
+
+async def test_a_stream_can_end_with_the_archive_of_a_plain_request(running: Any) -> None:
+    body = {"model": "moons", "num_samples": 3, "seed": 5, "solver": "rk4", "steps": 4, "save_at": [0.25, 1.0]}
+    accept = {"Accept": "text/event-stream; completed=npz"}
+    found = events((await running.http.post("/v1/sample/stream", json=body, headers=accept)).text)
+    assert [name for name, _ in found] == ["start", "sample", "sample", "progress", "completed"]
+    plain = await running.http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
+    with (
+        np.load(io.BytesIO(base64.b64decode(found[-1][1]["npz"]))) as told,
+        np.load(io.BytesIO(plain.content)) as asked,
+    ):
+        assert told.files == asked.files
+        for name in set(asked.files) - {"meta"}:
+            np.testing.assert_array_equal(told[name], asked[name])
 
 
 async def test_errors_before_the_start_are_answers_and_later_ones_events(running: Any) -> None:
@@ -103,9 +121,10 @@ async def test_a_stream_is_never_larger_than_the_limit_of_answers(running: Any, 
     """Saved states are sent twice; progress is told while there is room beside what must be sent."""
     body: dict[str, Any] = {"model": "moons", "num_samples": 400, "solver": "rk4", "steps": 4, "trace": "none"}
     body |= {"save_at": [0.25, 0.5, 1.0]}
-    model = await running.service.model("moons", None)
+    async with running.service.lease("moons", None) as model:
+        pass
     solve = resolve(solver="rk4", steps=4, dtype=model.dtype)
-    limit = predict_bytes(SampleRequest(**body), model, solve, route._EVENTS) + spare
+    limit = response_bytes(SampleRequest(**body), model, solve, route._EVENTS) + spare
     settings = running.service.settings.model_copy(update={"max_answer_bytes": limit})
     object.__setattr__(running.service, "settings", settings)
     if spare < 0:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.responses.traces import BINS, QUANTILES, view
+from service.responses.samples import BINS, QUANTILES, view
 from solvers import resolve
 from solvers.trace import Trace
 

@@ -14,11 +14,13 @@ import httpx
 import numpy as np
 import pytest
 
-import service.registry.registry
+import service.registry.entries
+from models.repository import Repository
 from service.errors import Kind, ProblemError
-from service.registry.registry import Models
-from service.requests.schemas import ModelBody, ModelList
+from service.registry.registry import Registry
+from service.responses.schemas import ModelBody, ModelList
 from service.settings import Settings
+from tests.service.registry.asking import answers
 
 WEIGHTS = "weights.safetensors"
 
@@ -46,8 +48,8 @@ def root(repository: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def models(root: Path, engine: Any, clock: Clock) -> Models:
-    made = Models(root, engine, clock=clock)
+def models(root: Path, engine: Any, clock: Clock) -> Registry:
+    made = Registry(root, engine, clock=clock)
     made.load_all()
     return made
 
@@ -75,13 +77,13 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> Breaks:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Every attempt to load a version, in order."""
     tried: list[tuple[str, int]] = []
-    real = service.registry.registry.load_version
+    real = service.registry.entries.load_version
 
     def counted(engine: Any, name: str, version: int, *rest: Any) -> Any:
         tried.append((name, version))
         return real(engine, name, version, *rest)
 
-    monkeypatch.setattr(service.registry.registry, "load_version", counted)
+    monkeypatch.setattr(service.registry.entries, "load_version", counted)
     return tried
 
 
@@ -98,55 +100,54 @@ TRANSIENT = [
 @pytest.mark.parametrize("error", TRANSIENT, ids=lambda error: getattr(error, "strerror", "") or "memory")
 @pytest.mark.parametrize("file", ["card.json", WEIGHTS])
 def test_one_unreadable_moment_after_an_unload_passes(
-    models: Models, opening: Breaks, clock: Clock, error: BaseException, file: str
+    models: Registry, opening: Breaks, clock: Clock, error: BaseException, file: str
 ) -> None:
-    models.unload("moons")
+    models.unload("moons").result()
     opening(f"moons/2/{file}", error)
-    assert models.find("moons").version == 1
-    assert models.fallback_from("moons", 1) == 2
+    assert answers(models, "moons") == 1
+    assert models.summary("moons")["fallback_from"] == 2
     opening(f"moons/2/{file}", None)
     clock.now += 1
     models.refresh()
-    assert models.find("moons").version == 2
+    assert answers(models, "moons") == 2
     assert models.broken() == {}
-    assert models.fallback_from("moons", 2) is None
+    assert models.summary("moons")["fallback_from"] is None
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA error: out of memory"), TimeoutError("slow")])
 def test_an_engine_that_fails_once_is_asked_again(
-    models: Models, engine: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception
+    models: Registry, engine: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(*_: Any) -> None:
         raise error
 
-    models.unload("moons")
+    models.unload("moons").result()
     with monkeypatch.context() as patch:
         patch.setattr(engine, "load", refuse)
         with pytest.raises(ProblemError, match="it is tried again in 1 s") as caught:
-            models.find("moons")
+            answers(models, "moons")
     assert caught.value.kind is Kind.NOT_READY
     assert caught.value.headers["Retry-After"] == "1"
     clock.now += 1
-    assert models.find("moons").version == 2
+    assert answers(models, "moons") == 2
 
 
-def test_a_request_for_a_version_tries_it_again_without_a_look(models: Models, opening: Breaks, clock: Clock) -> None:
+def test_a_request_for_a_version_tries_it_again_without_a_look(models: Registry, opening: Breaks, clock: Clock) -> None:
     opening("moons/1/card.json", TRANSIENT[0])
     with pytest.raises(ProblemError, match="Input/output error; it is tried again in 1 s"):
-        models.find("moons", 1)
+        answers(models, "moons", 1)
     opening("moons/1/card.json", None)
     with pytest.raises(ProblemError, match="Input/output error"):  # not at once
-        models.get("moons", 1)
+        models.check_ready("moons", 1)
     clock.now += 1
-    assert models.get("moons", 1) is None
-    assert models.find("moons", 1).version == 1
+    assert answers(models, "moons", 1) == 1
 
 
 def test_tries_become_rarer(
     root: Path, engine: Any, clock: Clock, opening: Breaks, loads: list[tuple[str, int]]
 ) -> None:
     opening(f"moons/2/{WEIGHTS}", TRANSIENT[0])
-    models = Models(root, engine, clock=clock)
+    models = Registry(root, engine, clock=clock)
     models.load_all()
     for _ in range(600):  # a look each second
         models.refresh()
@@ -156,7 +157,7 @@ def test_tries_become_rarer(
 
 
 def test_what_is_damaged_is_read_again_only_when_it_changes_or_for_a_reload(
-    models: Models, root: Path, clock: Clock, loads: list[tuple[str, int]], caplog: pytest.LogCaptureFixture
+    models: Registry, root: Path, clock: Clock, loads: list[tuple[str, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(root / "moons" / "2", root / "moons" / "3")
     weights = root / "moons" / "3" / WEIGHTS
@@ -166,7 +167,7 @@ def test_what_is_damaged_is_read_again_only_when_it_changes_or_for_a_reload(
         models.refresh()
         clock.now += 100
         with pytest.raises(ProblemError, match=r"version 3 cannot be served.*is damaged") as caught:
-            models.find("moons", 3)
+            answers(models, "moons", 3)
         assert caught.value.kind is Kind.BROKEN_MODEL
     assert loads == [("moons", 3)]
     assert len([record for record in caplog.records if "is damaged" in record.message]) == 2  # itself, the fallback
@@ -174,11 +175,11 @@ def test_what_is_damaged_is_read_again_only_when_it_changes_or_for_a_reload(
     assert loads == [("moons", 3)] * 2
     weights.write_bytes(content)
     clock.now += 1
-    assert models.find("moons", 3).version == 3  # a request for it sees the change, too
+    assert answers(models, "moons", 3) == 3  # a request for it sees the change, too
 
 
 def test_an_unreadable_folder_changes_nothing_for_what_is_loaded(
-    models: Models, root: Path, monkeypatch: pytest.MonkeyPatch
+    models: Registry, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stat = Path.stat
 
@@ -190,7 +191,7 @@ def test_an_unreadable_folder_changes_nothing_for_what_is_loaded(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "stat", refuse)
         models.refresh()
-        assert models.find("moons").version == 2
+        assert answers(models, "moons") == 2
         assert "was changed" not in str(models.broken())
     models.refresh()
     assert (models.current(), models.broken()) == ([("moons", 2)], {})
@@ -200,17 +201,17 @@ def test_a_model_that_cannot_be_looked_at_stops_no_other(
     root: Path, engine: Any, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(repository / "gaussian", root / "gaussian")
-    models = Models(root, engine)
-    versions = models._repository.versions
+    models = Registry(root, engine)
+    versions = Repository.versions
 
-    def odd(name: str) -> list[int]:
+    def odd(self: Repository, name: str) -> list[int]:
         if name == "gaussian":
             raise ValueError("odd")
-        return versions(name)
+        return versions(self, name)
 
     models.open()
     with monkeypatch.context() as patch:
-        patch.setattr(models._repository, "versions", odd)
+        patch.setattr(Repository, "versions", odd)
         models.refresh()
     assert (models.current(), models.complete) == ([("moons", 2)], True)
     assert models.broken() == {"gaussian": {0: "ValueError: odd"}}
@@ -219,80 +220,79 @@ def test_a_model_that_cannot_be_looked_at_stops_no_other(
 
 
 def test_a_loaded_version_whose_files_lead_out_stops_no_other(
-    models: Models, root: Path, repository: Path, tmp_path: Path
+    models: Registry, root: Path, repository: Path, tmp_path: Path
 ) -> None:
     shutil.move(root / "moons" / "2" / WEIGHTS, tmp_path / "moved")
     (root / "moons" / "2" / WEIGHTS).symlink_to(tmp_path / "moved")
     shutil.copytree(repository / "gaussian", root / "gaussian")
     assert models.refresh().loaded == [("gaussian", 1)]
-    assert models.find("moons").version == 2
+    assert answers(models, "moons") == 2
     assert "leads out of the repository" in models.broken()["moons"][2]
     assert str(tmp_path) not in str(models.describe("moons"))
 
 
 def test_a_link_that_led_out_is_served_once_it_is_a_copy(
-    models: Models, root: Path, clock: Clock, tmp_path: Path
+    models: Registry, root: Path, clock: Clock, tmp_path: Path
 ) -> None:
     shutil.copytree(root / "moons" / "2", root / "moons" / "3")
     weights = root / "moons" / "3" / WEIGHTS
     shutil.move(weights, tmp_path / "moved")
     weights.symlink_to(tmp_path / "moved")
     models.refresh()
-    assert models.find("moons").version == 2
+    assert answers(models, "moons") == 2
     weights.unlink()
     shutil.copy(tmp_path / "moved", weights)
     clock.now += 1
     models.refresh()
-    assert models.find("moons").version == 3
+    assert answers(models, "moons") == 3
 
 
 def test_a_deleted_version_answers_until_another_does(
-    models: Models, root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+    models: Registry, root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(root / "moons" / "2")
     load, meanwhile = engine.load, []
 
     def ask(*what: Any) -> Any:
-        served = models.get("moons")
-        meanwhile.append(None if served is None else served.version)
+        meanwhile.append(answers(models, "moons"))
         return load(*what)
 
     monkeypatch.setattr(engine, "load", ask)
     assert models.refresh().unloaded == [("moons", 2)]
     assert meanwhile == [2]
-    assert models.find("moons").version == 1
+    assert answers(models, "moons") == 1
     assert models.describe("moons")["versions"] == [1]
 
 
-def test_a_version_that_was_deleted_or_spoilt_after_an_unload_gives_way_at_once(models: Models, root: Path) -> None:
-    models.unload("moons")
+def test_a_version_that_was_deleted_or_spoilt_after_an_unload_gives_way_at_once(models: Registry, root: Path) -> None:
+    models.unload("moons").result()
     card = root / "moons" / "2" / "card.json"
     card.write_text(card.read_text().replace('"seed": 0', '"seed": 1'))
-    assert models.find("moons").version == 1
-    models.unload("moons")
+    assert answers(models, "moons") == 1
+    models.unload("moons").result()
     shutil.copytree(root / "moons" / "1", root / "moons" / "4")
     shutil.rmtree(root / "moons" / "1")
-    assert models.find("moons").version == 4
-    models.unload("moons")
+    assert answers(models, "moons") == 4
+    models.unload("moons").result()
     shutil.rmtree(root / "moons")
     with pytest.raises(ProblemError, match="unknown"):
-        models.find("moons")
+        answers(models, "moons")
 
 
 def test_requests_have_the_better_version_tried_again(
-    models: Models, opening: Breaks, clock: Clock, loads: list[tuple[str, int]]
+    models: Registry, opening: Breaks, clock: Clock, loads: list[tuple[str, int]]
 ) -> None:
-    models.unload("moons")
+    models.unload("moons").result()
     opening("moons/2/card.json", TRANSIENT[0])
-    assert models.find("moons").version == 1
+    assert answers(models, "moons") == 1
     opening("moons/2/card.json", None)
     for _ in range(5):  # not yet
-        models.look_soon("moons")
+        assert answers(models, "moons") == 1
     clock.now += 1
     for _ in range(5):
-        models.look_soon("moons")
-    assert models.find("moons").version in (1, 2)  # the look may be under way
-    assert models.run(lambda: models.find_now("moons", None)).result().version == 2
+        assert answers(models, "moons") in (1, 2)  # the look may be under way
+    models.refresh()  # after it
+    assert answers(models, "moons") == 2
     assert loads.count(("moons", 2)) == 2
 
 
@@ -354,10 +354,10 @@ async def test_lists_and_metrics_say_it(running: Any, root: Path, caplog: pytest
     assert 'pathline_model_fallback{model="moons"} 1.0' in (await running.http.get("/metrics")).text
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            running.service.models.refresh()
+            running.service.registry.refresh()
     assert not caplog.records  # said when it began
     shutil.copy(root / "moons" / "2" / WEIGHTS, root / "moons" / "3" / WEIGHTS)
-    running.service.models.refresh()
+    running.service.registry.refresh()
     assert "pathline_model_fallback{" not in (await running.http.get("/metrics")).text
     assert (await _asked(running)).json()["version"] == 3
 

@@ -1,35 +1,34 @@
 """Formats: pieces of bounded size, nothing that is not finite in JSON, and no more bytes than predicted."""
 
 import io
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
-from service.responses.answers import Answer
-from service.responses.encoders import ENCODERS
-from service.responses.traces import TraceView
+from service.responses.arrays import ENCODERS, ArrayResponse
+from service.responses.samples import TraceView
 
 RNG = np.random.default_rng(0)
 
 
-def _answer(samples: np.ndarray[Any, Any], **changes: Any) -> Answer:
+def _answer(
+    samples: np.ndarray[Any, Any], saved: np.ndarray[Any, Any] | None = None, trace: TraceView | None = None
+) -> ArrayResponse:
     n = len(samples)
-    answer = Answer(
-        head={"model": "m", "seed": 2**63 - 1},
-        samples=samples,
-        nfe=np.full(n, 80),
-        t=np.ones(n),
-        status=np.array(["success"] * n),
-        elapsed=lambda: 0.5,
-        timings={"queue_s": 0.0},
-    )
-    return replace(answer, **changes)
+    document: dict[str, Any] = {"model": "m", "seed": 2**63 - 1, "samples": samples}
+    arrays = {"samples": samples, "nfe": np.full(n, 80), "t": np.ones(n), "status": np.array(["success"] * n)}
+    if saved is not None:
+        document["saved"] = {"t": [0.5] * saved.shape[1], "states": saved}
+        arrays["saved"] = saved
+    if trace is not None:
+        document["trace"] = trace.document
+        arrays |= {f"trace_{name}": column for name, column in trace.columns.items()}
+    return ArrayResponse(document, arrays, elapsed=lambda: 0.5, timings={"queue_s": 0.0})
 
 
-def _encode(answer: Answer, name: str) -> bytes:
+def _encode(answer: ArrayResponse, name: str) -> bytes:
     return b"".join(ENCODERS[f"application/{name}"].encode(answer))
 
 
@@ -54,11 +53,11 @@ def test_json_pieces_are_bounded() -> None:
 
 def test_json_of_many_saved_states_has_few_pieces() -> None:
     saved = RNG.standard_normal((10_000, 4, 2)).astype(np.float32)
-    answer = _answer(saved[:, 0], saved=saved, save_at=(0.0, 0.25, 0.5, 1.0))
+    answer = _answer(saved[:, 0], saved=saved)
     pieces = list(ENCODERS["application/json"].encode(answer))
     body = orjson.loads(b"".join(pieces))
     assert len(pieces) < 30
-    assert body["saved"]["t"] == [0.0, 0.25, 0.5, 1.0]
+    assert body["saved"]["t"] == [0.5] * 4
     np.testing.assert_array_equal(np.array(body["saved"]["states"], dtype=np.float32), saved)
 
 
@@ -78,7 +77,7 @@ def test_nothing_that_is_not_finite_reaches_json(bad: float) -> None:
         },
         {"q50": np.array([bad, 1.0])},
     )
-    body = orjson.loads(_encode(_answer(samples, saved=saved, save_at=(0.5, 1.0), trace=trace), "json"))
+    body = orjson.loads(_encode(_answer(samples, saved=saved, trace=trace), "json"))
     one = [[1.0, 1.0], [1.0, 1.0]]
     assert body["samples"] == [one, None, one]
     assert body["saved"]["states"] == [[one, one], [one, one], [one, None]]

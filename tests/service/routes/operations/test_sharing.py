@@ -13,8 +13,8 @@ from service.engine.job import Draining, EngineFailed, Job
 from service.engine.operation import Operation
 from tests.service.engine.conftest import Field, Observed, field, job, net  # noqa: F401
 from tests.service.engine.conftest import Settings as EngineSettings
+from tests.service.waiting import eventually
 
-from ..waiting import eventually
 from .conftest import Real
 
 pytestmark = pytest.mark.anyio
@@ -131,7 +131,7 @@ async def test_a_deadline_ends_it(real: Real, operation: str) -> None:
 
 async def test_an_unloaded_model_is_loaded_and_prepared_again(real: Real) -> None:
     first = await real.ask("gaussian", "log_prob", samples=[[2.0, 2.0]])
-    real.service.models.unload("gaussian")
+    real.service.registry.unload("gaussian")
     assert (await real.ask("gaussian", "log_prob", samples=[[2.0, 2.0]]))["log_prob"] == first["log_prob"]
 
 

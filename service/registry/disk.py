@@ -1,0 +1,181 @@
+"""The model repository as the registry sees it: entries kept up to date with their files, and a watch for changes."""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import watchfiles
+
+from models.repository import Repository, RepositoryError, UnknownModel
+from service.registry.entry import ModelEntry
+
+MOST_PASSED_OVER = 50
+"""Things in a repository that are passed over: so many are said."""
+
+_STEP_MS, _GATHER_MS = 250, 2000
+"""Changes are looked at once none has come for so long, or after so long if more keep coming."""
+
+_log = logging.getLogger("pathline")
+
+
+class Disk:
+    """The repository, and what in it is passed over.
+
+    Attributes:
+        repository: it.
+        passed_over: path and reason of what is neither a model nor a version of one.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """See whether there is a repository.
+
+        Raises:
+            RepositoryError: it is missing or cannot be read.
+        """
+        self.repository = Repository(root)
+        self.repository.names()
+        self.passed_over: tuple[tuple[str, str], ...] = ()
+
+    def names(self) -> list[str]:
+        """The models there are; what is passed over is logged once.
+
+        Raises:
+            RepositoryError: the repository cannot be read.
+        """
+        names = self.repository.names()
+        found = [(self.repository.within(path), reason) for path, reason in self.repository.passed_over()]
+        new = [each for each in found if each not in self.passed_over]
+        self.passed_over = tuple(found)
+        for path, reason in new[:MOST_PASSED_OVER]:
+            _log.warning("%s: %s", path, reason)
+        if len(new) > MOST_PASSED_OVER:
+            _log.warning("%d more are passed over; `python -m models list` shows all", len(new) - MOST_PASSED_OVER)
+        return names
+
+    def summary(self) -> dict[str, Any]:
+        """The members of ``GET /v1/models`` about what is passed over."""
+        found = [{"path": path, "reason": reason} for path, reason in self.passed_over[:MOST_PASSED_OVER]]
+        return {"passed_over": found, "more_passed_over": len(self.passed_over) - len(found)}
+
+    def reason(self, error: object) -> str:
+        """What an error says, without where the repository lies, which clients need not know."""
+        return str(error).replace(f"{self.repository.root}/", "")
+
+    def with_versions(self, entry: ModelEntry) -> ModelEntry:
+        """An entry with the versions there are now, and with the one that answers until another does in its place.
+
+        Raises:
+            RepositoryError: they cannot be read.
+        """
+        try:
+            versions = tuple(sorted(self.repository.versions(entry.name)))
+        except UnknownModel:
+            versions = ()
+        return entry.with_versions(versions, entry.current if versions and entry.current in entry.loaded else None)
+
+    def compared(self, entry: ModelEntry, version: int, now: float, anew: bool) -> ModelEntry:
+        """An entry that knows whether the files of a version that was tried have changed since.
+
+        Args:
+            entry: it.
+            version: which.
+            now: the time, by the registry's clock.
+            anew: whether what failed is tried again though nothing has changed.
+        """
+        fault, tried, loaded = entry.broken.get(version), entry.signatures.get(version), version in entry.loaded
+        if not loaded and fault is not None and anew:
+            return entry.untried(version)
+        if tried is None:
+            return entry
+        try:
+            same = self.repository.signature(entry.name, version) == tried
+        except (RepositoryError, LookupError) as error:
+            reason = f"{self.reason(error)}; what was loaded is served on"
+            return entry.with_fault(version, reason, now) if loaded else entry
+        if loaded and same:
+            return entry.without_fault(version)
+        if loaded:
+            reason = f"{entry.name}/{version}: was changed after it was loaded; what was loaded is served on"
+            return entry.with_fault(version, f"{reason}; put changes into a new version, or restart", now)
+        if not same:
+            return entry.untried(version)
+        if fault is not None and not fault.transient:  # looked at now; not again at once
+            return entry.with_fault(version, fault.reason, now)
+        return entry
+
+
+class Watch:
+    """A thread that calls `refresh` when files change and at intervals, at low priority.
+
+    Not every file system tells of changes (network mounts do not), so a look at intervals stays; it costs a few system
+    calls a version. A change is looked at soon, and while more follow, as in a copy, at the same intervals.
+    """
+
+    def __init__(self, root: Path, refresh: Callable[[], object], every_s: float) -> None:
+        """Start the thread.
+
+        Args:
+            root: the repository.
+            refresh: looks at it; an error is logged once, until a look goes well again.
+            every_s: the most seconds between two looks.
+        """
+        self._root, self._refresh, self._every_s = root, refresh, every_s
+        self._stopped = threading.Event()
+        self._said = ""
+        self._thread = threading.Thread(target=self._run, name="pathline-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+            except (OSError, RuntimeError) as error:  # no notifications to be had, or no folder: at intervals alone
+                _log.debug("no notifications of changes in %s: %s", self._root, error)
+                if not self._stopped.wait(self._every_s):
+                    self._look()
+
+    def _follow(self) -> None:
+        """Look when told of changes, until a look fails: a folder that comes again must be followed anew."""
+        most_ms = max(1, round(self._every_s * 1000))
+        told = watchfiles.watch(
+            self._root,
+            watch_filter=None,
+            debounce=min(_GATHER_MS, most_ms),
+            step=min(_STEP_MS, most_ms),
+            rust_timeout=most_ms,
+            yield_on_timeout=True,
+            stop_event=self._stopped,
+            raise_interrupt=False,
+        )
+        changed_at = -self._every_s
+        for changes in told:
+            if changes:
+                self._stopped.wait(max(0.0, changed_at + self._every_s - time.monotonic()))
+                changed_at = time.monotonic()
+            if not self._look():
+                return
+
+    def _look(self) -> bool:
+        try:
+            self._refresh()
+            said = ""
+        except RepositoryError as error:
+            said = f"the loaded models stay in use: {error}"
+        except Exception as error:
+            said = f"looking for new models failed: {type(error).__name__}: {error}"
+        if said and said != self._said:
+            _log.error(said)
+        self._said = said
+        return not said

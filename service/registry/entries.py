@@ -1,0 +1,247 @@
+"""The registry's entries of all models: which version answers, kept up to what is on disk by one thread."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from models.checkpoint.loading import CheckpointError, UnreadableCheckpoint
+from models.repository import RepositoryError, Signature
+from service.errors import Kind, ProblemError
+from service.ports import Engine
+from service.registry.disk import Disk
+from service.registry.entry import UNREADABLE, Changes, ModelEntry
+from service.registry.memory import Key, Memory
+from service.registry.version import ModelVersion, load_version
+
+_log = logging.getLogger("pathline")
+
+
+class Entries:
+    """The entries, by name. `known` and `find` are for any thread and take no lock, all else is for the one that loads.
+
+    Attributes:
+        table: the entries; replaced, never changed.
+        closed: set to load nothing more.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        memory: Memory,
+        engine: Engine,
+        allow_programs: bool,
+        notify: Callable[[str, int, bool], None],
+        notify_fallback: Callable[[str, bool], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Begin with none; for the arguments see `Registry`."""
+        self._disk, self._memory, self._engine, self._allow_programs = disk, memory, engine, allow_programs
+        self._notify, self._notify_fallback, self._clock = notify, notify_fallback, clock
+        self.table: dict[str, ModelEntry] = {}
+        self._pinned: set[Key] = set()  # asked for by number: a newer version does not replace them
+        self.closed = False
+
+    def current(self) -> list[Key]:
+        """Name and version of what answers where no version is asked for."""
+        return [(name, entry.current) for name, entry in sorted(self.table.items()) if entry.current is not None]
+
+    def loaded(self) -> list[ModelVersion]:
+        """Every version that can be leased without loading it."""
+        return [model for entry in self.table.values() for model in entry.loaded.values()]
+
+    def entry(self, name: str) -> ModelEntry:
+        """The entry of a model; an empty one where there is none."""
+        return self.table.get(name) or ModelEntry(name)
+
+    def known(self, name: str) -> ModelEntry:
+        """The entry of a model.
+
+        Raises:
+            ProblemError: 404 for an unknown name.
+        """
+        entry = self.table.get(name)
+        if entry is None:
+            available = sorted(self.table)
+            detail = f"model {name!r} is unknown; available: {', '.join(available)}"
+            raise ProblemError(Kind.UNKNOWN_MODEL, detail, available=available)
+        return entry
+
+    def find(self, name: str, version: int | None) -> tuple[ModelEntry, ModelVersion | None]:
+        """The entry of a model, and a version of it (None for the one that answers) if that is in memory.
+
+        Raises:
+            ProblemError: 404 for a name or version there is not, 503 for one that cannot be loaded.
+        """
+        entry, now = self.known(name), self._clock()
+        wanted = entry.current if version is None else version
+        model = None if wanted is None else entry.loaded.get(wanted)
+        if model is None and not entry.can_load(version, now):
+            raise entry.absent(version, now)
+        if wanted is not None:
+            self._memory.used[name, wanted] = now
+            if version is not None and version != entry.current:
+                self._pinned.add((name, version))
+        return entry, model
+
+    def scan(self, changes: Changes) -> list[str]:
+        """See which models there are, so that their names are known before the first is loaded."""
+        found = self._disk.names()
+        for name in [name for name in self.table if name not in found]:
+            self._put(self.table[name].with_versions(()), changes)
+        for name in found:
+            if name not in self.table:
+                self._read_versions(name, changes)
+        return found
+
+    def _read_versions(self, name: str, changes: Changes) -> tuple[int, ...]:
+        try:
+            entry = self._disk.with_versions(self.entry(name))
+        except RepositoryError as error:
+            self.refuse(name, UNREADABLE, str(error), changes, transient=True)
+            return ()
+        self._put(entry, changes)
+        return entry.versions
+
+    def refresh(self, name: str, changes: Changes, anew: bool = False, load: bool = False) -> None:
+        """Bring one model up to date; with `load` what answers is in memory afterwards."""
+        versions = () if self.closed else self._read_versions(name, changes)
+        if not versions:
+            return
+        for version in versions:
+            self._put(self._disk.compared(self.table[name], version, self._clock(), anew), changes)
+        before = self.table[name].current
+        current = next((version for version in reversed(versions) if self._answers(name, version, changes, load)), None)
+        self._put(replace(self.table[name], current=current).with_versions(versions), changes)
+        if before in versions and before != current and (name, before) not in self._pinned:
+            self._put(self.table[name].without_loaded(before), changes)
+
+    def _answers(self, name: str, version: int, changes: Changes, load: bool) -> bool:
+        """Whether a version is in memory, or can be: it is tried, unless it was and is only not needed now."""
+        entry = self.table[name]
+        if version in entry.loaded:
+            return True
+        fault = entry.broken.get(version)
+        if fault is not None and not (fault.transient and fault.again_at <= self._clock()):
+            return False
+        if version == entry.current and fault is None and not load:
+            return True
+        return self._try(name, version, changes)
+
+    def _try(self, name: str, version: int, changes: Changes, by_number: bool = False) -> bool:
+        """Load a version, for a request that names it or for all; whether that went well.
+
+        Only what is wrong with the files themselves is kept until they change. All else (disk, permissions, memory, the
+        engine) may pass, and is tried again.
+        """
+        signature: Signature | None = None
+        transient = True
+        try:
+            signature = self._disk.repository.signature(name, version)
+            model = self._memory.restored(name, version, signature)
+            if model is None:
+                model = self._load(name, version, signature, changes, by_number)
+        except ProblemError:  # no room for it now, which says nothing of it
+            raise
+        except (UnreadableCheckpoint, RepositoryError, LookupError) as error:
+            said = str(error)
+        except CheckpointError as error:
+            said, transient = str(error), False
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            if not self.closed and not isinstance(error, OSError | MemoryError):
+                _log.exception("loading model %s version %d failed", name, version)
+        else:
+            self._put(self.table[name].with_loaded(model), changes)
+            return True
+        if not self.closed:
+            self.refuse(name, version, said, changes, transient, signature)
+        return False
+
+    def _load(self, name: str, version: int, signature: Signature, changes: Changes, by_number: bool) -> ModelVersion:
+        folder = self._disk.repository.resolve(name, version)
+        unload = partial(self._forget, changes=changes)
+        if by_number:
+            self._memory.make_room_among_old(self.current(), unload)
+        needed = self._disk.repository.weight_bytes(name, version)
+        self._memory.make_room((name, version), needed, self.loaded(), unload)
+        model = load_version(self._engine, name, version, folder, self._allow_programs, signature)
+        self._memory.add(model)
+        return model
+
+    def load(self, name: str, version: int | None) -> ModelVersion:
+        """Return a version, loading it where it is not in memory.
+
+        Raises:
+            ProblemError: as `find`; 429 where as many old versions as may be are in use.
+        """
+        _, model = self.find(name, version)
+        if model is not None:
+            return model
+        changes = Changes()
+        self.refresh(name, changes, load=version is None)
+        entry = self.known(name)
+        if version in entry.versions and entry.can_load(version, self._clock()):
+            self._try(name, version, changes, by_number=(name, version) not in self.current())
+        entry = self.known(name)
+        wanted = entry.current if version is None else version
+        model = None if wanted is None else entry.loaded.get(wanted)
+        if model is None:
+            raise entry.absent(version, self._clock())
+        return model
+
+    def unload(self, name: str) -> list[int]:
+        """Lease the versions of a model no more; return those that were in memory. Errors as in `known`."""
+        models = self.known(name).loaded
+        for model in models.values():
+            self._forget(model, Changes())
+        return sorted(models)
+
+    def _forget(self, model: ModelVersion, changes: Changes) -> None:
+        """Lease a version no more."""
+        entry = self.table.get(model.name)
+        if entry is not None and entry.loaded.get(model.version) is model:
+            self._put(entry.without_loaded(model.version), changes)
+
+    def refuse(
+        self,
+        name: str,
+        version: int,
+        reason: str,
+        changes: Changes,
+        transient: bool = False,
+        signature: Signature | None = None,
+    ) -> None:
+        """Keep why a version cannot be loaded."""
+        entry = self.entry(name)
+        self._put(entry.with_fault(version, self._disk.reason(reason), self._clock(), transient, signature), changes)
+
+    def _put(self, entry: ModelEntry, changes: Changes) -> None:
+        """Replace the entry of a model, retire what left the memory, and tell what changed."""
+        name = entry.name
+        before = self.entry(name)
+        self.table = {each: known for each, known in {**self.table, name: entry}.items() if not known.empty}
+        new = Changes.between(before, entry)
+        changes.add(new)
+        for _, version in new.loaded:
+            self._memory.used.setdefault((name, version), self._clock())
+            self._notify(name, version, True)
+        for _, version in new.unloaded:
+            before.loaded[version].leases.retire()
+            self._memory.used.pop((name, version), None)
+            self._pinned.discard((name, version))
+            self._notify(name, version, False)
+            _log.info("model %s version %d was unloaded", name, version)
+        for _, version, reason in new.refused:
+            how = "goes on as it was loaded" if version in entry.loaded else "is not served"
+            how += ", and is tried again" if entry.broken[version].transient else ""
+            _log.error("model %s version %d %s: %s", name, version, how, reason)
+        if before.fallback_from != entry.fallback_from:
+            self._tell_fallback(entry)
+
+    def _tell_fallback(self, entry: ModelEntry) -> None:
+        better = entry.fallback_from
+        self._notify_fallback(entry.name, better is not None)
+        if better is not None:
+            said = "model %s: version %s answers instead of version %d, which cannot be loaded: %s"
+            _log.warning(said, entry.name, entry.current, better, entry.broken[better].reason)

@@ -1,0 +1,323 @@
+"""A loaded version of a model: what requests read of it, and the leases that keep it in memory.
+
+    with registry.lease("moons") as model:
+        model.event_shape
+
+A version is unloaded when the registry has retired it and its last lease is back.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import torch
+
+from models.architectures import PROGRAM
+from models.checkpoint.card import DTYPES
+from models.checkpoint.loading import Card, Checkpoint, CheckpointError, load, read_card
+from models.decoder import Decoder
+from models.inverse import Inverse
+from models.noise import noise
+from models.repository import Signature
+from models.row_padding import RowCaller
+from service.ports import Engine
+
+_DECODED_AT_ONCE = 128  # rows
+_log = logging.getLogger("pathline")
+
+
+@dataclass(frozen=True, eq=False)
+class ModelVersion:
+    """A version that can be asked for samples.
+
+    Attributes:
+        name, version: where it stands in the repository.
+        digest: hash of its card and weights.
+        card: what the checkpoint says of itself.
+        decoder: what turns states into data.
+        decode: the same for states (rows, *event_shape), on the CPU, each row from its own alone.
+        deterministic: whether a sample's bits depend on checkpoint, solver, seed and index only.
+        bytes: size of its tensors.
+        path: what evaluates its network, `fused` or `eager`.
+        path_reason: why it is not fused; empty if it is.
+        signature: the files it was loaded from.
+        leases: who uses it.
+    """
+
+    name: str
+    version: int
+    digest: str
+    card: Card
+    decoder: Decoder
+    decode: RowCaller
+    deterministic: bool
+    bytes: int = 0
+    path: str = "eager"
+    path_reason: str = ""
+    signature: Signature = ()
+    leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of states."""
+        return DTYPES[self.card.dtype]
+
+    @property
+    def data_dtype(self) -> torch.dtype:
+        """The dtype of decoded samples."""
+        return DTYPES[self.card.data_dtype]
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """The shape of one state."""
+        return tuple(self.card.event_shape)
+
+    @property
+    def plain(self) -> bool:
+        """Whether states are data already, so that decoding changes nothing."""
+        decoder = self.card.decoder
+        return decoder.kind == "identity" and decoder.clip is None and decoder.event_shape == decoder.data_shape
+
+    @cached_property
+    def inverse(self) -> tuple[RowCaller, float]:
+        """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder.
+
+        Raises:
+            InverseError: decoding cannot be undone.
+        """
+        inverse = Inverse(self.decoder)
+        probe = noise(1, 0, _DECODED_AT_ONCE, self.card.data_shape, self.data_dtype)
+        return RowCaller(inverse.encode, (probe,), _DECODED_AT_ONCE), inverse.log_volume
+
+    def describe(self) -> dict[str, Any]:
+        """Return what ``GET /v1/models/{name}`` shows of this version."""
+        card = self.card.model_dump(mode="json")
+        if self.card.architecture.name == PROGRAM:  # thousands of steps help nobody
+            config = card["architecture"]["config"]
+            config["steps"], config["tensors"] = len(config["steps"]), len(config["tensors"])
+        return {
+            "version": self.version,
+            "checkpoint": self.digest,
+            "deterministic": self.deterministic,
+            "path": self.path,
+            "path_reason": self.path_reason,
+            "card": card,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return what ``GET /v1/models`` shows of this version."""
+        return {
+            "version": self.version,
+            "dtype": self.card.dtype,
+            "event_shape": self.event_shape,
+            "data_shape": self.card.data_shape,
+            "deterministic": self.deterministic,
+            "path": self.path,
+        }
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        version: int,
+        checkpoint: Checkpoint,
+        deterministic: bool,
+        path: str = "eager",
+        path_reason: str = "",
+        signature: Signature = (),
+        free: Callable[[], None] = lambda: None,
+    ) -> Self:
+        """Make a version of a checkpoint that the engine has loaded.
+
+        Args:
+            name: name of the model.
+            version: its version.
+            checkpoint: its decoder is moved to the CPU, where results arrive, and padded so that a decoded sample does
+                not depend on how many there are.
+            deterministic: what the engine found of the network.
+            path, path_reason: how the engine evaluates it, and why not fused.
+            signature: the files it was loaded from.
+            free: frees the engine's memory, from any thread.
+        """
+        checkpoint.decoder.cpu()
+        probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
+        decode = RowCaller(checkpoint.decoder.decode, (probe,), _DECODED_AT_ONCE)
+        both = decode.deterministic and deterministic
+        tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
+        size = sum(tensor.nbytes for tensor in tensors)
+        held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
+        return cls(name, version, *held, path, path_reason, signature, Leases(free))
+
+
+class Leases:
+    """The leases of one loaded version: any thread takes and returns them, the registry retires the version.
+
+    The lock is held for a few instructions, never while something is loaded or freed.
+
+    Attributes:
+        out: how many there are.
+        retired: whether the version goes when the last is back.
+        freed: whether it is gone.
+    """
+
+    __slots__ = ("_free", "_lock", "freed", "out", "retired")
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        self._free, self._lock = free, threading.Lock()
+        self.out, self.retired, self.freed = 0, False, False
+
+    def take(self, lease: "Lease") -> bool:
+        """Count a lease; False where the version is gone, or the lease is out already."""
+        with self._lock:
+            if self.freed or lease.held:
+                return False
+            lease.held = True
+            self.out += 1
+            return True
+
+    def give_back(self, lease: "Lease") -> None:
+        """Count it no more, once; the last one frees what was retired."""
+        with self._lock:
+            if not lease.held:
+                return
+            lease.held = False
+            self.out -= 1
+            last = self.retired and self._ends()
+        if last:
+            self._free()
+
+    def retire(self, if_idle: bool = False) -> bool:
+        """Free the version now, or when the last lease is back; whether it was retired.
+
+        Args:
+            if_idle: leave it as it is while leases are out.
+        """
+        with self._lock:
+            if if_idle and self.out:
+                return False
+            self.retired = True
+            last = self._ends()
+        if last:
+            self._free()
+        return True
+
+    def restore(self) -> bool:
+        """Undo `retire`; False where the version is gone."""
+        with self._lock:
+            self.retired = False
+            return not self.freed
+
+    def _ends(self) -> bool:
+        ends = not self.out and not self.freed
+        self.freed = self.freed or ends
+        return ends
+
+
+class Lessor(Protocol):
+    """What fills leases: the registry."""
+
+    def fill(self, lease: "Lease") -> bool:
+        """Have a lease take a version that is in memory; False where it must be loaded first."""
+        ...
+
+    def load(self, lease: "Lease") -> None:
+        """Have a lease take a version, loading it first; this takes time, so not on the event loop."""
+        ...
+
+    async def load_beside(self, lease: "Lease") -> None:
+        """Do what `load` does beside the event loop, within the lease's deadline."""
+        ...
+
+
+class Lease:
+    """The right to use one loaded version until it is returned; a request holds one until its response is out.
+
+    Made empty by `Registry.lease`; `acquire`, ``with`` or ``async with`` fill it. `release` returns it, once however
+    often it is called. A lease that is dropped without is logged, and its version stays in memory: no collector
+    decides what is unloaded.
+
+    Attributes:
+        name, version: what is asked for; None for the version that answers.
+        deadline: when loading has taken too long, in `time.monotonic`.
+        model: the version that it holds.
+        fallback_from: the version that should have answered but cannot be loaded; None as a rule.
+        held: whether it is out.
+    """
+
+    __slots__ = ("_lessor", "deadline", "fallback_from", "held", "model", "name", "version")
+    model: ModelVersion
+
+    def __init__(self, lessor: Lessor, name: str, version: int | None, deadline: float = math.inf) -> None:
+        self._lessor, self.name, self.version, self.deadline = lessor, name, version, deadline
+        self.fallback_from: int | None = None
+        self.held = False
+
+    async def acquire(self) -> ModelVersion:
+        """Fill it, loading the version beside the event loop where it is not in memory.
+
+        Raises:
+            ProblemError: 404, 429, 503 or 504.
+        """
+        if not self._lessor.fill(self):
+            await self._lessor.load_beside(self)
+        return self.model
+
+    def take(self, model: ModelVersion, fallback_from: int | None = None) -> bool:
+        """Hold a version; False where it is unloaded already."""
+        if not model.leases.take(self):
+            return False
+        self.model, self.fallback_from = model, fallback_from
+        return True
+
+    def release(self) -> None:
+        """Return it, from any thread."""
+        if self.held:
+            self.model.leases.give_back(self)
+
+    def __enter__(self) -> ModelVersion:
+        if not self._lessor.fill(self):
+            self._lessor.load(self)
+        return self.model
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    async def __aenter__(self) -> ModelVersion:
+        return await self.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if self.held:
+            said = "a lease of model %s version %d was dropped without being returned; the version stays in memory"
+            _log.error(said, self.model.name, self.model.version)
+
+
+def load_version(
+    engine: Engine, name: str, version: int, folder: Path, allow_programs: bool, signature: Signature = ()
+) -> ModelVersion:
+    """Load and verify a checkpoint and give it to the engine.
+
+    Args:
+        engine: what solves.
+        name, version: under which it is asked for.
+        folder: its files.
+        allow_programs: whether it may be an imported program.
+        signature: what changes when the files do.
+
+    Raises:
+        CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes
+            through.
+    """
+    if not allow_programs and read_card(folder).architecture.name == PROGRAM:
+        raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
+    checkpoint = load(folder, engine.device)
+    loaded = engine.load(name, version, checkpoint)
+    found = (loaded.deterministic, loaded.path, loaded.path_reason)
+    return ModelVersion.of(name, version, checkpoint, *found, signature, lambda: engine.unload(loaded))

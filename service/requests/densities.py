@@ -1,0 +1,241 @@
+"""Log-densities and encodings: bodies of ``encode`` and ``log_prob``, and their jobs.
+
+Both go from data back to noise. ``encode`` is what ``POST /v1/sample`` does with `x0` and a reverse `t_span`, in the
+same arena and the same network calls. ``log_prob`` solves for x and log p together, with one error norm for both.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, WithJsonSchema
+
+from models.inverse import InverseError
+from models.probes import signs
+from service.engine.job import Job, Operation, Priority
+from service.errors import invalid
+from service.ledger import Take
+from service.registry.version import ModelVersion
+from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
+from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes, logged_beyond
+from service.requests.validation import (
+    Validated,
+    check_limit,
+    compiled,
+    condition_of,
+    deadline_of,
+    seed_of,
+    to_array,
+)
+from service.responses.arrays import Encoder
+from service.responses.densities import States
+from service.settings import Settings
+from solvers.likelihood import EXACT_UP_TO
+
+BACK = (1.0, 0.0)
+"""The span from data to noise."""
+
+MOST_PROBES = 256
+
+MOST_EXACT = 64
+"""Numbers of the longest sample with an exact divergence, which costs as many vector-Jacobian products a call."""
+
+_SAMPLES_SCHEMA = {
+    "description": "data, shape (num_samples, *data_shape), or states, (num_samples, *event_shape), without decode",
+    "type": "array",
+    "minItems": 1,
+    "items": {},
+}
+
+
+class Given(Body):
+    """The client's own samples."""
+
+    samples: Annotated[Any, WithJsonSchema(_SAMPLES_SCHEMA)]
+    decode: bool = Field(
+        default=True,
+        description="true: samples are data, as responses give them; false: states in the model's own coordinates",
+    )
+
+
+class EncodeRequest(Solving, Given):
+    """Body of ``encode``: data, and how to solve back from t = 1 to 0."""
+
+
+class LogProbRequest(Solving, Given):
+    """Body of ``log_prob``: data, how to solve back from t = 1 to 0, and how to take the divergence on the way."""
+
+    priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
+    divergence: Literal["auto", "exact", "hutchinson"] = Field(
+        default="auto", description="exact, an estimate by random signs, or auto: exact up to 16 numbers a sample"
+    )
+    probes: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_PROBES,
+        description="estimates that are averaged, each with signs and a path of its own",
+    )
+    seed: int | None = Field(
+        default=None, ge=0, lt=SEED_LIMIT, description="seed of the signs; drawn and echoed where left out"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidatedStates(Validated):
+    """A request about the client's own samples, with their states."""
+
+    states: States
+
+
+def validate_encode(
+    request: EncodeRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+) -> ValidatedStates:
+    """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
+    n = _count(request)
+    check_limit("samples", n, settings.max_samples, " samples")
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
+    condition = condition_of(request, model, n)
+    solve = compiled(request, model, BACK, settings)
+    shapes = [(n, *model.event_shape), (n,)]
+    response_bytes = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
+    width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
+    needed = lanes_bytes(model, n, width, given=True, steps=steps)
+    hold = take(needed + _data_bytes(n, model) + response_bytes, deadline)
+    states = _states_of(request, model)
+    job = Job(
+        model=model.name,
+        version=model.version,
+        solve=solve,
+        num_samples=n,
+        x0=states.x,
+        condition=condition,
+        guidance=request.guidance,
+        deadline=deadline,
+        trace="none",
+        priority=Priority(request.priority),
+        on_logged=logged_beyond(hold, n * steps),
+    )
+    return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
+
+
+def validate_log_prob(
+    request: LogProbRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+) -> ValidatedStates:
+    """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
+
+    Arguments and errors as in `validate_sample`. Each probe of an estimated divergence is a lane of its own, so their
+    spread tells how far off the mean may be.
+    """
+    n, width = _count(request), math.prod(model.event_shape)
+    exact = _is_exact(request, width)
+    probes = 1 if exact else request.probes
+    check_limit("samples", n, settings.max_samples, " samples")
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
+    _check_cost(n, probes, 0 if exact else width, settings)
+    condition = condition_of(request, model, n)
+    solve = compiled(request, model, BACK, settings)
+    response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
+    lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
+    constants = 0 if exact else width
+    needed = lanes_bytes(model, lanes, width + 1, given=True, constants=constants, steps=steps)
+    hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + response_bytes, deadline)
+    states = _states_of(request, model)
+    seed = 0 if exact else seed_of(request.seed)
+    drawn = [signs(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
+    flat = states.x.reshape(n, width)
+    job = Job(
+        model=model.name,
+        version=model.version,
+        solve=solve,
+        num_samples=lanes,
+        seed=seed,
+        x0=torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1),
+        condition=None if condition is None else torch.cat([condition] * probes),
+        guidance=request.guidance,
+        deadline=deadline,
+        trace="none",
+        priority=Priority(request.priority),
+        operation=Operation.LOG_PROB_EXACT if exact else Operation.LOG_PROB_HUTCHINSON,
+        constants=torch.cat(drawn) if drawn else None,
+        on_logged=logged_beyond(hold, lanes * steps),
+    )
+    return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
+
+
+def _is_exact(request: LogProbRequest, width: int) -> bool:
+    exact = request.divergence == "exact" or (request.divergence == "auto" and width <= EXACT_UP_TO)
+    if exact and width > MOST_EXACT:
+        raise invalid(
+            "divergence",
+            f"divergence 'exact' is for samples of up to {MOST_EXACT} numbers, and this model's have {width}; use "
+            "'hutchinson' with more probes",
+        )
+    if exact and request.probes > 1:
+        raise invalid("probes", f"probes = {request.probes} with the exact divergence, which needs none; leave it out")
+    return exact
+
+
+def _check_cost(n: int, probes: int, width: int, settings: Settings) -> None:
+    if n * probes > settings.max_samples:
+        raise invalid(
+            "probes",
+            f"{n} samples with probes = {probes} are {n * probes} paths, over the limit of {settings.max_samples} of "
+            "this service; ask for fewer of either",
+        )
+    if n * probes * width > settings.max_derivatives:
+        raise invalid(
+            "samples",
+            f"{n} samples of {width} numbers with probes = {probes} need {n * probes * width} random signs, over the "
+            f"limit of {settings.max_derivatives} of this service; send at most "
+            f"{settings.max_derivatives // (probes * width)} samples at a time",
+        )
+
+
+def _count(request: Given) -> int:
+    """Return the number of samples that were sent.
+
+    Raises:
+        ProblemError: 422 if it is not a list, or an empty one.
+    """
+    if not isinstance(request.samples, list) or not request.samples:
+        raise invalid(
+            "samples", "samples must be a list of at least one sample, in the form in which responses give them"
+        )
+    return len(request.samples)
+
+
+def _data_bytes(n: int, model: ModelVersion) -> int:
+    """Return the bytes of memory of n samples beside their states: as sent, decoded again, and in the response."""
+    return 3 * n * math.prod(model.card.data_shape) * model.dtype.itemsize
+
+
+def _states_of(request: Given, model: ModelVersion) -> States:
+    """Return the samples of a request as states.
+
+    Raises:
+        ProblemError: 422 for another shape, for numbers that are not finite in the model's dtype, and for data of a
+            model whose decoder has no inverse.
+    """
+    name, shape = ("data_shape", model.card.data_shape) if request.decode else ("event_shape", model.event_shape)
+    array = to_array(request.samples, (_count(request), *shape), "samples", name)
+    dtype, called = (model.data_dtype, model.card.data_dtype) if request.decode else (model.dtype, model.card.dtype)
+    given = torch.from_numpy(array).to(dtype)
+    if not given.isfinite().all():
+        raise invalid("samples", f"samples holds a number that is not finite in {called}")
+    if not request.decode:
+        return States(given)
+    if model.plain:
+        return States(given.reshape(-1, *model.event_shape))
+    try:
+        encode, log_volume = model.inverse
+    except InverseError as error:
+        raise invalid(
+            "decode",
+            f"data cannot be turned into states of model {model.name!r}: {error}; send states, with decode false",
+        ) from None
+    with torch.inference_mode():
+        x = encode(given).to(model.dtype)
+        again = model.decode(x)
+        residual = (again - given).abs().flatten(1).amax(dim=1).double().numpy()
+    return States(x, residual, log_volume, encode.deterministic)

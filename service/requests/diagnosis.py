@@ -1,0 +1,119 @@
+"""Diagnoses: the body of ``diagnose``, and the first of its two jobs: the paths of samples, with their states saved."""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, WithJsonSchema
+
+from models.diagnose import MAX_WIDTH
+from service.engine.job import Job, Priority
+from service.errors import invalid
+from service.ledger import Take
+from service.registry.version import ModelVersion
+from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Drawn, Finite, Solving
+from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes, logged_beyond
+from service.requests.validation import (
+    WHOLE,
+    Validated,
+    check_indices,
+    check_limit,
+    compiled,
+    condition_of,
+    deadline_of,
+    seed_of,
+    start_of,
+    times_of,
+)
+from service.responses.arrays import Encoder
+from service.settings import Settings
+from solvers.plan import Plan
+
+TIMES = tuple(k / 10 for k in range(11))
+_STEPS = 20  # where the request names neither solver nor steps
+
+
+class DiagnoseRequest(Solving, Drawn):
+    """Body of ``diagnose``: which samples to follow from t = 0 to 1, how, and at which times to take the Jacobian."""
+
+    num_samples: int = Field(default=16, ge=1, description="how many samples")
+    solver: str = Field(
+        default="rk4",
+        description=f"{SOLVER}; rk4-20 where neither solver nor steps are given",
+        examples=SOLVER_EXAMPLES,
+    )
+    priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
+    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
+    times: Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)] = Field(
+        default=TIMES, description="ascending times from 0 to 1; with fixed steps, points of the grid"
+    )
+
+
+def validate_diagnose(
+    request: DiagnoseRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+) -> Validated:
+    """Check a request, reserve the memory of both its jobs, and make the job for its paths.
+
+    Arguments and errors as in `validate_sample`.
+    """
+    n, times, width = request.num_samples, len(request.times), math.prod(model.event_shape)
+    check_limit("num_samples", n, settings.max_samples)
+    check_limit("times", times, settings.max_saved, " times")
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
+    check_indices(request)
+    _check_cost(n, times, width, model, settings)
+    condition = condition_of(request, model, n)
+    unsaid = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
+    solve = compiled(request, model, WHOLE, settings, steps=_STEPS if unsaid else None)
+    at = times_of(request, "times", solve)
+    x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
+    shapes = [(n, times, width)] * 2 + [(n, times)] * 3
+    response_bytes = check_arrays_size("num_samples", shapes, "float64", solve, encoder, settings.max_answer_bytes)
+    hold = take(_memory(n, times, width, model, solve) + response_bytes, deadline)
+    job = Job(
+        model=model.name,
+        version=model.version,
+        solve=solve,
+        num_samples=n,
+        seed=seed_of(request.seed),
+        first_index=request.first_index,
+        x0=x0,
+        save_at=at,
+        condition=condition,
+        guidance=request.guidance,
+        deadline=deadline,
+        trace="none",
+        priority=Priority(request.priority),
+        on_logged=logged_beyond(hold, n * kept_steps(solve, "none")),
+    )
+    return Validated(model, job, encoder)
+
+
+def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan) -> int:
+    """Return the bytes of memory for the paths, the rows of all Jacobians, and the results."""
+    paths = lanes_bytes(model, n, width, saved=times, given=True, steps=kept_steps(solve, "none"))
+    rows = n * times * width
+    jacobians = lanes_bytes(model, rows, width, given=True, constants=width + 2)
+    found = 8 * rows * (width + 3)
+    return paths + jacobians + found
+
+
+def _check_cost(n: int, times: int, width: int, model: ModelVersion, settings: Settings) -> None:
+    if width > MAX_WIDTH:
+        raise invalid(
+            "name",
+            f"a state of model {model.name!r} has {width} numbers; Jacobians are taken of up to {MAX_WIDTH} "
+            "(the cost of their eigenvalues grows with the third power)",
+        )
+    if n > settings.max_diagnosed:
+        raise invalid(
+            "num_samples",
+            f"num_samples = {n} is over the limit of {settings.max_diagnosed} samples in one diagnosis of this "
+            "service; ask for less, and page with first_index",
+        )
+    if n * times * width**2 > settings.max_derivatives:
+        raise invalid(
+            "num_samples",
+            f"num_samples = {n} at {times} times with {width} x {width} Jacobians are {n * times * width**2} numbers, "
+            f"over the limit of {settings.max_derivatives} of this service; ask for at most "
+            f"{settings.max_derivatives // (times * width**2)} samples, or for fewer times",
+        )

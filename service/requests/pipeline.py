@@ -1,0 +1,239 @@
+"""The request pipeline: a body is read, parsed, validated and made into a `Job`, whose result becomes a response.
+
+    receive -> solve -> respond
+
+Every route that solves uses it, and supplies the parser of its body, the validation of its fields and the function that
+builds the response from the result.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import chain
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive
+
+from service.engine.job import DeadlineExceeded, EngineFailed, Job, JobResult
+from service.errors import REFUSALS, ClientGoneError, problem_of
+from service.http.context import Context, context_of
+from service.ledger import Hold, Take
+from service.ports import Engine
+from service.registry.version import ModelVersion
+from service.requests.parsing import LARGE_BODY, read_body
+from service.requests.schemas import Named, Solving
+from service.requests.validation import Validated, deadline_of
+from service.responses.arrays import NUMBERS_A_PIECE, ArrayResponse, Encoder, Pieces
+from service.responses.samples import sample_response
+from service.settings import Settings
+from service.state import Service, service_of
+
+LATE_S = 5.0
+"""How much longer a partial result is waited for: the engine sees a deadline only after the current network call."""
+
+WATCH_AFTER_S = 0.02
+"""Seconds after which a client is watched for disconnecting: most jobs finish sooner, and a watcher is a task."""
+
+R = TypeVar("R", bound=Solving)
+Parse = Callable[[bytes], tuple[R, Encoder]]
+V = TypeVar("V", bound=Validated)
+Validate = Callable[[R, ModelVersion, Settings, Encoder, Take], V]
+
+
+async def receive(
+    http: Request,
+    parse: Parse[R],
+    validate: Validate[R, V],
+    name: str = "",
+    allowed: Sequence[str] = ("application/json",),
+    beside: bool = False,
+) -> V:
+    """Read and check a request, find its model, and make its job.
+
+    Args:
+        http: the request as it came.
+        parse: body -> what it asks for, and the format of the response.
+        validate: makes the job; see `validation.validate_sample`.
+        name: the model of the address, where the body does not name it.
+        allowed: content types of the body.
+        beside: whether to validate in a worker thread even if the body is small.
+
+    Raises:
+        ProblemError: What is wrong with it.
+        ClientGoneError: The client disconnected before the body was complete.
+    """
+    service, context = service_of(http), context_of(http.scope)
+    body = await read_body(http, service.settings.max_body_bytes, service.bodies, allowed)
+    large = len(body) > LARGE_BODY
+    if large:  # one at a time: parsed lists take many times the memory of their text, and responses need threads too
+        async with service.parsing:
+            request, encoder = await asyncio.to_thread(parse, body)
+    else:
+        request, encoder = parse(body)
+    del body
+    asked = request.model if isinstance(request, Named) else name
+    model = await _model_of(service, context, request, asked)
+
+    def take(wanted: int, deadline: float) -> Hold:
+        hold = service.ledger.take(wanted, deadline)
+        context.keep(hold)
+        return hold
+
+    arguments = (request, model, service.settings, encoder, take)
+    valid = await asyncio.to_thread(validate, *arguments) if large or beside else validate(*arguments)
+    context.understood()
+    context.solver = valid.job.solve.name
+    return valid
+
+
+async def _model_of(service: Service, context: Context, request: Solving, name: str) -> ModelVersion:
+    """Lease the requested model until the request is over, loading it within the time limit; the context notes it."""
+    lease = service.lease(name, request.version, deadline_of(request, service.settings))
+    model = await lease.acquire()
+    context.keep_lease(lease)
+    context.model, context.fallback_from = model.name, lease.fallback_from
+    return model
+
+
+async def solve(http: Request, job: Job) -> JobResult:
+    """Submit a job and wait for its result, or for the client to disconnect; the body must have been read.
+
+    Memory reserved for the request is kept until the engine has let go of the job.
+
+    Raises:
+        ProblemError: 422, 429, 503, 504 or 500, as the engine says.
+        ClientGoneError: The client disconnected; the job is cancelled.
+    """
+    service, context = service_of(http), context_of(http.scope)
+    future = submit(service.engine, job, context.hold)
+    try:
+        result = await _result(service.engine, job, future, http.receive)
+    except REFUSALS as error:
+        raise problem_of(error) from None
+    await service.burst_limiter.enter()  # many jobs may finish in the same tick
+    return result
+
+
+def submit(engine: Engine, job: Job, hold: Hold | None) -> Future[JobResult]:
+    """Submit a job, and keep the hold until it is done; the caller must cancel it if the client disconnects.
+
+    Raises:
+        ProblemError: 422, 429, 503 or 500, as the engine says.
+    """
+    try:
+        future = engine.submit(job)
+    except REFUSALS as error:
+        raise problem_of(error) from None
+    if hold is not None:
+        hold.until(future)
+    return future
+
+
+async def _result(engine: Engine, job: Job, future: Future[JobResult], receive: Receive) -> JobResult:
+    """Wait until the job is done, its time is over or the client disconnects, whichever comes first."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    gone: list[asyncio.Task[None]] = []
+
+    def end(_: object = None) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def from_engine(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
+            loop.call_soon_threadsafe(end)
+
+    def watch() -> None:
+        gone.append(asyncio.ensure_future(until_disconnect(receive)))
+        gone[0].add_done_callback(end)
+
+    future.add_done_callback(from_engine)
+    left_s, done, left = patience(job), False, False
+    timers = [loop.call_later(WATCH_AFTER_S, watch), *([] if left_s is None else [loop.call_later(left_s, end)])]
+    try:
+        await ended
+    finally:
+        done, left = future.done(), any(task.done() for task in gone)
+        for each in (*timers, *gone):
+            each.cancel()
+        if not done:  # the client disconnected, it is too late, or this request is being cancelled
+            engine.cancel(future)
+    if not done:
+        raise ClientGoneError if left else DeadlineExceeded
+    if future.cancelled():  # by the engine: its CancelledError must not look like ours
+        raise EngineFailed("the job was given up")
+    return future.result()
+
+
+def patience(job: Job) -> float | None:
+    """Return the most seconds to wait for a job, whatever the engine does; None for no limit."""
+    if job.deadline is None:
+        return None
+    return max(0.0, job.deadline + (LATE_S if job.partial else 0.0) - time.monotonic())
+
+
+async def until_disconnect(receive: Receive) -> None:
+    """Wait until the client has closed its connection."""
+    with contextlib.suppress(OSError):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+async def draw(http: Request, valid: Validated) -> ArrayResponse:
+    """Solve for samples, count them and build the response, in a worker thread if it is large.
+
+    Raises:
+        ProblemError, ClientGoneError: as in `solve`.
+    """
+    result = await solve(http, valid.job)
+    count(http, valid.job, result)
+    arguments = (valid.model, valid.job, result, context_of(http.scope), valid.decode)
+    if is_small(result):
+        return sample_response(*arguments)
+    return await asyncio.to_thread(sample_response, *arguments)
+
+
+def is_small(result: JobResult) -> bool:
+    """Whether a result becomes a response quickly enough to build it on the event loop."""
+    saved = 0 if result.saved is None else result.saved.numel()
+    return max(result.x.numel(), saved, len(result.trace)) <= NUMBERS_A_PIECE
+
+
+def count(http: Request, job: Job, result: JobResult) -> None:
+    """Count a finished job in the metrics and in the timings of its request."""
+    context, metrics = context_of(http.scope), service_of(http).metrics
+    context.timings.update(queue=result.queue_s, solve=result.solve_s, network=result.network_s)
+    metrics.solved(context.model, context.solver, result.nfe, result.queue_s, result.solve_s, result.network_s)
+    if job.solve.adaptive:
+        metrics.stepped(context.solver, result.trace.h, result.trace.accepted)
+
+
+async def respond(http: Request, response: ArrayResponse, encoder: Encoder, headers: Mapping[str, str]) -> Response:
+    """Write a small response at once; a large one in a worker thread, piece by piece as it is sent."""
+    context, pieces = context_of(http.scope), encoder.encode(response)
+    said = {"X-Pathline-Status": str(response.document["status"]), **headers}
+    begun = time.perf_counter()
+    if response.numbers > NUMBERS_A_PIECE or encoder.slow:
+        if encoder.headers is not None:
+            first = await asyncio.to_thread(next, pieces)
+            said, pieces = said | dict(encoder.headers(first)), chain((first,), pieces)
+        return StreamingResponse(_beside(pieces, context, begun), media_type=encoder.media_type, headers=said)
+    parts = list(pieces)
+    if encoder.headers is not None:
+        said |= encoder.headers(parts[0])
+    context.timings["encode"] = time.perf_counter() - begun
+    return Response(b"".join(parts), media_type=encoder.media_type, headers=said)
+
+
+async def _beside(pieces: Pieces, context: Context, begun: float) -> AsyncIterator[bytes | memoryview]:
+    """Yield the pieces of a large response, each made in a worker thread once the previous one is sent."""
+    sent = 0.0
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        context.timings["encode"] = time.perf_counter() - begun - sent
+        given = time.perf_counter()
+        yield piece
+        sent += time.perf_counter() - given

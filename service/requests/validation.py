@@ -1,0 +1,304 @@
+"""Request validation: a parsed request and its model become a `Job`, or an error before any work.
+
+Limits come first, so that nothing is allocated for a number of steps or samples that is over them. What a solver can
+and cannot do is checked by `solvers` alone.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import solvers
+from models.conditions import ConditionError
+from models.nested import NestedError, to_floats
+from service.engine.job import Job, Priority
+from service.errors import invalid
+from service.ledger import Take
+from service.registry.version import ModelVersion
+from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
+from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
+from service.responses.arrays import Encoder
+from service.settings import Settings
+from solvers import SolverSpec
+from solvers.errors import SolverError
+from solvers.grids import apart, snapped
+from solvers.plan import Plan
+from solvers.saving import check_save_at
+from solvers.spec import DEFAULTS
+
+WHOLE = (0.0, 1.0)
+"""Where models are defined: from noise to data."""
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A validated request. It keeps nothing of the body, whose lists take many times the memory of the tensors.
+
+    Attributes:
+        model: the requested model.
+        job: for the engine.
+        encoder: the format of the response.
+        decode: whether samples are data, not states.
+        most_bytes: upper bound on the response.
+    """
+
+    model: ModelVersion
+    job: Job
+    encoder: Encoder
+    decode: bool = True
+    most_bytes: int = 0
+
+
+def validate_sample(
+    request: SampleRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
+) -> Validated:
+    """Check a request for samples against its model and the limits, reserve its memory and make its job.
+
+    Args:
+        request: the parsed body.
+        model: the requested model.
+        settings: the limits.
+        encoder: the format of the response.
+        take: reserves bytes of memory until a deadline.
+
+    Raises:
+        ProblemError: 422 that names the field, the value and what is allowed; 406 if the format cannot represent the
+            samples; what `take` raises.
+    """
+    n, saved = request.num_samples, len(request.save_at or ())
+    check_limit("num_samples", n, settings.max_samples)
+    check_limit("save_at", saved, settings.max_saved, " times")
+    check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
+    check_indices(request)
+    t_span = _span(request, model)
+    if t_span[0] != 0 and request.x0 is None:
+        raise invalid(
+            "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
+        )
+    condition = condition_of(request, model, n)
+    check_form(request, model, encoder)
+    solve = compiled(request, model, t_span, settings)
+    save_at = None if request.save_at is None else times_of(request, "save_at", solve)
+    if solve.batch and request.first_index != 0:
+        raise invalid(
+            "first_index",
+            f"first_index = {request.first_index} with error_control 'batch': all samples of such a request share "
+            "their steps, so it cannot be continued; use first_index 0 or error_control 'sample'",
+        )
+    most_bytes = response_bytes(request, model, solve, encoder)
+    check_size(request, most_bytes, encoder, settings.max_answer_bytes)
+    x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
+    hold = take(memory_bytes(request, model, solve, encoder, most_bytes), deadline)
+    job = Job(
+        model=model.name,
+        version=model.version,
+        solve=solve,
+        num_samples=n,
+        seed=seed_of(request.seed),
+        first_index=request.first_index,
+        x0=x0,
+        condition=condition,
+        guidance=request.guidance,
+        save_at=save_at,
+        deadline=deadline,
+        partial=request.on_timeout == "partial",
+        trace=request.trace,
+        priority=Priority(request.priority),
+        on_logged=logged_beyond(hold, n * kept_steps(solve, request.trace)),
+    )
+    return Validated(model, job, encoder, request.decode, most_bytes)
+
+
+def check_limit(name: str, value: float, limit: float, unit: str = "") -> None:
+    """Refuse a value over a limit of the service.
+
+    Raises:
+        ProblemError: 422 with the value and the limit.
+    """
+    if value > limit:
+        raise invalid(name, f"{name} = {value}{unit} is over the limit of {limit} of this service; ask for less")
+
+
+def check_indices(request: Drawn) -> None:
+    """Refuse samples beyond the end of a seed.
+
+    Raises:
+        ProblemError: 422.
+    """
+    if request.first_index + request.num_samples > SEED_LIMIT:
+        raise invalid(
+            "first_index",
+            f"first_index + num_samples = {request.first_index + request.num_samples} is over 2**63, the end of a seed",
+        )
+
+
+def seed_of(seed: int | None) -> int:
+    """Return the seed, or draw one."""
+    return secrets.randbelow(SEED_LIMIT) if seed is None else seed
+
+
+def deadline_of(request: Solving, settings: Settings) -> float:
+    """Return when the time limit passes, in `time.monotonic`."""
+    return request.came + (request.timeout_s or settings.timeout_s)
+
+
+def condition_of(request: Solving, model: ModelVersion, num_samples: int) -> torch.Tensor | None:
+    """Return the condition as a tensor with one row for each sample; None for none.
+
+    Raises:
+        ProblemError: 422 for a condition or guidance that the model does not accept.
+    """
+    takes = model.card.condition
+    if takes is None:
+        for name in ("condition", "guidance"):
+            if getattr(request, name) is not None:
+                raise invalid(name, f"{name} was given, but model {model.name!r} is unconditional; leave {name} out")
+        return None
+    try:
+        if request.guidance is not None:
+            if request.condition is None:
+                raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
+            if request.guidance != 1:
+                takes.nulls(1, model.dtype)
+        if request.condition is None:
+            takes.nulls(1, model.dtype)  # the model must have learned to do without
+            return None
+    except ConditionError as error:
+        raise invalid("condition" if request.guidance is None else "guidance", str(error)) from None
+    try:
+        return takes.tensor(request.condition, num_samples, model.dtype)
+    except (ConditionError, OverflowError) as error:
+        raise invalid("condition", str(error)) from None
+
+
+def compiled(
+    request: Solving, model: ModelVersion, t_span: tuple[float, float], settings: Settings, steps: int | None = None
+) -> Plan:
+    """Return the solver of a request, compiled: its text and the fields given apart make one `SolverSpec`.
+
+    Args:
+        request: the parsed body.
+        model: the requested model.
+        t_span: start and end.
+        settings: the limits.
+        steps: fixed steps if the request names none.
+
+    Raises:
+        ProblemError: 422 where its arguments contradict each other, cannot be met or are over a limit.
+    """
+    check_limit("steps", request.steps or 0, settings.max_steps)
+    check_limit("max_nfe", request.max_nfe, settings.max_nfe)
+    given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
+    if steps is not None:
+        given += (("steps", steps),)
+    rest = (t_span, model.dtype, settings.max_steps, settings.max_nfe)
+    grid = request.grid
+    if isinstance(grid, str):
+        return _plan(request.solver, given, *rest)
+    if isinstance(grid, list):
+        check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
+    elif not isinstance(grid, dict):
+        raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
+    return _plan.__wrapped__(request.solver, (*given, ("grid", request.in_its_dtype("grid"))), *rest)
+
+
+_APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
+"""Fields of a request that are fields of a `SolverSpec`."""
+
+
+@lru_cache(maxsize=1024)
+def _plan(
+    solver: str,
+    given: tuple[tuple[str, Any], ...],
+    t_span: tuple[float, float],
+    dtype: torch.dtype,
+    max_steps: int,
+    max_nfe: int,
+) -> Plan:
+    """Return a plan; most requests repeat one. A spec over a limit is refused before it is compiled."""
+    try:
+        spec = SolverSpec.of(solver, t_span=t_span, **dict(given))
+        check_limit("steps", spec.steps or 0, max_steps)
+        check_limit("max_nfe", spec.max_nfe, max_nfe)
+        return solvers.compile(spec, dtype)
+    except SolverError as error:
+        raise invalid(error.field, str(error)) from None
+    except OverflowError:
+        raise invalid("grid", "grid holds an integer that is too large for double precision") from None
+
+
+def _span(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
+    """Return the span of a request, with ends that stand for 0 or 1 replaced by them.
+
+    Raises:
+        ProblemError: 422 where it leaves [0, 1].
+    """
+    if request.t_span == WHOLE:
+        return WHOLE
+    start, end = snapped(np.asarray(request.in_its_dtype("t_span")), WHOLE, WHOLE).tolist()
+    if not (0 <= start <= 1 and 0 <= end <= 1):
+        first, last, _, _ = apart(start, end, *WHOLE)
+        raise invalid("t_span", f"t_span = [{first}, {last}] leaves [0, 1], where model {model.name!r} is defined")
+    return start, end
+
+
+def times_of(request: Solving, name: str, solve: Plan) -> NDArray[np.float64]:
+    """Return the times at which to save states: strictly in the direction of the span, on a fixed grid only its points.
+
+    Args:
+        request: the parsed body.
+        name: the field that holds the times.
+        solve: the compiled solver.
+
+    Raises:
+        ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).
+    """
+    try:
+        found = check_save_at(solve, request.in_its_dtype(name), name)
+    except SolverError as error:
+        raise invalid(error.field, str(error)) from None
+    assert found is not None  # noqa: S101  (times were given)
+    return found
+
+
+def to_array(nested: Any, shape: Sequence[int], name: str = "x0", event: str = "event_shape") -> NDArray[np.float64]:
+    """Return nested lists of numbers, or an array of them, as an array.
+
+    Args:
+        nested: the value that was sent.
+        shape: the shape it must have, (num_samples, *event_shape).
+        name, event: the names of the field and of the shape of one sample.
+
+    Raises:
+        ProblemError: 422 for another shape, for non-numeric values, including booleans, and for an integer that a
+            double cannot hold.
+    """
+    wanted = f"(num_samples, *{event}) = {list(shape)}"
+    if not isinstance(nested, np.ndarray):
+        try:
+            return to_floats(nested, tuple(shape), name, wanted)
+        except NestedError as error:
+            raise invalid(name, str(error)) from None
+    if nested.shape != tuple(shape):
+        raise invalid(name, f"{name} has the shape {list(nested.shape)}; it must be {wanted}")
+    return nested.astype(np.float64)
+
+
+def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | None:
+    """Return start states as a tensor (num_samples, *event_shape) in the model's dtype; None for None.
+
+    Raises:
+        ProblemError: 422 for another shape, or for numbers that are not finite in that dtype.
+    """
+    if x0 is None:
+        return None
+    states = torch.from_numpy(to_array(x0, (num_samples, *model.event_shape))).to(model.dtype)
+    if not states.isfinite().all():
+        raise invalid("x0", f"x0 holds a number that is not finite in {model.card.dtype}")
+    return states

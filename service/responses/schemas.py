@@ -1,0 +1,200 @@
+"""Response bodies as pydantic models.
+
+Responses are built and written by hand: these are for the OpenAPI description, and tests hold the responses to them.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Solver(BaseModel):
+    """The solver as it was used: its name and every parameter that belongs to it."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+
+class NfePerSample(BaseModel):
+    """Velocity evaluations of the samples."""
+
+    min: int
+    mean: float
+    max: int
+
+
+class FailedSample(BaseModel):
+    """A sample that did not reach the end: its row, why, and the t it reached."""
+
+    index: int
+    status: str
+    t: float | None
+
+
+class TraceBody(BaseModel):
+    """Attempted steps, one entry each; `quantiles` (of h over t) only in an adaptive summary."""
+
+    sample: list[int]
+    t: list[float | None]
+    h: list[float | None]
+    error: list[float | None]
+    accepted: list[bool]
+    quantiles: dict[str, list[float | None]] | None = None
+
+
+class Saved(BaseModel):
+    """States on the way: `states[i][j]` is sample i at time `t[j]`; null where it was not reached."""
+
+    t: list[float]
+    states: list[list[Any]]
+
+
+class Latency(BaseModel):
+    """Seconds: waiting, solving, in the network, encoding the response, and in total."""
+
+    queue_s: float
+    solve_s: float
+    network_s: float
+    encode_s: float
+    total_s: float
+
+
+class Solved(BaseModel):
+    """The members of every solved response: the model, the solver as used, and the cost."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    version: int
+    checkpoint: str
+    deterministic: bool
+    fallback_from: int | None = Field(
+        default=None, description="the version that should have answered but cannot be loaded; otherwise omitted"
+    )
+    solver: Solver
+    shape: list[int]
+    nfe: int = Field(description="sequential velocity evaluations of the slowest sample")
+    nfe_per_sample: NfePerSample
+    network_rows: int = Field(description="rows of all network calls made for this request")
+    status: str
+    failed: list[FailedSample]
+    latency: Latency
+
+
+class SampleResponse(Solved):
+    """Response of ``POST /v1/sample``. A sample whose state is not finite is a null row."""
+
+    seed: int
+    first_index: int
+    noise: str
+    samples: list[Any]
+    saved: Saved | None = None
+    trace: TraceBody | None = None
+
+
+class Fault(BaseModel):
+    """One field that is not allowed as it is, and why."""
+
+    field: str
+    message: str
+
+
+class ProblemBody(BaseModel):
+    """An error response (RFC 9457, ``application/problem+json``)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str
+    errors: list[Fault] | None = Field(default=None, description="the fields at fault, the first 20")
+    more_errors: int | None = Field(default=None, description="how many faults are not listed")
+
+
+class ModelSummary(BaseModel):
+    """One line of ``GET /v1/models``."""
+
+    name: str
+    status: Literal["served", "loading", "unavailable"]
+    fallback_from: int | None = Field(
+        default=None, description="the version that should answer but cannot be loaded; an older one answers instead"
+    )
+    loaded: bool = Field(description="whether it is in memory; otherwise a request loads it")
+    version: int | None
+    dtype: str | None
+    event_shape: list[int] | None
+    data_shape: list[int] | None
+    deterministic: bool | None
+    path: Literal["fused", "eager"] | None = Field(
+        description="what evaluates the network: one compiled call, or the torch module"
+    )
+
+
+class PassedOver(BaseModel):
+    """An entry of the repository that is not a model: its path there, why, and what to do."""
+
+    path: str
+    reason: str
+
+
+class ModelList(BaseModel):
+    """Response of ``GET /v1/models``."""
+
+    models: list[ModelSummary]
+    passed_over: list[PassedOver] = Field(
+        default=[], description="entries of the repository that are not models, the first 50"
+    )
+    more_passed_over: int = Field(default=0, description="how many entries are not listed")
+
+
+class ModelBody(BaseModel):
+    """Response of ``GET /v1/models/{name}``: served versions with their cards, and why others are unavailable."""
+
+    name: str
+    status: Literal["served", "loading", "unavailable"]
+    serving: int | None
+    fallback_from: int | None = Field(
+        default=None, description="the version that should answer but cannot be loaded; an older one answers instead"
+    )
+    versions: list[int]
+    served: list[dict[str, Any]]
+    unavailable: list[dict[str, Any]]
+
+
+class Reloaded(BaseModel):
+    """Response of ``POST /v1/models:reload``: what changed."""
+
+    loaded: list[dict[str, Any]]
+    unloaded: list[dict[str, Any]]
+    refused: list[dict[str, Any]]
+    models: dict[str, int] = Field(description="each model that answers now, with its version")
+
+
+class Unloaded(BaseModel):
+    """Response of ``POST /v1/models/{name}:unload``: the versions that were unloaded."""
+
+    name: str
+    unloaded: list[int]
+
+
+class Alive(BaseModel):
+    """Response of ``GET /livez``."""
+
+    status: Literal["alive"]
+
+
+class Ready(BaseModel):
+    """Response of ``GET /readyz``: what it computes on, and the models with the version that answers now."""
+
+    status: Literal["ready"]
+    device: str
+    models: dict[str, int]
+    unavailable: dict[str, Any] = Field(description="models that cannot be served, and why")
+
+
+class SolverList(BaseModel):
+    """Response of ``GET /v1/solvers``: each entry of the catalogue."""
+
+    solvers: list[dict[str, Any]]

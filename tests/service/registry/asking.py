@@ -1,0 +1,30 @@
+"""Asking a registry as requests do, and holding up what it loads."""
+
+import threading
+from typing import Any
+
+from service.registry.registry import Registry
+
+
+def answers(registry: Registry, name: str, version: int | None = None) -> int:
+    """The version that a request is answered by; it is loaded first where needed."""
+    with registry.lease(name, version) as model:
+        return model.version
+
+
+class Gate:
+    """Loading stops here until it is opened; `threads` are the names of those that came."""
+
+    def __init__(self, engine: Any) -> None:
+        self.open, self.entered = threading.Event(), threading.Semaphore(0)
+        self.loaded: list[tuple[str, int]] = []
+        self.threads: set[str] = set()
+        self._load = engine.load
+        engine.load = self
+
+    def __call__(self, name: str, version: int, checkpoint: Any) -> Any:
+        self.threads.add(threading.current_thread().name)
+        self.loaded.append((name, version))
+        self.entered.release()
+        assert self.open.wait(60)
+        return self._load(name, version, checkpoint)

@@ -1,0 +1,51 @@
+"""Entries are replaced, never changed; what differs between two is told."""
+
+import pytest
+
+from models.repository import Signature
+from service.errors import Kind
+from service.registry.entry import UNREADABLE, Changes, ModelEntry
+from tests.service.registry.test_memory import version
+
+FILES: Signature = ((1, 2, 3), None)
+
+
+def test_an_entry_stays_as_it_is_for_those_who_read_it() -> None:
+    entry = ModelEntry("net", (1, 2), 2)
+    broken = entry.with_fault(2, "damaged", 0.0)
+    assert (entry.broken, entry.fallback_from, broken.fallback_from) == ({}, None, None)
+    assert broken.with_versions((1, 2, 3)).with_fault(3, "damaged", 0.0).fallback_from == 3
+
+
+def test_transient_faults_are_tried_again_ever_later_and_others_are_not_counted() -> None:
+    entry, waits = ModelEntry("net", (1,)), list[float]()
+    for _ in range(8):
+        entry = entry.with_fault(1, "disk", 100.0, transient=True)
+        waits.append(entry.broken[1].again_at - 100)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert entry.with_fault(1, "damaged", 100.0).broken[1].tries == 1
+
+
+def test_changes_between_two_entries() -> None:
+    before = ModelEntry("net", (1, 2, 3)).with_fault(1, "damaged", 0.0)
+    after = before.with_fault(1, "damaged", 9.0).with_fault(3, "no card", 9.0)
+    object.__setattr__(after, "loaded", {2: version("net", 2)})
+    changes = Changes.between(before, after)
+    assert (changes.loaded, changes.unloaded, changes.refused) == ([("net", 2)], [], [("net", 3, "no card")])
+    assert Changes.between(after, before).unloaded == [("net", 2)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [(None, Kind.NOT_READY), (1, Kind.BROKEN_MODEL), (2, Kind.NOT_READY), (3, Kind.UNKNOWN_VERSION)],
+)
+def test_what_is_said_of_a_version_that_cannot_be_had(asked: int | None, kind: Kind) -> None:
+    entry = ModelEntry("net", (1, 2)).with_fault(1, "damaged", 0.0).with_fault(2, "disk", 0.0, transient=True)
+    assert entry.absent(asked, 0.0).kind is kind
+
+
+def test_a_folder_that_cannot_be_read_stands_for_all_of_its_versions() -> None:
+    entry = ModelEntry("net").with_fault(UNREADABLE, "permission denied", 0.0, transient=True, signature=FILES)
+    assert "net' cannot be served: permission denied; it is tried again in 1 s" in entry.absent(4, 0.0).detail
+    assert not entry.empty
+    assert (entry.can_load(4, 0.5), entry.can_load(4, 1.0)) == (False, True)

@@ -1,0 +1,75 @@
+"""Operations of a model are made ready when they are first asked for."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from service.engine.job import Draining
+from service.engine.operation import Operation
+from service.errors import Kind, ProblemError
+from tests.service.waiting import eventually
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("no derivative"), Kind.INVALID),
+        (MemoryError("full"), Kind.ENGINE),
+        (Draining(), Kind.DRAINING),
+    ],
+)
+async def test_a_model_that_cannot_be_made_ready(running: Any, error: Exception, kind: Kind) -> None:
+    running.engine.unready = error
+    registry = running.service.registry
+    async with running.service.lease("moons", None) as model:
+        with pytest.raises(ProblemError) as caught:
+            await registry.ready(model, Operation.JACOBIAN, time.monotonic() + 5)
+        assert caught.value.kind is kind
+        running.engine.unready = None
+        assert (await registry.ready(model, Operation.JACOBIAN, time.monotonic() + 5)).deterministic
+    assert model.leases.out == 0
+
+
+async def test_making_ready_is_done_once_and_waited_for_no_longer_than_allowed(running: Any) -> None:
+    go, engine, service = threading.Event(), running.engine, running.service
+    prepare, ready = engine.prepare, service.registry.ready
+
+    def slowly(*asked: Any) -> Any:
+        go.wait(10)
+        return prepare(*asked)
+
+    engine.prepare = slowly
+    async with service.lease("moons", None) as model:
+        waiting = [asyncio.ensure_future(ready(model, Operation.JACOBIAN, time.monotonic() + 10)) for _ in range(3)]
+        with pytest.raises(ProblemError, match="for the first time") as caught:
+            await ready(model, Operation.JACOBIAN, time.monotonic() + 0.01)
+        assert caught.value.kind is Kind.DEADLINE
+        go.set()
+        await asyncio.gather(*waiting)
+    assert len(engine.ready) == 1
+    assert model.leases.out == 0
+
+
+async def test_a_model_is_leased_while_it_is_made_ready_also_when_nobody_waits_any_more(running: Any) -> None:
+    go, entered, engine, service = threading.Event(), threading.Event(), running.engine, running.service
+    prepare = engine.prepare
+
+    def slowly(*asked: Any) -> Any:
+        entered.set()
+        go.wait(10)
+        return prepare(*asked)
+
+    engine.prepare = slowly
+    async with service.lease("moons", None) as model:
+        waits = asyncio.ensure_future(service.registry.ready(model, Operation.JACOBIAN, time.monotonic() + 10))
+        await asyncio.to_thread(entered.wait, 10)
+        waits.cancel()
+        await asyncio.wait([waits])
+    assert model.leases.out == 1
+    go.set()
+    assert await asyncio.to_thread(eventually, lambda: model.leases.out == 0)

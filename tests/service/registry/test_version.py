@@ -1,0 +1,80 @@
+"""Loaded versions: verified, known to the engine, and freed when the last lease of a retired one is back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.architectures import build
+from models.checkpoint.loading import CheckpointError, save
+from models.decoder import Decoder
+from service.registry.version import Lease, ModelVersion, load_version
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, deterministic: bool) -> None:
+    engine.deterministic = deterministic
+    served = load_version(engine, "moons", 2, repository / "moons" / "2", allow_programs=False)
+    assert (served.name, served.version, served.deterministic) == ("moons", 2, deterministic)
+    assert served.summary()["deterministic"] is deterministic
+
+
+def leased(model: ModelVersion) -> Lease:
+    lease = Lease(None, model.name, model.version)  # type: ignore[arg-type]
+    assert lease.take(model)
+    return lease
+
+
+@pytest.fixture
+def model(repository: Path, engine: Any) -> ModelVersion:
+    return load_version(engine, "moons", 1, repository / "moons" / "1", allow_programs=False)
+
+
+def test_a_retired_version_is_freed_when_the_last_lease_is_back(model: ModelVersion, engine: Any) -> None:
+    leases = [leased(model), leased(model)]
+    leases[0].release()
+    assert model.leases.retire()
+    leases[0].release()  # again
+    assert [arena.version for arena in engine.arenas] == [1]
+    leases[1].release()
+    assert engine.arenas == []
+    assert not leases[0].take(model)
+    assert not model.leases.restore()
+
+
+def test_a_version_without_leases_is_freed_at_once_and_only_once(model: ModelVersion, engine: Any) -> None:
+    lease = leased(model)
+    assert not model.leases.retire(if_idle=True)
+    lease.release()
+    assert [arena.version for arena in engine.arenas] == [1]
+    assert model.leases.retire(if_idle=True)
+    assert model.leases.retire()
+    assert engine.arenas == []
+
+
+def test_a_retired_version_can_be_restored_while_it_is_leased(model: ModelVersion, engine: Any) -> None:
+    lease = leased(model)
+    model.leases.retire()
+    assert model.leases.restore()
+    lease.release()
+    assert [arena.version for arena in engine.arenas] == [1]
+
+
+def test_what_is_damaged_never_reaches_the_engine(repository: Path, engine: Any) -> None:
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_version(engine, "broken", 1, repository / "broken" / "1", allow_programs=False)
+    assert engine.loaded == {}
+
+
+def test_programs_are_served_only_if_a_setting_allows_it(tmp_path: Path, engine: Any) -> None:
+    step = {"op": "torch.ops.aten.neg.default", "args": [{"value": "x"}], "out": ["v"]}
+    config = {"event_shape": (3,), "dtype": "float32", "tensors": {}, "steps": [step], "output": "v"}
+    program = build("program", config)
+    folder = save(
+        tmp_path, "program", program, Decoder.identity((3,)), dataset={}, training={}, seed=0, dtype=torch.float32
+    )
+    with pytest.raises(CheckpointError, match="program/1: is a program; set PATHLINE_ALLOW_PROGRAMS=true"):
+        load_version(engine, "program", 1, folder, allow_programs=False)
+    served = load_version(engine, "program", 1, folder, allow_programs=True)
+    assert served.describe()["card"]["architecture"]["config"]["steps"] == 1  # how many, not all of them
