@@ -13,6 +13,10 @@ NOTHING: Any = None
 SIZES = {"a": 10, "b": 20, "c": 5}
 
 
+def never(model: ModelVersion) -> None:
+    raise AssertionError(f"{model.name} {model.version} gave way")
+
+
 def version(name: str, number: int = 1, size: int = 1) -> ModelVersion:
     return ModelVersion(name, number, "", NOTHING, NOTHING, NOTHING, True, size)
 
@@ -46,7 +50,7 @@ def test_what_was_never_asked_for_gives_way_first() -> None:
 
 def test_what_never_fits_is_refused_and_nothing_gives_way() -> None:
     with pytest.raises(CheckpointError, match="d/1: its weights take 41 bytes, over PATHLINE_MAX_MODEL_BYTES=40"):
-        Memory(40, 8).make_room(("d", 1), 41, [version("a", size=40)], pytest.fail)
+        Memory(40, 8).make_room(("d", 1), 41, [version("a", size=40)], never)
 
 
 def test_old_versions_give_way_unless_they_are_leased_or_answer() -> None:
@@ -67,7 +71,7 @@ def test_old_versions_give_way_unless_they_are_leased_or_answer() -> None:
     assert gone == [2, 5]
     memory.add(version("other"))
     with pytest.raises(ProblemError, match="3 older versions are in use, the limit is 3") as caught:
-        memory.make_room_among_old({("other", 1)}, pytest.fail)
+        memory.make_room_among_old({("other", 1)}, never)
     assert caught.value.kind is Kind.OVERLOADED
     for each in leases:
         each.release()
