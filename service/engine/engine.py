@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 import torch
 
 from models.checkpoint.loading import Checkpoint
-from service.engine.assembly import Assembly
+from service.engine.result_builder import Assembly
 from service.engine.contracts import EngineSettings, Observer
 from service.engine.device import Device, choose_device, device_of
 from service.engine.forecast import wall
@@ -28,9 +28,9 @@ from service.engine.job import (
     TooSlow,
 )
 from service.engine.loop import STOPPED, Loop
-from service.engine.model import Model, Running
+from service.engine.arena_queue import Model, Running
 from service.engine.operation import Operation
-from service.engine.runner import Arena
+from service.engine.arena import Arena
 from service.engine.scheduler import Entry
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]

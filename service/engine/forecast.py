@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.pace import Curve
+from service.engine.tick_cost import Curve
 from service.engine.scheduler import BULK_SHARE, Entry, Scheduler
 
 Times = NDArray[np.float64]

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from service.engine.contracts import Observer
-from service.engine.desk import Desk
+from service.engine.job_table import Desk
 from service.engine.device import Device
 from service.engine.job import DeadlineExceeded, EngineFailed, Job, Priority
-from service.engine.model import Model, Running
+from service.engine.arena_queue import Model, Running
 from service.engine.promises import hopeless
 from service.engine.scheduler import BULK_SHARE
 from solvers.errors import Status

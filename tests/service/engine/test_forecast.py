@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.engine.forecast import Demand, Lot, walk, wall
-from service.engine.pace import Curve
+from service.engine.tick_cost import Curve
 from service.engine.promises import Prospects, hopeless
 from service.engine.scheduler import Entry, Scheduler
 

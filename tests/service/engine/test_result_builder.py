@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from service.engine.assembly import Assembly
+from service.engine.result_builder import Assembly
 from service.engine.engine import Engine
 from service.engine.job import EngineFailed
 from solvers.errors import Status

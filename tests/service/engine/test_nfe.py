@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from service.engine.costs import Costs
+from service.engine.nfe import Costs
 
 from .conftest import job
 

@@ -9,13 +9,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from models.guidance import network_rows
-from service.engine.assembly import Assembly
-from service.engine.costs import Costs
+from service.engine.result_builder import Assembly
+from service.engine.nfe import Costs
 from service.engine.forecast import Demand, Lot
 from service.engine.job import Job, JobResult, Overloaded, Priority, TooSlow
 from service.engine.operation import Operation
 from service.engine.promises import KEPT, Prospects
-from service.engine.runner import Arena
+from service.engine.arena import Arena
 from service.engine.scheduler import Entry, Scheduler, Turns
 from solvers.plan import Plan
 

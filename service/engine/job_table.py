@@ -10,7 +10,7 @@ import numpy as np
 
 from service.engine.contracts import Observer
 from service.engine.job import DeadlineExceeded, EngineFailed, JobResult
-from service.engine.model import Model
+from service.engine.arena_queue import Model
 from solvers.errors import Status
 from solvers.plan import Plan
 from solvers.records import Finished

@@ -15,7 +15,7 @@ from service.engine.device import Device
 from service.engine.job import Job
 from service.engine.network import Network
 from service.engine.operation import Operation
-from service.engine.pace import Pace
+from service.engine.tick_cost import Pace
 from solvers import warm_up
 from solvers.errors import Status
 from solvers.lanes import Lanes

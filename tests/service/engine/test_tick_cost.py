@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.engine.pace import Pace
+from service.engine.tick_cost import Pace
 
 
 class Clock:
