@@ -59,7 +59,9 @@ def test_a_plan_alone_runs_in_few_compiled_calls(net: Checkpoint, monkeypatch: p
     engine.start()
     try:
         engine.load("net", 1, net)
-        network = engine._loop.models["net", 1].arena.network
+        arena = engine.prepared("net", 1, Operation.SAMPLE)
+        assert arena is not None
+        network = arena.network
         made: list[int] = []
         real = network.run
 
