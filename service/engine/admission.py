@@ -20,7 +20,6 @@ from service.engine.nfe import Cost
 from service.engine.promises import KEPT, Prospects
 from service.engine.scheduler import Entry, Place
 from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
-from solvers.plan import Plan
 
 _LOT_S = 0.02
 """A forecast is used for so long, if no job has come to its queue since."""
@@ -152,7 +151,7 @@ class Admission:
             next(self._numbers),
             job.num_samples,
             cost.mean,
-            whole=not isinstance(job.solve, Plan) and job.solve.batch,
+            whole=job.solve.batch,
             width=width,
             calls=calls,
             known=cost.typical is not None,
@@ -226,7 +225,7 @@ class Admission:
 
 def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float) -> None:
     calls = cost.typical
-    if calls is None and not isinstance(job.solve, Plan):
+    if calls is None and job.solve.adaptive:
         calls = float(job.solve.nfe_least)
     if job.partial or job.follows or calls is None or left_s <= 0:
         return

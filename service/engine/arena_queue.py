@@ -96,7 +96,7 @@ class ArenaQueue:
         self.watched.discard(active.number)
         self._schedulers[active.job.priority].remove(active.number)
         if active.builder.started is not None:
-            self._solvers[str(active.job.solve.settings["name"])] -= 1
+            self._solvers[active.job.solve.name] -= 1
         self.arena.forget(active.number)
 
     def grant(self, priority: Priority) -> list[tuple[ActiveJob, int, int]]:
@@ -107,7 +107,7 @@ class ArenaQueue:
         for active, first, _ in granted:
             if first == 0:
                 active.builder.begin(now, self.arena.network.seconds)
-                self._solvers[str(active.job.solve.settings["name"])] += 1
+                self._solvers[active.job.solve.name] += 1
         return granted
 
     def part(self, priority: Priority) -> int:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.tick_cost import Curve
 from service.engine.scheduler import BULK_SHARE, Place, SchedulerSnapshot
+from service.engine.tick_cost import Curve
 
 Times = NDArray[np.float64]
 

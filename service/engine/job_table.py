@@ -13,7 +13,6 @@ from service.engine.commands import Built, Command, Outcome
 from service.engine.contracts import Observer
 from service.engine.job import DeadlineExceeded, EngineFailed, JobResult
 from solvers.errors import Status
-from solvers.plan import Plan
 from solvers.records import Finished
 
 Told = list[tuple[Future[JobResult], Outcome]]
@@ -113,7 +112,7 @@ class JobTable:
 
     def _complete(self, active: ActiveJob) -> None:
         builder, queue = active.builder, active.queue
-        if not isinstance(active.job.solve, Plan) and (spent := builder.spent()) is not None:
+        if active.job.solve.adaptive and (spent := builder.spent()) is not None:
             queue.nfe = queue.nfe.learn(active.job, *spent)
         network_s, start_of = queue.arena.network.seconds, queue.arena.start_of
         if not builder.large:

@@ -1,4 +1,6 @@
-"""The engine's thread, which owns all jobs and lanes of a device. Each turn of it:
+"""The engine's thread, which owns all jobs and lanes of a device.
+
+Each turn of it:
 
     take commands -> end what is too late -> schedule -> tick -> publish and deliver
 
@@ -26,7 +28,6 @@ from service.engine.job_table import JobTable, Told, settle
 from service.engine.promises import hopeless
 from service.engine.result_builder import ResultBuilder
 from service.engine.snapshot import EngineSnapshot
-from solvers.errors import Status
 
 _log = logging.getLogger("pathline")
 

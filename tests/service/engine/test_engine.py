@@ -15,10 +15,9 @@ from models.noise import noise
 from service.engine.engine import DeadlineExceeded, Draining, Engine, EngineFailed, Overloaded
 from service.engine.job import JobResult, Priority
 from service.engine.operation import Operation
-from solvers import integrate
+from solvers import integrate, resolve
 from solvers.lanes import Lanes
 from solvers.records import Admission
-from solvers.resolve import resolve
 
 from ..waiting import eventually
 from .conftest import Field, Observed, Settings, job

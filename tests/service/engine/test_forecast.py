@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from service.engine.forecast import Demand, Lot, walk, wall
-from service.engine.tick_cost import Curve
 from service.engine.promises import Prospects, hopeless
 from service.engine.scheduler import Entry, Scheduler
+from service.engine.tick_cost import Curve
 
 BUDGET = 100
 

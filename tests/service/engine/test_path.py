@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from models.checkpoint.loading import Checkpoint
+from service.engine.arena import Arena
 from service.engine.device import device_of
 from service.engine.engine import Engine
 from service.engine.operation import Operation
-from service.engine.arena import Arena
 
 from .conftest import Settings, job
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from service.engine.result_builder import ResultBuilder
 from service.engine.engine import Engine
 from service.engine.job import EngineFailed
+from service.engine.result_builder import ResultBuilder
 from solvers.errors import Status
 from tests.service.engine.conftest import Field, job
 
