@@ -102,12 +102,13 @@ class ArenaQueue:
     def grant(self, priority: Priority) -> list[tuple[ActiveJob, int, int]]:
         """Choose what becomes lanes now: jobs, the first of their samples, and how many."""
         granted = [(self.jobs[number], first, n) for number, first, n in self._schedulers[priority].grant()]
+        begun = [active for active, first, _ in granted if first == 0]
+        now = time.perf_counter() if begun else 0.0
+        for active in begun:
+            active.builder.begin(now, self.arena.network.seconds)
+            self._solvers[active.job.solve.name] += 1
         if granted:
-            self._snapshot, now = None, time.perf_counter()
-        for active, first, _ in granted:
-            if first == 0:
-                active.builder.begin(now, self.arena.network.seconds)
-                self._solvers[active.job.solve.name] += 1
+            self._snapshot = None
         return granted
 
     def part(self, priority: Priority) -> int:

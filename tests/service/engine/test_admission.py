@@ -1,5 +1,7 @@
 """Admission beside snapshots that lag behind: every job counts once, whether the engine's thread has seen it or not."""
 
+from typing import Any
+
 import pytest
 
 from service.engine.admission import Admission
@@ -27,7 +29,7 @@ class Loop:
     def arena(self) -> ArenaSnapshot:
         return ArenaSnapshot(self.scheduler.snapshot(), self.bulk.snapshot(), CURVE, NfeEstimates())
 
-    def take(self, rows: int = 1, steps: int = 10, **about: object) -> Entry:
+    def take(self, rows: int = 1, steps: int = 10, **about: Any) -> Entry:
         entry = self.admission.take(7, job(rows, solver="euler", steps=steps, **about))
         self.taken.append(entry)
         return entry

@@ -128,10 +128,11 @@ def test_a_guided_sample_is_expected_to_cost_two_rows(conditional: Engine) -> No
 def test_a_tick_of_guided_samples_is_no_longer_than_the_budget(labels: Checkpoint, observed: Observed) -> None:
     engine = Engine(Settings(), observed)
     engine.start()
-    budget = engine.load("net", 1, labels).budget
+    arena = engine.load("net", 1, labels)
+    budget = arena.budget
     try:
         engine.submit(job(2 * budget, condition=torch.arange(2 * budget) % 5, guidance=2.0, **EULER)).result(60)
-        sizes = engine.prepared("net", 1, Operation.SAMPLE).tick_cost._sizes
+        sizes = arena.tick_cost._sizes
     finally:
         engine.stop()
     called = [rows for _, rows, _, _ in observed.batches]
