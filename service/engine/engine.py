@@ -6,6 +6,7 @@ and decides by it at once whether a job is taken (`admission.py`).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -25,7 +26,7 @@ from service.engine.commands import Cancel, GiveUp, Open, Retire, Stop, Submit
 from service.engine.contracts import EngineSettings, Observer
 from service.engine.device import Device, choose_device, device_of
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded, Priority, TooSlow
-from service.engine.job_table import settle
+from service.engine.job_table import Told, settle
 from service.engine.loop import STOPPED, Loop
 from service.engine.operation import Operation
 
@@ -120,6 +121,17 @@ class Engine:
                 target=self._loop.run, args=(self.threads,), name="pathline-engine", daemon=True
             )
             self._thread.start()
+
+    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Complete futures on an event loop from now on, all of a tick in one call, not on the engine's thread."""
+
+        def deliver(told: Told) -> None:
+            try:
+                loop.call_soon_threadsafe(settle, told)
+            except RuntimeError:  # it has been closed
+                settle(told)
+
+        self._loop.deliver = deliver
 
     def drain(self) -> None:
         """Take no more jobs; those that are here run on."""

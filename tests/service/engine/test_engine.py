@@ -320,6 +320,43 @@ def test_max_nfe_too_small_to_begin_costs_no_call(engine: Engine, observed: Obse
     assert observed.batches == []
 
 
+class Crossings:
+    """An event loop that counts how often it is called from another thread."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.closed = False
+
+    def call_soon_threadsafe(self, callback: Callable[[Any], None], told: list[Any]) -> None:
+        if self.closed:
+            raise RuntimeError("Event loop is closed")
+        self.told.append(len(told))
+        callback(told)
+
+
+def test_what_ends_in_one_tick_is_delivered_in_one_call(engine: Engine, field: Field) -> None:
+    entered, go, crossings = threading.Event(), threading.Event(), Crossings()
+
+    def hook(x: Tensor, t: Tensor) -> None:
+        entered.set()
+        assert go.wait(60)
+
+    field.hook = hook
+    engine.deliver_on(crossings)  # pyright: ignore[reportArgumentType]
+    first = engine.submit(job(1, solver="euler", steps=1))
+    assert entered.wait(60)
+    futures = [engine.submit(job(1, solver="euler", steps=3, seed=k)) for k in range(20)]
+    late = engine.submit(job(1, solver="euler", steps=3, deadline=time.monotonic()))
+    go.set()
+    for future in (first, *futures):
+        future.result(60)
+    with pytest.raises(DeadlineExceeded):
+        late.result(60)
+    assert crossings.told == [1, 1, 20]
+    crossings.closed = True
+    assert engine.submit(job(1, solver="euler", steps=1)).result(60).rows == 1
+
+
 def test_a_dead_thread_answers_everybody(engine: Engine, field: Field) -> None:
     entered, go = threading.Event(), threading.Event()
 
