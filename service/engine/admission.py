@@ -60,7 +60,7 @@ class Admission:
         self._numbers = itertools.count()
         self._fresh: dict[int, ArenaSnapshot] = {}  # how arenas were when they were opened
         self._coming: deque[_Coming] = deque()
-        self._lots: dict[tuple[int, Priority], tuple[float, Lot]] = {}
+        self._lots: dict[tuple[int, bool], tuple[float, Lot]] = {}  # by arena, and whether of its bulk jobs
         self._refusals: dict[tuple[float, ...], tuple[float, float]] = {}  # when, and for how long
 
     def open(self, arena: int, fresh: ArenaSnapshot) -> None:
@@ -124,7 +124,7 @@ class Admission:
             self._check_promises(snapshot, arena, here, job.priority, entry, now)
         place = Place.of(entry, here.queue(job.priority).budget)
         self._coming.append(_Coming(arena, job.priority, place, here, now))
-        self._lots.pop((arena, job.priority), None)
+        self._lots.pop((arena, job.priority is Priority.BULK), None)
         return entry
 
     def _snapshot(self) -> EngineSnapshot:
@@ -169,8 +169,9 @@ class Admission:
 
     def _busy(self, snapshot: EngineSnapshot) -> set[int]:
         """Arenas that have jobs, or to which some are on their way."""
-        busy = {number for number, each in snapshot.arenas.items() if each.busy}
-        return busy.union(coming.arena for coming in self._coming)
+        busy = {number for number, each in snapshot.arenas.items() if each.interactive.places or each.bulk.places}
+        busy.update([coming.arena for coming in self._coming])
+        return busy
 
     def _all_lots(self, snapshot: EngineSnapshot, now: float) -> list[Lot]:
         """Those of all queues that have jobs."""
@@ -179,12 +180,13 @@ class Admission:
 
     def _lot(self, snapshot: EngineSnapshot, arena: int, priority: Priority, now: float) -> Lot:
         """The jobs of a queue: now, or up to 20 ms ago if none has come since."""
-        made = self._lots.get((arena, priority))
+        bulk = priority is Priority.BULK
+        made = self._lots.get((arena, bulk))
         if made is None or not made[0] <= now <= made[0] + _LOT_S:
             here = self._here(snapshot, arena)
             coming = [each.place for each in self._coming if each.arena == arena and each.priority is priority]
-            lot = Lot.of(priority is Priority.BULK, here.queue(priority), coming, here.curve, now)
-            made = self._lots[arena, priority] = now, lot
+            lot = Lot.of(bulk, here.queue(priority), coming, here.curve, now)
+            made = self._lots[arena, bulk] = now, lot
         return made[1]
 
     def _check_promises(
@@ -215,12 +217,12 @@ class Admission:
         """
         if busy != {arena} or here.bulk.places:
             return False
-        coming = [each.place for each in self._coming]
-        if not here.queue(priority).enters_at_once(entry.rows, sum(place.entry.rows for place in coming)):
+        coming, queue = [each.place for each in self._coming], here.queue(priority)
+        before = sum([place.entry.rows for place in coming])
+        if not queue.enters_at_once(entry.rows, before):
             return False
-        present = [*here.queue(priority).places, *coming]
-        tick_s = here.curve.seconds(entry.rows + sum(place.entry.rows for place in present))
-        return entry.bears_s >= tick_s and all(place.bears_s >= tick_s for place in present)
+        tick_s = here.curve.seconds(entry.rows + before + sum([place.entry.rows for place in queue.places]))
+        return min([entry.bears_s, *(place.bears_s for place in (*queue.places, *coming))]) >= tick_s
 
 
 def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float) -> None:

@@ -25,18 +25,14 @@ _REPRICE_EVERY = 16
 
 @dataclass(eq=False)
 class ActiveJob:
-    """A job in the engine."""
+    """A job in the engine; lanes know its number as their owner."""
 
+    number: int
     entry: Entry
     job: Job
     future: Future[JobResult]
     builder: ResultBuilder
     queue: ArenaQueue
-
-    @property
-    def number(self) -> int:
-        """Of the job; lanes know it as their owner."""
-        return self.entry.number
 
 
 class ArenaQueue:

@@ -27,7 +27,7 @@ from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Priorit
 from service.engine.job_table import JobTable, Told, settle
 from service.engine.promises import hopeless
 from service.engine.result_builder import ResultBuilder
-from service.engine.snapshot import EngineSnapshot
+from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
 
 _log = logging.getLogger("pathline")
 
@@ -136,7 +136,7 @@ class Loop:
             others = [each.used_s for each in self._queues.values() if each.jobs]
             queue.used_s = max(queue.used_s, min(others, default=self._served_s))
         builder = ResultBuilder(job, queue.arena.event_shape, queue.arena.dtype)
-        self._table.add(ActiveJob(command.entry, job, command.future, builder, queue))
+        self._table.add(ActiveJob(command.entry.number, command.entry, job, command.future, builder, queue))
         if job.on_progress is not None:
             self._table.report(queue, [command.entry.number])
 
@@ -237,10 +237,16 @@ class Loop:
 
     def _publish(self, now: float) -> None:
         """Show others what there is now, then answer those who wait: they may look at once."""
-        for number in [number for number, queue in self._queues.items() if queue.retired and not queue.jobs]:
-            del self._queues[number]
-        arenas = {number: queue.snapshot() for number, queue in self._queues.items()}
-        working = any(queue.jobs for queue in self._queues.values())
+        arenas: dict[int, ArenaSnapshot] = {}
+        working = False
+        for number, queue in self._queues.items():
+            if queue.jobs:
+                working = True
+            elif queue.retired:
+                continue
+            arenas[number] = queue.snapshot()
+        if len(arenas) < len(self._queues):
+            self._queues = {number: self._queues[number] for number in arenas}
         self.snapshot = EngineSnapshot(arenas, len(self._table), self._seen, now if working else None)
         if told := self._table.told():
             self.deliver(told)

@@ -66,11 +66,6 @@ class Entry:
         """Network rows of one call of all its samples."""
         return self.samples * self.width
 
-    @property
-    def slowest(self) -> float:
-        """Expected calls of its slowest sample."""
-        return max(self.calls, self.cost)
-
 
 class Place(NamedTuple):
     """Where a job stands in its scheduler; never changed, only replaced, so any thread may read it.
@@ -80,7 +75,7 @@ class Place(NamedTuple):
         small: its class.
         most: lanes that take part in a tick at most.
         samples: how many it has; fewer than in the entry once no more are admitted.
-        cost, calls: as in the entry, or estimated anew since.
+        cost, calls, bears_s: as in the entry, or estimated anew since.
         admitted: samples that became lanes so far.
         active: of those, lanes that still run.
         begun: the tick in which those were admitted, on average.
@@ -92,6 +87,7 @@ class Place(NamedTuple):
     samples: int
     cost: float
     calls: float
+    bears_s: float
     admitted: int = 0
     active: int = 0
     begun: float = 0.0
@@ -102,7 +98,8 @@ class Place(NamedTuple):
         small, most = entry.rows <= part_of(budget), _UNBOUNDED
         if entry.whole and not small:
             most = max(1, part_of(budget) // entry.width)
-        return cls(entry, small, most, entry.samples, entry.cost, entry.slowest)
+        calls = max(entry.calls, entry.cost)
+        return cls(entry, small, most, entry.samples, entry.cost, calls, entry.bears_s)
 
     @property
     def waiting(self) -> int:
@@ -118,11 +115,6 @@ class Place(NamedTuple):
     def active_rows(self) -> int:
         """Network rows of its lanes that take part in a tick."""
         return min(self.active, self.most) * self.entry.width
-
-    @property
-    def bears_s(self) -> float:
-        """As in the entry, with the calls that are expected now."""
-        return self.entry.bears_s * self.entry.slowest / self.calls
 
     def calls_left(self, tick: int) -> float:
         """Calls until the slowest of the lanes that run has ended: at least one."""
@@ -269,11 +261,11 @@ class Scheduler:
         place = self._places.get(number)
         if place is None or least <= (0.0 if place.entry.known else _EARLY):
             return None
-        entry = place.entry
+        entry, before = place.entry, max(place.entry.calls, place.entry.cost)
         # What is known of others holds for the rest of the span; a guess gives way to the pace so far.
         cost = nfe + (1 - share) * entry.cost if entry.known else nfe / share
-        calls = max(cost, nfe + (1 - least) * entry.slowest if entry.known else nfe / least)
-        place = self._put(place._replace(cost=cost, calls=calls))
+        calls = max(cost, nfe + (1 - least) * before if entry.known else nfe / least)
+        place = self._put(place._replace(cost=cost, calls=calls, bears_s=entry.bears_s * before / calls))
         return None if entry.known else place
 
     def grant(self) -> list[tuple[int, int, int]]:

@@ -34,11 +34,6 @@ class ArenaSnapshot(NamedTuple):
         """The jobs of a priority."""
         return self.bulk if priority is Priority.BULK else self.interactive
 
-    @property
-    def busy(self) -> bool:
-        """Whether there are jobs."""
-        return bool(self.interactive.places or self.bulk.places)
-
 
 class EngineSnapshot(NamedTuple):
     """What the engine has to do.
