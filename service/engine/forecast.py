@@ -1,4 +1,4 @@
-"""When jobs would be done. Knows numbers of calls, no tensors.
+"""Forecasts: when jobs would be done. Knows numbers of calls, no tensors.
 
 `walk` plays what the scheduler does through to its end: small jobs enter as there is room, the earliest deadline first,
 and all lanes take part in every tick; large ones share equally what they get. Its seconds are those of the jobs' own

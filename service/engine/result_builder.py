@@ -1,4 +1,4 @@
-"""Putting a job's result together from lanes that end in any order."""
+"""The result builder: one job's result, put together from lanes that end in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs next: which samples of which job become lanes. Knows rows and jobs, no tensors.
+"""The scheduler: which samples of which job become lanes. Knows rows and jobs, no tensors.
 
 A model's arena holds lanes of at most `budget` network rows (a lane has one, or two where it is guided), so that a tick
 stays short. Small jobs (up to a quarter of it) enter by their deadlines, the earliest first. Large ones are fed in

@@ -1,4 +1,4 @@
-"""How long a tick takes, learned while ticking. Knows seconds and rows, no tensors.
+"""The tick cost model: seconds of a tick by rows, learned while ticking. Knows seconds and rows, no tensors.
 
 Two things are learned apart. What a tick of some size costs is steady, and told by the CPU time of the engine's
 thread, in which stalls do not show. How much longer it lasts because others want the same cores (or Python's lock)
