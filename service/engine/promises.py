@@ -1,4 +1,4 @@
-"""Promises: which jobs are taken, namely those that leave every job that was taken before, and themselves, within their deadlines.
+"""Promises: which jobs are taken, so that they and all that were taken before meet their deadlines.
 
 A promise is made with some of its time to spare, as forecasts are estimates. Shorter jobs that come later may use most
 of that, so that a long one never keeps them all out. Where that is not enough, as the machine has become slower or a
