@@ -108,6 +108,7 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
+    service.engine.deliver_on(asyncio.get_running_loop())
     await asyncio.to_thread(service.start)
     try:
         yield

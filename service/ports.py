@@ -1,5 +1,6 @@
 """What the HTTP side needs of an engine, so that tests can put another in its place."""
 
+import asyncio
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -74,6 +75,10 @@ class Engine(Protocol):
 
     def start(self) -> None:
         """Begin to work."""
+        ...
+
+    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Complete futures on an event loop from now on."""
         ...
 
     def drain(self) -> None:

@@ -1,4 +1,4 @@
-"""What the lanes of a conditional model are conditioned on: one row a sample, found by its job and its index."""
+"""Conditions and guidances of the lanes of an arena: one row a sample, found by its job and its index."""
 
 from __future__ import annotations
 

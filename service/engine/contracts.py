@@ -1,4 +1,4 @@
-"""What the engine needs of those outside: its settings, and somebody to tell what it does."""
+"""Protocols of the engine: the settings that it reads, and an observer of what it does."""
 
 from typing import Protocol
 

@@ -1,7 +1,12 @@
-"""The engine as others see it: models are loaded into it, jobs submitted to it, results come as futures."""
+"""The engine as others see it: models are loaded into it, jobs submitted to it, results come as futures.
+
+Whatever thread calls it: it sends commands to the engine's thread (`loop.py`), reads the snapshot that this one leaves,
+and decides by it at once whether a job is taken (`admission.py`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -9,29 +14,21 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from weakref import WeakValueDictionary
 
 import torch
 
 from models.checkpoint.loading import Checkpoint
-from service.engine.assembly import Assembly
+from service.engine.admission import Admission
+from service.engine.arena import Arena
+from service.engine.arena_queue import ArenaQueue
+from service.engine.commands import Cancel, GiveUp, Open, Retire, Stop, Submit
 from service.engine.contracts import EngineSettings, Observer
 from service.engine.device import Device, choose_device, device_of
-from service.engine.forecast import wall
-from service.engine.job import (
-    DeadlineExceeded,
-    Draining,
-    EngineFailed,
-    Job,
-    JobResult,
-    Overloaded,
-    Priority,
-    TooSlow,
-)
+from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded, Priority, TooSlow
+from service.engine.job_table import Told, settle
 from service.engine.loop import STOPPED, Loop
-from service.engine.model import Model, Running
 from service.engine.operation import Operation
-from service.engine.runner import Arena
-from service.engine.scheduler import Entry
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
 
@@ -65,12 +62,17 @@ class Engine:
         self.device = choose_device(settings.device)
         self.threads = settings.threads or default_threads()
         self._tools = tools or device_of(self.device, settings.cuda_graphs, settings.compile == "auto")
-        self._clock = clock
-        self._max_queue = settings.max_queue
         self._loop = Loop(self._tools, observer, clock)
+        self._thread: threading.Thread | None = None
         self._loader = ThreadPoolExecutor(1, "pathline-loader", self._step_back)
         self._numbers = itertools.count()
-        self._thread: threading.Thread | None = None
+        # What follows belongs to the threads that call, one at a time; the engine's never touches it.
+        self._lock = threading.Lock()
+        self._draining = False
+        self._admission = Admission(settings.max_queue, clock, lambda: self._loop.snapshot)
+        self._versions: dict[tuple[str, int], Arena] = {}  # the newest that was loaded under a name and version
+        self._arenas: dict[Arena, dict[Operation, tuple[int, Arena]]] = {}  # numbers and arenas of what was loaded
+        self._futures: WeakValueDictionary[int, Future[JobResult]] = WeakValueDictionary()  # by number of the job
 
     @property
     def alive(self) -> bool:
@@ -79,9 +81,9 @@ class Engine:
 
     @property
     def turn_s(self) -> float:
-        """Seconds that the thread has spent in its present turn, which is a network call or a few; 0 while it waits."""
-        began = self._loop.turn_began
-        return 0.0 if began is None else max(0.0, time.monotonic() - began)
+        """Seconds that the thread has spent in its present turn, which is a network call or a few; 0 without work."""
+        with self._lock:
+            return self._admission.silent_s
 
     @property
     def device_name(self) -> str:
@@ -91,28 +93,26 @@ class Engine:
     @property
     def active_jobs(self) -> int:
         """Jobs that wait or run."""
-        return len(self._loop.desk.where)
+        with self._lock:
+            return self._admission.jobs
 
     @property
     def queue_depth(self) -> int:
         """Jobs of which no sample runs yet."""
-        waiting = sum(scheduler.queued for model in self._loop.arenas for scheduler in model.schedulers.values())
-        return waiting + sum(len(model.incoming) for model in self._loop.arenas)
+        with self._lock:
+            return self._admission.queued
 
     @property
     def active_lanes(self) -> int:
         """Samples that are being solved."""
-        return sum(len(model.arena) for model in self._loop.arenas)
+        with self._lock:
+            return self._admission.lanes
 
     def ends_s(self) -> dict[Future[JobResult], float]:
         """Seconds until each job that is here is forecast to be done, if nobody else comes."""
-        now, ends = self._clock(), dict[int, float]()
-        lots = [lot for model in self._loop.arenas for lot in model.lots(now)]
-        for lot in lots:
-            others = [(other, other.total) for other in lots if other is not lot]
-            seconds = wall(lot, lot.ends, others).tolist()
-            ends.update(zip((demand.number for demand in lot.demands), seconds, strict=True))
-        return {future: ends[number] for future, (_, number) in list(self._loop.desk.where.items()) if number in ends}
+        with self._lock:
+            ends = self._admission.ends_s()
+            return {future: ends[number] for number, future in self._futures.items() if number in ends}
 
     def start(self) -> None:
         """Start the thread; a second call does nothing."""
@@ -122,21 +122,32 @@ class Engine:
             )
             self._thread.start()
 
+    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Complete futures on an event loop from now on, all of a tick in one call, not on the engine's thread."""
+
+        def deliver(told: Told) -> None:
+            try:
+                loop.call_soon_threadsafe(settle, told)
+            except RuntimeError:  # it has been closed
+                settle(told)
+
+        self._loop.deliver = deliver
+
     def drain(self) -> None:
         """Take no more jobs; those that are here run on."""
-        self._loop.draining = True
+        with self._lock:
+            self._draining = True
 
     def give_up(self) -> None:
         """Take no more jobs and end those that are here: whoever waits for them gets `Draining`."""
-        self._loop.draining = True
-        desk = self._loop.desk
-        self._loop.send(lambda: [desk.abandon(future, Draining()) for future in list(desk.where)])
+        self.drain()
+        self._loop.commands.put(GiveUp())
 
     def stop(self) -> None:
         """Give up all jobs and end the thread."""
-        self._loop.draining = self._loop.stopping = True
+        self.drain()
         self._loader.shutdown(wait=False, cancel_futures=True)
-        self._loop.send(lambda: None)
+        self._loop.commands.put(Stop())
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -147,7 +158,9 @@ class Engine:
         low priority, so that running jobs hardly notice. Whatever its network raises passes through.
         """
         arena = self._loader.submit(Arena, checkpoint, self._tools, tuple(Priority)).result()
-        self._loop.add((name, version), Model(name, arena))
+        with self._lock:
+            self._arenas[arena] = {Operation.SAMPLE: self._open(name, arena)}
+            self._versions[name, version] = arena
         return arena
 
     def prepared(self, name: str, version: int, operation: Operation) -> Arena | None:
@@ -156,24 +169,26 @@ class Engine:
         Raises:
             KeyError: the version is not loaded.
         """
-        model = self._loop.models[name, version]
-        model = model if operation is Operation.SAMPLE else model.beside.get(operation)
-        return None if model is None else model.arena
+        with self._lock:
+            _, arena = self._arenas[self._versions[name, version]].get(operation, (0, None))
+            return arena
 
     def prepare(self, name: str, version: int, operation: Operation) -> Arena:
         """Make the arena of an operation of a loaded version, as `load` does; a second call does nothing.
 
         Raises:
             Draining: the engine takes no more.
-            KeyError: the version is not loaded. What its network raises passes through.
+            KeyError: the version is not loaded, or no longer. What its network raises passes through.
         """
 
         def make() -> Arena:
             found = self.prepared(name, version, operation)
             if found is None:
-                model = self._loop.models[name, version]
-                found = Arena(model.arena.checkpoint, self._tools, tuple(Priority), operation)
-                self._loop.add_beside(model, Model(name, found))
+                loaded = self._versions[name, version]
+                found = Arena(loaded.checkpoint, self._tools, tuple(Priority), operation)
+                with self._lock:
+                    beside = self._arenas[loaded]
+                    beside[operation] = self._open(name, found)
             return found
 
         try:
@@ -185,12 +200,26 @@ class Engine:
         except CancelledError:
             raise Draining from None
 
-    def unload(self, loaded: object) -> None:
-        """Free the memory of what `load` returned once the jobs that were submitted for it are done; returns at once.
+    def _open(self, name: str, arena: Arena) -> tuple[int, Arena]:
+        queue = ArenaQueue(next(self._numbers), name, arena)
+        self._admission.open(queue.number, queue.snapshot())
+        self._loop.commands.put(Open(queue))
+        return queue.number, arena
 
-        What was loaded under the same name and version later stays.
+    def unload(self, loaded: object) -> None:
+        """Let go of what `load` returned, and of its other operations, once the jobs submitted for it are done.
+
+        It returns at once. What was loaded under the same name and version later stays; a second call does nothing.
         """
-        self._loop.send(lambda: self._loop.retire(loaded))
+        with self._lock:
+            arenas = self._arenas.pop(loaded, None)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            if arenas is None:
+                return
+            self._versions = {key: each for key, each in self._versions.items() if each is not loaded}
+            numbers = tuple(number for number, _ in arenas.values())
+            for number in numbers:
+                self._admission.close(number)
+            self._loop.commands.put(Retire(numbers))
 
     def submit(self, job: Job) -> Future[JobResult]:
         """Queue a job.
@@ -202,37 +231,22 @@ class Engine:
             EngineFailed: the thread has died.
             KeyError: the model version is not loaded, or its operation not prepared.
         """
-        if self._loop.draining:
-            raise Draining
-        if not self.alive:
-            raise EngineFailed(STOPPED)
-        model = self._loop.models[job.model, job.version]
-        if job.operation is not Operation.SAMPLE:
-            model = model.beside[job.operation]
-        number, now = next(self._numbers), self._clock()
-        entry = model.entry(number, job, now)
-        self._check_room(model, job, entry, now)
-        future: Future[JobResult] = Future()
-        running = Running(Assembly(job, model.arena.event_shape, model.arena.dtype), future)
-        model.incoming[number] = (entry, job.priority)
-        self._loop.desk.where[future] = (model, number)
-        self._loop.send(lambda: self._loop.queue(model, number, running))
-        if not self.alive:  # it died meanwhile, and nobody is left to answer
-            self._loop.desk.settle(future, EngineFailed(STOPPED))
+        with self._lock:
+            if self._draining:
+                raise Draining
+            if not self.alive:
+                raise EngineFailed(STOPPED)
+            arena, _ = self._arenas[self._versions[job.model, job.version]][job.operation]
+            entry = self._admission.take(arena, job)
+            future = self._futures[entry.number] = Future[JobResult]()
+            self._loop.commands.put(Submit(arena, job, entry, future))
+        if self._loop.closed:  # it has ended meanwhile, perhaps without a look at this
+            settle([(future, EngineFailed(STOPPED))])
         return future
-
-    def _check_room(self, model: Model, job: Job, entry: Entry, now: float) -> None:
-        busy = [each for each in self._loop.arenas if each.busy]
-        if len(self._loop.desk.where) >= self._max_queue:
-            soonest = min((each.first_end_s(now) for each in busy), default=0.0)
-            raise Overloaded(
-                "the queue is full (PATHLINE_MAX_QUEUE)", max(0.1, min(soonest, 3600.0) * max(1, len(busy)))
-            )
-        model.check(job, entry, now, busy)
 
     def cancel(self, future: Future[JobResult]) -> None:
         """Give up a job; its lanes are gone before the next tick."""
-        self._loop.send(lambda: self._loop.desk.abandon(future))
+        self._loop.commands.put(Cancel(future))
 
     def _step_back(self) -> None:
         """Begin a loader's thread."""

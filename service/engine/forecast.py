@@ -1,4 +1,4 @@
-"""When jobs would be done. Knows numbers of calls, no tensors.
+"""Forecasts: when jobs would be done. Knows numbers of calls, no tensors.
 
 `walk` plays what the scheduler does through to its end: small jobs enter as there is room, the earliest deadline first,
 and all lanes take part in every tick; large ones share equally what they get. Its seconds are those of the jobs' own
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.pace import Curve
-from service.engine.scheduler import BULK_SHARE, Entry, Scheduler
+from service.engine.scheduler import BULK_SHARE, Place, SchedulerSnapshot
+from service.engine.tick_cost import Curve
 
 Times = NDArray[np.float64]
 
@@ -46,23 +46,25 @@ class Demand:
     tight: bool = False
 
     @classmethod
-    def of(cls, entry: Entry, tick: int, small: bool, now: float) -> Demand:
+    def of(cls, place: Place, tick: int, now: float) -> Demand:
         """Of a job in a scheduler at some tick and time."""
+        entry = place.entry
         return cls(
             number=entry.number,
-            rows=max(1, (entry.waiting + entry.active) * entry.width),
-            calls=entry.calls_left(tick),
-            work=entry.work(tick),
-            small=small,
-            runs=entry.active > 0,
+            rows=max(1, (place.waiting + place.active) * entry.width),
+            calls=place.calls_left(tick),
+            work=place.work(tick),
+            small=place.small,
+            runs=place.active > 0,
             left_s=entry.deadline - now,
             promised=entry.promised,
             tight=entry.tight,
         )
 
-    def alone(self, most: int, seconds: Callable[[float], float]) -> float:
-        """Seconds that it would take with nobody else there, with ticks of at most so many rows."""
-        return max(self.calls, self.work / most) * seconds(min(self.rows, most))
+
+def alone_s(calls: float, work: float, rows: float, budget: int, curve: Curve) -> float:
+    """Seconds that a job takes with nobody else there, given its calls, rows in all, and rows of a call."""
+    return max(calls, work / budget) * curve.seconds(min(rows, budget))
 
 
 def walk(
@@ -145,10 +147,9 @@ def walk(
 
 @dataclass
 class Lot:
-    """The jobs of one priority of one model at one moment.
+    """The jobs of one priority of one arena at one moment.
 
     Attributes:
-        model: any object that stands for the model.
         bulk: the priority.
         budget: of its scheduler.
         curve: seconds of its ticks.
@@ -158,7 +159,6 @@ class Lot:
         total: seconds of its own ticks until all have ended.
     """
 
-    model: object
     bulk: bool
     budget: int
     curve: Curve
@@ -175,18 +175,15 @@ class Lot:
         self.total = float(self.ends.max(initial=0.0))
 
     @classmethod
-    def of(
-        cls, model: object, bulk: bool, scheduler: Scheduler, curve: Curve, incoming: Sequence[Entry], now: float
-    ) -> Lot:
+    def of(cls, bulk: bool, queue: SchedulerSnapshot, coming: Iterable[Place], curve: Curve, now: float) -> Lot:
         """Of a scheduler and the jobs that are on their way to it."""
-        demands = [Demand.of(entry, scheduler.tick, entry.small, now) for entry in scheduler.entries()]
-        demands += [Demand.of(entry, scheduler.tick, scheduler.is_small(entry.rows), now) for entry in incoming]
-        return cls(model, bulk, scheduler.budget, curve, demands)
+        demands = [Demand.of(place, queue.tick, now) for place in (*queue.places, *coming)]
+        return cls(bulk, queue.budget, curve, demands)
 
     def without(self, number: int) -> Lot:
         """The same without one job."""
         left = [demand for demand in self.demands if demand.number != number]
-        return Lot(self.model, self.bulk, self.budget, self.curve, left)
+        return Lot(self.bulk, self.budget, self.curve, left)
 
     def joined(self, demand: Demand, joins_s: float = 0.0) -> Times:
         """(n + 1,) `ends` if one more job comes; its own is the last."""

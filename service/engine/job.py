@@ -1,4 +1,4 @@
-"""One request as the engine sees it, what comes back, and how it can fail."""
+"""Jobs as the engine is given them, their results, and its exceptions."""
 
 from __future__ import annotations
 

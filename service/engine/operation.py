@@ -1,5 +1,6 @@
-"""What an arena computes. Jobs of one operation of one model version share network calls; each has an arena of its own.
+"""Operations: what an arena computes.
 
+Jobs of one operation of one model version share network calls; each operation has an arena of its own.
 The arena for samples is made when a model is loaded, the others when they are first asked for.
 """
 

@@ -1,4 +1,4 @@
-"""Which jobs are taken: those that leave every job that was taken before, and themselves, within their deadlines.
+"""Promises: which jobs are taken, so that they and all that were taken before meet their deadlines.
 
 A promise is made with some of its time to spare, as forecasts are estimates. Shorter jobs that come later may use most
 of that, so that a long one never keeps them all out. Where that is not enough, as the machine has become slower or a
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from service.engine.forecast import Demand, Lot, Times, wall
+from service.engine.forecast import Demand, Lot, Times, alone_s, wall
 
 KEPT = 0.45
 """A forecast may take up this share of a job's time: the rest is for what it cannot know.
@@ -37,11 +37,11 @@ class Prospects:
         lots: of all models that have work, and that of the newcomer.
         mine: the newcomer's.
         job: the newcomer; its `left_s` counts from when it comes.
-        alone_s: seconds that it would take with nobody else there.
     """
 
-    def __init__(self, lots: Sequence[Lot], mine: Lot, job: Demand, alone_s: float) -> None:
-        self._lots, self._mine, self._job, self._alone_s = lots, mine, job, alone_s
+    def __init__(self, lots: Sequence[Lot], mine: Lot, job: Demand) -> None:
+        self._lots, self._mine, self._job = lots, mine, job
+        self._alone_s = alone_s(job.calls, job.work, job.rows, mine.budget, mine.curve)
         self._before = [wall(lot, lot.ends, self._others(lot)) for lot in lots]
 
     def _others(self, lot: Lot, total: float | None = None) -> list[tuple[Lot, float]]:

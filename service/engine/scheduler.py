@@ -1,4 +1,4 @@
-"""Who runs next: which samples of which job become lanes. Knows rows and jobs, no tensors.
+"""The scheduler: which samples of which job become lanes. Knows rows and jobs, no tensors.
 
 A model's arena holds lanes of at most `budget` network rows (a lane has one, or two where it is guided), so that a tick
 stays short. Small jobs (up to a quarter of it) enter by their deadlines, the earliest first. Large ones are fed in
@@ -15,6 +15,7 @@ import math
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 BULK_SHARE = 8
 """While interactive jobs want the device, bulk jobs get one part in this many of its time."""
@@ -25,30 +26,26 @@ _MOST_PARTED = 2
 _EARLY = 0.2
 """Share of its span from which on a lane's calls tell how many it will take, where nothing else does."""
 
+_UNBOUNDED = 2**62
 
-@dataclass
+
+@dataclass(frozen=True)
 class Entry:
-    """One job's place.
+    """A job as it was taken; never changes.
 
     Attributes:
-        number: the job.
+        number: of the job; later jobs have higher ones.
         samples: how many it has.
         cost: expected calls of one sample.
         whole: admit all samples in the same tick or none.
         width: network rows of one call of one sample.
-        calls: expected calls of its slowest sample; where left out, that is `cost`.
+        calls: expected calls of its slowest sample; `cost` where that is more.
         known: whether both stand on what is known of the solver, not on a guess.
         deadline: when it is given up, in seconds of the engine's clock; infinite where it never is.
         promised: whether it fails if it is not done by then.
         tight: whether it takes more than half of its time even alone.
         bears_s: how long all ticks may be for it to be in time; 0 where the ticks alone do not tell.
         relaxed: whether that is as long as the tick of a full arena.
-        small: its class; set when it is added.
-        most: lanes that take part in a tick at most; set when it is added.
-        admitted: samples that became lanes so far.
-        active: of those, lanes that still run.
-        begun: the tick in which those were admitted, on average.
-        first: `cost` and `calls` as they were before the job ran, once they have been estimated anew.
     """
 
     number: int
@@ -63,15 +60,46 @@ class Entry:
     tight: bool = False
     bears_s: float = 0.0
     relaxed: bool = False
-    small: bool = True
-    most: int = 2**62
+
+    @property
+    def rows(self) -> int:
+        """Network rows of one call of all its samples."""
+        return self.samples * self.width
+
+
+class Place(NamedTuple):
+    """Where a job stands in its scheduler; never changed, only replaced, so any thread may read it.
+
+    Attributes:
+        entry: the job.
+        small: its class.
+        most: lanes that take part in a tick at most.
+        samples: how many it has; fewer than in the entry once no more are admitted.
+        cost, calls, bears_s: as in the entry, or estimated anew since.
+        admitted: samples that became lanes so far.
+        active: of those, lanes that still run.
+        begun: the tick in which those were admitted, on average.
+    """
+
+    entry: Entry
+    small: bool
+    most: int
+    samples: int
+    cost: float
+    calls: float
+    bears_s: float
     admitted: int = 0
     active: int = 0
     begun: float = 0.0
-    first: tuple[float, float] | None = None
 
-    def __post_init__(self) -> None:
-        self.calls = max(self.calls, self.cost)
+    @classmethod
+    def of(cls, entry: Entry, budget: int) -> Place:
+        """The place of a job that comes to a scheduler with such a budget."""
+        small, most = entry.rows <= part_of(budget), _UNBOUNDED
+        if entry.whole and not small:
+            most = max(1, part_of(budget) // entry.width)
+        calls = max(entry.calls, entry.cost)
+        return cls(entry, small, most, entry.samples, entry.cost, calls, entry.bears_s)
 
     @property
     def waiting(self) -> int:
@@ -79,19 +107,14 @@ class Entry:
         return self.samples - self.admitted
 
     @property
-    def rows(self) -> int:
-        """Network rows of one call of all its samples."""
-        return self.samples * self.width
+    def parted(self) -> bool:
+        """Whether it takes part in ticks by parts."""
+        return self.entry.whole and not self.small
 
     @property
     def active_rows(self) -> int:
-        """Of those, the rows of lanes that take part in a tick."""
-        return min(self.active, self.most) * self.width
-
-    @property
-    def total_work(self) -> float:
-        """Network rows that it needs from its beginning to its end."""
-        return self.rows * self.cost
+        """Network rows of its lanes that take part in a tick."""
+        return min(self.active, self.most) * self.entry.width
 
     def calls_left(self, tick: int) -> float:
         """Calls until the slowest of the lanes that run has ended: at least one."""
@@ -106,96 +129,107 @@ class Entry:
 
     def work(self, tick: int) -> float:
         """Network rows that the job still needs."""
-        return self.width * (self.waiting * self.cost + self.active * self.left(tick))
+        return self.entry.width * (self.waiting * self.cost + self.active * self.left(tick))
+
+
+def part_of(budget: int) -> int:
+    """Network rows of the largest small job, and of a part of a job that takes part in ticks by parts."""
+    return max(1, budget // 4)
+
+
+class SchedulerSnapshot(NamedTuple):
+    """A scheduler at one moment.
+
+    Attributes:
+        budget, tick: see `Scheduler`.
+        places: of all jobs, in the order they came.
+        room: network rows that small jobs may still take.
+        crowded: whether small jobs wait.
+    """
+
+    budget: int
+    tick: int
+    places: tuple[Place, ...]
+    room: int
+    crowded: bool
+
+    @property
+    def queued(self) -> int:
+        """Jobs of which no sample runs yet."""
+        return sum(not place.admitted for place in self.places)
+
+    @property
+    def lanes(self) -> int:
+        """Samples that are being solved."""
+        return sum(place.active for place in self.places)
+
+    def is_small(self, rows: int) -> bool:
+        """The class of a job, by the network rows of one call of all its samples."""
+        return rows <= part_of(self.budget)
+
+    def enters_at_once(self, rows: int, before: int) -> bool:
+        """Whether a new job would become lanes in the next tick, all of it, after `before` rows of others."""
+        return self.is_small(rows) and not self.crowded and rows + before <= self.room
 
 
 @dataclass
 class Scheduler:
-    """The jobs of one model's arena and one priority.
-
-    The properties that other threads ask for copy what they count first, as the jobs change meanwhile.
+    """The jobs of one arena and one priority.
 
     Attributes:
         budget: network rows of the lanes that the arena holds.
         tick: how many ticks its lanes have taken.
         parted: jobs that run in parts.
-        added: how many jobs have been added so far.
         strained: how many jobs are not `relaxed`.
     """
 
     budget: int
     tick: int = 0
     parted: int = 0
-    added: int = 0
     strained: int = 0
-    _entries: dict[int, Entry] = field(default_factory=dict)
-    _small: list[Entry] = field(default_factory=list)
-    _large: deque[Entry] = field(default_factory=deque)
+    _places: dict[int, Place] = field(default_factory=dict)
+    _listed: tuple[Place, ...] | None = ()  # the same as a tuple; None once they have changed
+    _small: list[tuple[float, int]] = field(default_factory=list)  # deadline and number of those that wait
+    _large: deque[int] = field(default_factory=deque)
     _active: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
 
     def __len__(self) -> int:
         """Jobs present, waiting or running."""
-        return len(self._entries)
+        return len(self._places)
 
     @property
     def active_rows(self) -> int:
         """Network rows of the lanes that run."""
         return self._active[True] + self._active[False]
 
-    @property
-    def queued(self) -> int:
-        """Jobs of which no sample runs yet."""
-        return sum(entry.admitted == 0 for queue in (self._small, self._large) for entry in list(queue))
+    def snapshot(self) -> SchedulerSnapshot:
+        """As it is now; costs nothing for each job unless one has changed."""
+        if self._listed is None:
+            self._listed = tuple(self._places.values())
+        return SchedulerSnapshot(self.budget, self.tick, self._listed, self._room(), bool(self._small))
 
-    def entries(self) -> list[Entry]:
-        """All jobs, in the order they came."""
-        return list(self._entries.values())
-
-    def is_small(self, rows: int) -> bool:
-        """The class of a job, by the network rows of one call of all its samples."""
-        return rows <= self.part
-
-    @property
-    def part(self) -> int:
-        """Network rows of a part of a job that is too large to take part in each tick as a whole."""
-        return max(1, self.budget // 4)
-
-    def room(self) -> int:
+    def _room(self) -> int:
         """Network rows that small jobs may still take; large lanes are not pushed out for them."""
         reserved = self.budget // 4 if self._large else 0
         return min(self.budget - self.active_rows, self.budget - reserved - self._active[True])
 
-    def enters_at_once(self, rows: int, before: int) -> bool:
-        """Whether a new job would become lanes in the next tick, all of it, after `before` rows of others."""
-        return self.is_small(rows) and not self._small and rows + before <= self.room()
-
-    def backlog(self) -> float:
-        """Expected network rows of everything that is present."""
-        return sum(entry.work(self.tick) for entry in self.entries())
-
     def add(self, entry: Entry) -> None:
         """Queue a job."""
-        entry.small = self.is_small(entry.rows)
-        if entry.whole and not entry.small:
-            entry.most = max(1, self.part // entry.width)
-        self._entries[entry.number] = entry
-        if entry.small:
-            insort(self._small, entry, key=lambda each: each.deadline)
+        place = Place.of(entry, self.budget)
+        self._put(place)
+        if place.small:
+            insort(self._small, (entry.deadline, entry.number))
         else:
-            self._large.append(entry)
-        self.added += 1
+            self._large.append(entry.number)
         self.strained += not entry.relaxed
 
     def remove(self, number: int) -> None:
         """Forget a job that was given up; its lanes must be stopped too."""
-        entry = self._entries.pop(number, None)
-        if entry is None:
-            return
-        self.strained -= not entry.relaxed
-        self._set_active(entry, 0)
-        queue = self._queue_of(entry)
-        if entry in queue:
-            queue.remove(entry)
+        place = self._places.get(number)
+        if place is not None:
+            self._unqueue(place)
+            self._activate(place, 0)
+            self._drop(place)
 
     def ended(self, number: int, lanes: int) -> bool:
         """Some lanes of a job have ended.
@@ -203,17 +237,16 @@ class Scheduler:
         Returns:
             Whether the job is complete; it is then forgotten. False for a job that was removed.
         """
-        entry = self._entries.get(number)
-        if entry is None:
+        place = self._places.get(number)
+        if place is None:
             return False
-        self._set_active(entry, entry.active - lanes)
-        if entry.active or entry.waiting:
+        place = self._activate(place, place.active - lanes)
+        if place.active or place.waiting:
             return False
-        del self._entries[number]
-        self.strained -= not entry.relaxed
+        self._drop(place)
         return True
 
-    def reprice(self, number: int, nfe: float, share: float, least: float) -> Entry | None:
+    def reprice(self, number: int, nfe: float, share: float, least: float) -> Place | None:
         """Estimate anew how many calls the samples of a job under error control need.
 
         Args:
@@ -223,20 +256,17 @@ class Scheduler:
             least: the share of the slowest.
 
         Returns:
-            Its entry if the estimate has replaced a guess.
+            Its place if the estimate has replaced a guess.
         """
-        entry = self._entries.get(number)
-        if entry is None or least <= (0.0 if entry.known else _EARLY):
+        place = self._places.get(number)
+        if place is None or least <= (0.0 if place.entry.known else _EARLY):
             return None
-        if entry.first is None:
-            entry.first = entry.cost, entry.calls
-        before = entry.calls
-        cost, calls = entry.first
+        entry, before = place.entry, max(place.entry.calls, place.entry.cost)
         # What is known of others holds for the rest of the span; a guess gives way to the pace so far.
-        entry.cost = nfe + (1 - share) * cost if entry.known else nfe / share
-        entry.calls = max(entry.cost, nfe + (1 - least) * calls if entry.known else nfe / least)
-        entry.bears_s *= before / entry.calls
-        return None if entry.known else entry
+        cost = nfe + (1 - share) * entry.cost if entry.known else nfe / share
+        calls = max(cost, nfe + (1 - least) * before if entry.known else nfe / least)
+        place = self._put(place._replace(cost=cost, calls=calls, bears_s=entry.bears_s * before / calls))
+        return None if entry.known else place
 
     def grant(self) -> list[tuple[int, int, int]]:
         """Choose what becomes lanes now.
@@ -247,66 +277,79 @@ class Scheduler:
         granted: list[tuple[int, int, int]] = []
         if not self._small and not self._large:
             return granted
-        small_room = self.room()
+        room = self._room()
         while self._small:
-            entry = self._small[0]
-            count = min(entry.waiting, small_room // entry.width)
-            if count <= 0 or (entry.whole and count < entry.waiting):
+            place = self._places[self._small[0][1]]
+            width = place.entry.width
+            count = min(place.waiting, room // width)
+            if count <= 0 or (place.entry.whole and count < place.waiting):
                 break
-            small_room -= count * entry.width
-            self._take(entry, count, granted)
-            if not entry.waiting:
+            room -= count * width
+            if not self._take(place, count, granted).waiting:
                 self._small.pop(0)
         self._feed_large(self.budget - self.budget // 4, granted)
         return granted
 
     def _feed_large(self, limit: int, granted: list[tuple[int, int, int]]) -> None:
         for _ in range(len(self._large)):
-            entry = self._large[0]
-            if entry.whole:
-                part = entry.most * entry.width
-                full = self.parted >= _MOST_PARTED or self.active_rows + part > self.budget
-                count = 0 if self.active_rows and full else entry.samples
+            place = self._places[self._large[0]]
+            width = place.entry.width
+            if place.parted:
+                full = self.parted >= _MOST_PARTED or self.active_rows + place.most * width > self.budget
+                count = 0 if self.active_rows and full else place.samples
             else:
-                share = max(1, limit // (len(self._large) * entry.width))
-                room = min(limit - self._active[False], self.budget - self.active_rows) // entry.width
+                share = max(1, limit // (len(self._large) * width))
+                room = min(limit - self._active[False], self.budget - self.active_rows) // width
                 if not self.active_rows:
                     room = max(1, room)  # an arena of one row still holds a guided sample, alone
-                count = min(entry.waiting, share - entry.active, room)
+                count = min(place.waiting, share - place.active, room)
             if count > 0:
-                self._take(entry, count, granted)
-            if entry.waiting:
+                place = self._take(place, count, granted)
+            if place.waiting:
                 self._large.rotate(-1)
             else:
                 self._large.popleft()
 
-    def _take(self, entry: Entry, count: int, granted: list[tuple[int, int, int]]) -> None:
-        granted.append((entry.number, entry.admitted, count))
-        entry.admitted += count
-        entry.begun += (self.tick - entry.begun) * count / (entry.active + count)
-        self._set_active(entry, entry.active + count)
+    def _take(self, place: Place, count: int, granted: list[tuple[int, int, int]]) -> Place:
+        granted.append((place.entry.number, place.admitted, count))
+        begun = place.begun + (self.tick - place.begun) * count / (place.active + count)
+        return self._activate(place, place.active + count, admitted=place.admitted + count, begun=begun)
 
-    def _set_active(self, entry: Entry, lanes: int) -> None:
-        before, was_parted = entry.active_rows, entry.active > 0
-        entry.active = lanes
-        self._active[entry.small] += entry.active_rows - before
-        if entry.whole and not entry.small:
-            self.parted += (lanes > 0) - was_parted
+    def _activate(self, place: Place, lanes: int, **changes: float) -> Place:
+        after = place._replace(active=lanes, **changes)
+        self._active[place.small] += after.active_rows - place.active_rows
+        if place.parted:
+            self.parted += (lanes > 0) - (place.active > 0)
+        return self._put(after)
 
-    def _queue_of(self, entry: Entry) -> list[Entry] | deque[Entry]:
-        return self._small if entry.small else self._large
+    def _put(self, place: Place) -> Place:
+        self._places[place.entry.number] = place
+        self._listed = None
+        return place
+
+    def _drop(self, place: Place) -> None:
+        del self._places[place.entry.number]
+        self._listed = None
+        self.strained -= not place.entry.relaxed
+
+    def _unqueue(self, place: Place) -> None:
+        number, deadline = place.entry.number, place.entry.deadline
+        if not place.waiting:
+            return
+        if place.small:
+            self._small.remove((deadline, number))
+        else:
+            self._large.remove(number)
 
     def first_waiting(self, number: int) -> int:
         """The first sample of a job that is not a lane yet; its number of samples where all are."""
-        return self._entries[number].admitted
+        return self._places[number].admitted
 
     def drop_waiting(self, number: int) -> None:
         """Admit no more of a job's samples."""
-        entry = self._entries[number]
-        queue = self._queue_of(entry)
-        if entry in queue:
-            queue.remove(entry)
-        entry.samples = entry.admitted
+        place = self._places[number]
+        self._unqueue(place)
+        self._put(place._replace(samples=place.admitted))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Numbers that belong to the lanes of jobs, one row a lane, found by the lane's job and its index."""
+"""Tables of numbers for lanes: one row a lane, found by the lane's job and its index."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """A repository of small real checkpoints, and an engine that answers by a formula or fails as it is told."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -64,6 +65,9 @@ class FakeEngine:
 
     def start(self) -> None:
         self.alive = True
+
+    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        pass
 
     def ends_s(self) -> dict[Future[JobResult], float]:
         return {}

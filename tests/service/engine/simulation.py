@@ -141,7 +141,7 @@ class Service:
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Take turns until nothing is left to do."""
         while not until():
-            if not self.engine._loop.turn() and not self.world.skip() and not self.engine._loop._commands:
+            if not self.engine._loop.turn() and not self.world.skip() and self.engine._loop.commands.empty():
                 return
 
     def count(self, outcome: str) -> int:

@@ -1,7 +1,8 @@
 """Conditional models in the engine: each sample its own condition, guidance beside none, and what it costs."""
 
-import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,13 @@ from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
 from models.guidance import Guided
 from models.noise import noise
+from service.engine.admission import Admission
+from service.engine.arena_queue import ArenaQueue
 from service.engine.engine import Engine
 from service.engine.forecast import Demand
+from service.engine.operation import Operation
+from service.engine.scheduler import Place
+from service.engine.snapshot import EngineSnapshot
 from solvers import integrate
 
 from .conftest import Observed, Settings, job
@@ -39,6 +45,14 @@ def conditional(labels: Checkpoint) -> Iterator[Engine]:
     made.load("net", 1, labels)
     yield made
     made.stop()
+
+
+def kept(engine: Engine) -> int:
+    """Jobs whose conditions the arena still holds."""
+    arena = engine.prepared("net", 1, Operation.SAMPLE)
+    assert arena is not None
+    assert arena.network._conditions is not None
+    return len(arena.network._conditions._table)
 
 
 def expected(
@@ -83,8 +97,7 @@ def test_alone_and_among_others_are_the_same_bits(conditional: Engine) -> None:
         result = future.result(60)
         assert torch.equal(before.x, result.x)
         assert before.rows == result.rows
-    assert conditional._loop.arenas[0].arena.network._conditions is not None
-    assert not len(conditional._loop.arenas[0].arena.network._conditions._table)  # nothing is kept of jobs that ended
+    assert kept(conditional) == 0  # nothing is kept of jobs that ended
 
 
 def test_sample_i_is_the_same_in_a_large_request(conditional: Engine) -> None:
@@ -95,32 +108,37 @@ def test_sample_i_is_the_same_in_a_large_request(conditional: Engine) -> None:
 
 
 def test_a_guided_sample_is_expected_to_cost_two_rows(conditional: Engine) -> None:
-    model, settled = conditional._loop.models["net", 1], threading.Event()
-    conditional._loop.send(settled.set)  # what was asked before is counted
-    assert settled.wait(60)
+    arena = conditional.prepared("net", 1, Operation.SAMPLE)
+    assert arena is not None
+    snapshot = ArenaQueue(0, "net", arena).snapshot()
+    admission = Admission(100, time.monotonic, EngineSnapshot)
+    admission.open(0, snapshot)
     asked = [(1, None), (1, 0.0), (1, 1.0), (2, 2.5)]
-    entries = [model.entry(0, job(3, condition=CONDITION, guidance=guidance, **EULER), 0.0) for _, guidance in asked]
+    entries = [admission.take(0, job(3, condition=CONDITION, guidance=guidance, **EULER)) for _, guidance in asked]
     assert [entry.rows for entry in entries] == [3 * width for width, _ in asked]
     for n in (4, 3000):  # a small job and a large one
         pair = job(n, condition=torch.zeros(n, dtype=torch.int64), guidance=2.5, **EULER)
         plain = job(2 * n, condition=torch.zeros(2 * n, dtype=torch.int64), **EULER)
-        guided, twice = (Demand.of(model.entry(0, each, 0.0), 0, n == 4, 0.0) for each in (pair, plain))
-        assert guided == twice
+        budget = snapshot.interactive.budget
+        guided, twice = (Demand.of(Place.of(admission.take(0, each), budget), 0, 0.0) for each in (pair, plain))
+        assert guided.small is (n == 4)
+        assert replace(guided, number=0) == replace(twice, number=0)
 
 
 def test_a_tick_of_guided_samples_is_no_longer_than_the_budget(labels: Checkpoint, observed: Observed) -> None:
     engine = Engine(Settings(), observed)
     engine.start()
-    budget = engine.load("net", 1, labels).budget
+    arena = engine.load("net", 1, labels)
+    budget = arena.budget
     try:
         engine.submit(job(2 * budget, condition=torch.arange(2 * budget) % 5, guidance=2.0, **EULER)).result(60)
-        sizes = engine._loop.models["net", 1].arena.pace._sizes
+        sizes = arena.tick_cost._sizes
     finally:
         engine.stop()
     called = [rows for _, rows, _, _ in observed.batches]
     assert sum(called) == 4 * 2 * 2 * budget
     assert max(called) <= budget
-    # The pace is learned by network rows, too.
+    # What ticks cost is learned by network rows, too.
     assert {rows.bit_length() for rows in called} <= set(sizes)
 
 
@@ -141,5 +159,4 @@ def test_cancelled_jobs_leave_nothing(conditional: Engine) -> None:
     future = conditional.submit(job(5, condition=torch.zeros(5, dtype=torch.int64), solver="euler", steps=9000))
     conditional.cancel(future)
     conditional.submit(job(3, condition=CONDITION, **EULER)).result(60)
-    assert conditional._loop.arenas[0].arena.network._conditions is not None
-    assert not len(conditional._loop.arenas[0].arena.network._conditions._table)
+    assert kept(conditional) == 0

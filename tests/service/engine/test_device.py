@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.loading import Checkpoint
+from service.engine.arena import Arena
 from service.engine.device import Cuda, Device, choose_device, device_of
 from service.engine.job import Job
-from service.engine.runner import Arena
 
 from .conftest import job
 

@@ -14,6 +14,7 @@ from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from service.engine.engine import DeadlineExceeded, Draining, Engine, EngineFailed, Overloaded
 from service.engine.job import JobResult, Priority
+from service.engine.operation import Operation
 from solvers import integrate, resolve
 from solvers.lanes import Admission, Lanes
 
@@ -84,8 +85,9 @@ def test_batch_control_is_the_same_beside_other_requests(engine: Engine) -> None
 def test_a_large_job_under_batch_control_is_called_in_parts_that_others_share(
     engine: Engine, field: Field, observed: Observed
 ) -> None:
-    arena = engine._loop.arenas[0].arena
-    budget, count = engine._loop.arenas[0].schedulers[Priority.INTERACTIVE].budget, 3 * arena.budget
+    arena = engine.prepared("net", 1, Operation.SAMPLE)
+    assert arena is not None
+    budget, count = arena.budget, 3 * arena.budget
     save_at = np.array([0.0, 0.4, 1.0])
     shared = {"solver": "bosh3", "rtol": 1e-3, "atol": 1e-3, "error_control": "batch", "save_at": save_at}
     large = engine.submit(job(count, **shared, trace="full"))
@@ -191,7 +193,7 @@ def test_a_model_that_was_idle_has_saved_no_time_up(engine: Engine, gaussian: Ch
     engine.load("gaussian", 1, gaussian)
     engine.submit(job(500, solver="euler", steps=200)).result(60)
     engine.submit(job(1, model="gaussian", solver="euler", steps=1, dtype=torch.float64)).result(20)
-    used = {model.name: model.used_s for model in engine._loop.arenas}
+    used = {queue.name: queue.used_s for queue in engine._loop._queues.values()}
     assert used["gaussian"] > 0.5 * used["net"] > 0
 
 
@@ -259,7 +261,9 @@ def test_jobs_that_were_to_be_admitted_together_are_admitted_once(
     engine: Engine, field: Field, observed: Observed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory fails for the second of two: both are tried again alone, and the first has no lanes twice."""
-    bank = engine._loop.models["net", 1].arena.lanes[Priority.INTERACTIVE].bank
+    arena = engine.prepared("net", 1, Operation.SAMPLE)
+    assert arena is not None
+    bank = arena.lanes[Priority.INTERACTIVE].bank
     real, failed = bank.hold, threading.Event()
 
     def short(solve: Any) -> Any:
@@ -315,15 +319,59 @@ def test_max_nfe_too_small_to_begin_costs_no_call(engine: Engine, observed: Obse
     assert observed.batches == []
 
 
+class Crossings:
+    """An event loop that counts how often it is called from another thread."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.closed = False
+
+    def call_soon_threadsafe(self, callback: Callable[[Any], None], told: list[Any]) -> None:
+        if self.closed:
+            raise RuntimeError("Event loop is closed")
+        self.told.append(len(told))
+        callback(told)
+
+
+def test_what_ends_in_one_tick_is_delivered_in_one_call(engine: Engine, field: Field) -> None:
+    entered, go, crossings = threading.Event(), threading.Event(), Crossings()
+
+    def hook(x: Tensor, t: Tensor) -> None:
+        entered.set()
+        assert go.wait(60)
+
+    field.hook = hook
+    engine.deliver_on(crossings)  # pyright: ignore[reportArgumentType]
+    first = engine.submit(job(1, solver="euler", steps=1))
+    assert entered.wait(60)
+    futures = [engine.submit(job(1, solver="euler", steps=3, seed=k)) for k in range(20)]
+    late = engine.submit(job(1, solver="euler", steps=3, deadline=time.monotonic()))
+    go.set()
+    for future in (first, *futures):
+        future.result(60)
+    with pytest.raises(DeadlineExceeded):
+        late.result(60)
+    assert crossings.told == [1, 1, 20]
+    crossings.closed = True
+    assert engine.submit(job(1, solver="euler", steps=1)).result(60).rows == 1
+
+
 def test_a_dead_thread_answers_everybody(engine: Engine, field: Field) -> None:
-    def die() -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def die(x: Tensor, t: Tensor) -> None:
+        entered.set()
+        go.wait(60)
         raise SystemExit
 
-    field.hook = slow(0.01)
-    future = engine.submit(job(1, solver="euler", steps=1000))
-    engine._loop.send(die)
-    with pytest.raises(EngineFailed):
-        future.result(5)
+    field.hook = die
+    futures = [engine.submit(job(1, solver="euler", steps=1000))]
+    assert entered.wait(60)
+    futures.append(engine.submit(job(1, solver="euler", steps=1000)))  # not seen when the thread dies
+    go.set()
+    for future in futures:
+        with pytest.raises(EngineFailed):
+            future.result(60)
     assert eventually(lambda: not engine.alive)
     with pytest.raises((EngineFailed, Draining)):
         engine.submit(job())

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from service.engine.forecast import Demand, Lot, walk, wall
-from service.engine.pace import Curve
 from service.engine.promises import Prospects, hopeless
 from service.engine.scheduler import Entry, Scheduler
+from service.engine.tick_cost import Curve
 
 BUDGET = 100
 
@@ -28,7 +28,7 @@ def demand(number: int, rows: int, calls: float, **about: object) -> Demand:
 
 
 def lot(*demands: Demand, bulk: bool = False) -> Lot:
-    return Lot("net", bulk, BUDGET, Curve([(1.0, 0.001)]), list(demands))  # in proportion: a millisecond a row
+    return Lot(bulk, BUDGET, Curve([(1.0, 0.001)]), list(demands))  # in proportion: a millisecond a row
 
 
 def promised(number: int, rows: int, calls: float, left_s: float, **about: object) -> Demand:
@@ -77,12 +77,12 @@ def test_a_walk_ends_when_the_scheduler_does(rows: int, calls: float) -> None:
     scheduler, rows_now = Scheduler(BUDGET), []
     for number, (samples, cost) in enumerate([(rows, calls), (20, 30.0), (25, 12.0), (25, 7.0), (25, 9.0)]):
         scheduler.add(Entry(number, samples, cost))
-    entries = scheduler.entries()
-    expected = walk([Demand.of(each, 0, each.small, 0.0) for each in entries], BUDGET, flat)
+    places = scheduler.snapshot().places
+    expected = walk([Demand.of(place, 0, 0.0) for place in places], BUDGET, flat)
     lanes: list[tuple[float, int, int]] = []
     found: dict[int, float] = {}
     while len(scheduler):
-        lanes += [(scheduler.tick + entries[number].cost, number, count) for number, _, count in scheduler.grant()]
+        lanes += [(scheduler.tick + places[number].cost, number, count) for number, _, count in scheduler.grant()]
         scheduler.tick += 1
         rows_now.append(scheduler.active_rows)
         for end, number, count in [each for each in lanes if each[0] <= scheduler.tick]:
@@ -103,8 +103,7 @@ def test_other_models_and_priorities_take_their_turns() -> None:
 
 
 def fits(present: Lot, newcomer: Demand, joins_s: float = 0.0) -> bool:
-    alone_s = newcomer.alone(BUDGET, linear)
-    return Prospects([present], present, newcomer, alone_s).fits(joins_s)
+    return Prospects([present], present, newcomer).fits(joins_s)
 
 
 def test_a_newcomer_is_taken_only_if_all_stay_in_time() -> None:
@@ -118,8 +117,8 @@ def test_a_newcomer_is_taken_only_if_all_stay_in_time() -> None:
 def test_a_newcomer_among_other_models_is_held_to_their_promises() -> None:
     here, other = lot(), lot(promised(0, 20, 50, 1.8))
     newcomer = promised(1, 20, 100, 60.0, runs=False)
-    assert Prospects([here], here, newcomer, 2.0).fits()
-    assert not Prospects([here, other], here, newcomer, 2.0).fits()
+    assert Prospects([here], here, newcomer).fits()
+    assert not Prospects([here, other], here, newcomer).fits()
 
 
 def test_those_who_are_late_anyway_keep_nobody_out() -> None:

@@ -10,6 +10,7 @@ import torch
 
 from models.checkpoint.loading import Checkpoint
 from service.engine.engine import Engine
+from service.engine.operation import Operation
 
 from ..waiting import eventually
 from .conftest import Field, job
@@ -36,9 +37,9 @@ def test_jobs_of_an_unloaded_model_finish(engine: Engine, field: Field) -> None:
     field.hook = lambda x, t: time.sleep(0.01)
     running = engine.submit(job(3, solver="euler", steps=20))
     waiting = engine.submit(job(3, solver="rk4", steps=5))
-    engine.unload(engine._loop.models["net", 1].arena)
+    engine.unload(engine.prepared("net", 1, Operation.SAMPLE))
     assert set(running.result(10).status) == set(waiting.result(10).status) == {"success"}
-    assert eventually(lambda: not engine._loop.arenas)
+    assert eventually(lambda: not engine._loop.snapshot.arenas)
     with pytest.raises(KeyError):
         engine.submit(job(3, solver="euler", steps=20))
 
@@ -57,14 +58,14 @@ def test_a_model_is_freed_when_it_is_let_go(engine: Engine, net: Checkpoint) -> 
 
 
 def test_the_same_version_loaded_again_outlives_the_first(engine: Engine, net: Checkpoint, field: Field) -> None:
-    first = engine._loop.models["net", 1].arena
+    first = engine.prepared("net", 1, Operation.SAMPLE)
     field.hook = lambda x, t: time.sleep(0.01)
     running = engine.submit(job(3, solver="euler", steps=20))
     second = engine.load("net", 1, net)
     engine.unload(first)
     assert engine.submit(job(2, solver="euler", steps=2)).result(10).x.shape == (2, 2)
     assert set(running.result(10).status) == {"success"}
-    assert eventually(lambda: [model.arena for model in engine._loop.arenas] == [second])
+    assert eventually(lambda: [queue.arena for queue in engine._loop._queues.values()] == [second])
 
 
 def test_loading_does_not_stop_what_runs(engine: Engine, net: Checkpoint) -> None:
@@ -94,5 +95,5 @@ def test_memory_of_a_hundred_cycles_levels_off(engine: Engine, net: Checkpoint) 
     for number in range(21, 101):
         cycle(number)
     gc.collect()
-    assert eventually(lambda: len(engine._loop.arenas) == 1)
+    assert eventually(lambda: len(engine._loop.snapshot.arenas) == 1)
     assert resident() - before < 40 << 20

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from models.checkpoint.loading import Checkpoint
+from service.engine.arena import Arena
 from service.engine.device import device_of
 from service.engine.engine import Engine
 from service.engine.operation import Operation
-from service.engine.runner import Arena
 
 from .conftest import Settings, job
 
@@ -59,7 +59,9 @@ def test_a_plan_alone_runs_in_few_compiled_calls(net: Checkpoint, monkeypatch: p
     engine.start()
     try:
         engine.load("net", 1, net)
-        network = engine._loop.models["net", 1].arena.network
+        arena = engine.prepared("net", 1, Operation.SAMPLE)
+        assert arena is not None
+        network = arena.network
         made: list[int] = []
         real = network.run
 

@@ -6,6 +6,7 @@ import torch
 
 from service.engine.engine import Engine
 from service.engine.job import Job, JobResult, Priority
+from service.engine.operation import Operation
 
 from .conftest import Field, Observed, job
 from .test_engine import same
@@ -51,7 +52,8 @@ def test_a_priority_changes_no_bit(engine: Engine) -> None:
 
 
 def test_an_error_beside_the_network_costs_its_own_priority_only(engine: Engine, field: Field) -> None:
-    arena = engine._loop.arenas[0].arena
+    arena = engine.prepared("net", 1, Operation.SAMPLE)
+    assert arena is not None
     broken = arena.lanes[Priority.BULK]
 
     def fail(v: torch.Tensor) -> None:

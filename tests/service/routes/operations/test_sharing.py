@@ -79,7 +79,7 @@ def test_it_is_unloaded_with_its_model_once_its_jobs_are_done(sharing: Engine, f
     running = sharing.submit(density_job(2, operation=Operation.LOG_PROB_EXACT))
     sharing.unload(sharing.prepared("net", 1, Operation.SAMPLE))
     assert set(running.result(20).status) == {"success"}
-    assert eventually(lambda: not sharing._loop.arenas)
+    assert eventually(lambda: not sharing._loop.snapshot.arenas)
 
 
 def test_a_network_that_raises_fails_its_job_alone(sharing: Engine, field: Field) -> None:  # noqa: F811

@@ -1,12 +1,16 @@
-"""How many calls a job's samples will take: exact for plans, learned from jobs of the same kind under error control."""
+"""NFE of a job before it has run: exact for plans, learned from jobs of the same kind under error control."""
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from service.engine.job import Job
+
+Kind = tuple[str, ...]
+_T = TypeVar("_T")
 
 _GUESSED_NFE = 80.0
 """Calls of an adaptive sample before any has been seen."""
@@ -35,33 +39,35 @@ class Cost:
     typical: float | None
 
 
-class Costs:
-    """What the jobs of one model have taken.
+@dataclass(frozen=True)
+class NfeEstimates:
+    """What the jobs of one arena have taken; never changed, so any thread may ask: what is learned makes a new one.
 
     Kinds are looked up from the most exact to the least: method, tolerances and span by powers, and how many samples
     (the slowest of many takes longer); then without the number, then the method alone.
+
+    Attributes:
+        seen: calls of a sample on average, and of the slowest, of the newest jobs of a kind.
+        under_way: the same by the pace of the first job of a kind, which is not done yet.
     """
 
-    def __init__(self) -> None:
-        self._seen: OrderedDict[tuple[str, ...], deque[tuple[float, float]]] = OrderedDict()
-        self._under_way: OrderedDict[tuple[str, ...], tuple[float, float]] = OrderedDict()
+    seen: Mapping[Kind, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    under_way: Mapping[Kind, tuple[float, float]] = field(default_factory=dict)
 
     def of(self, job: Job) -> Cost:
         """What is to be expected of a job."""
         if job.solve.nfe is not None:
             nfe = float(job.solve.nfe)
             return Cost(nfe, nfe, nfe)
-        least, bound, keys = float(job.solve.nfe_least), float(job.solve.nfe_bound), _keys(job)
+        least, bound, kinds = float(job.solve.nfe_least), float(job.solve.nfe_bound), _kinds(job)
 
         def possible(calls: float) -> float:
             return min(max(calls, least), bound)  # no job of this kind need have been seen
 
-        if keys[1] not in self._seen and (found := self._under_way.get(keys[1])):
+        if kinds[1] not in self.seen and (found := self.under_way.get(kinds[1])):
             return Cost(possible(found[0]), possible(found[1]), None)
-        for exactness, key in enumerate(keys):
-            seen = self._seen.get(key)
-            if seen:
-                pairs = list(seen)  # the engine's thread goes on adding
+        for exactness, kind in enumerate(kinds):
+            if pairs := self.seen.get(kind):
                 mean = sum(each for each, _ in pairs) / len(pairs)
                 most = sorted(each for _, each in pairs)
                 cautious = most[min(len(most) - 1, int(_CAUTIOUS * len(most)))]
@@ -70,27 +76,27 @@ class Costs:
         guess = possible(_GUESSED_NFE)
         return Cost(guess, guess, None)
 
-    def suspect(self, job: Job, mean: float, most: float) -> None:
+    def suspect(self, job: Job, mean: float, most: float) -> NfeEstimates:
         """The first job of its kind is still under way, and by its pace will have taken so many."""
-        kind = _keys(job)[1]
-        self._under_way[kind] = mean, most
-        self._under_way.move_to_end(kind)
-        if len(self._under_way) > _MOST_KINDS:
-            self._under_way.popitem(last=False)
+        return replace(self, under_way=_newest(self.under_way, {_kinds(job)[1]: (mean, most)}))
 
-    def learn(self, job: Job, mean: float, most: float) -> None:
+    def learn(self, job: Job, mean: float, most: float) -> NfeEstimates:
         """The samples of a job under error control have taken so many calls, on average and at most."""
-        for key in _keys(job)[:2] if _bounded(job) else _keys(job):
-            if key not in self._seen:
-                self._seen[key] = deque(maxlen=_WINDOW)
-            self._seen[key].append((mean, most))
-            self._seen.move_to_end(key)
-            if len(self._seen) > _MOST_KINDS:
-                self._seen.popitem(last=False)
+        kinds = _kinds(job)[:2] if _bounded(job) else _kinds(job)
+        told = {kind: (*self.seen.get(kind, ())[1 - _WINDOW :], (mean, most)) for kind in kinds}
+        return replace(self, seen=_newest(self.seen, told))
 
 
-def _keys(job: Job) -> tuple[tuple[str, ...], ...]:
-    """Under what jobs of a kind are kept, the most exact first.
+def _newest(kept: Mapping[Kind, _T], told: Mapping[Kind, _T]) -> dict[Kind, _T]:
+    """Both, without the kinds that were told of longest ago if there are too many."""
+    both = {**{kind: each for kind, each in kept.items() if kind not in told}, **told}
+    for kind in list(both)[: max(0, len(both) - _MOST_KINDS)]:
+        del both[kind]
+    return both
+
+
+def _kinds(job: Job) -> tuple[Kind, ...]:
+    """Kinds of a job, the most exact first.
 
     A job whose max_step asks for many steps is like those whose max_step asks for about as many, and tells nothing of
     others.

@@ -1,4 +1,4 @@
-"""Putting a job's result together from lanes that end in any order."""
+"""The result builder: one job's result, put together from lanes that end in any order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Held:
         return cls(done.x[part], done.t[part], done.nfe[part], done.status[part], done.grid_steps[part])
 
 
-class Assembly:
+class ResultBuilder:
     """The result of one job in the making.
 
     A sample that never became a lane keeps its starting state, the start of the span and zero calls.
@@ -70,6 +70,10 @@ class Assembly:
             job = self.job
             self._known = _Held.empty(job.num_samples, job.solve.t_span[0], self._event_shape, self._dtype)
         return self._known
+
+    def begin(self, now: float, network_s: float) -> None:
+        """The first samples become lanes, at a time of `time.perf_counter`, after so many seconds of network calls."""
+        self.started, self.network_s, self.reported_s = now, network_s, 0.0
 
     def make_room(self, first: int, count: int) -> None:
         """Allocate what samples first .. first + count - 1 will fill, now that they become lanes; again is harmless."""

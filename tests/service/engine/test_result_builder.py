@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from service.engine.assembly import Assembly
 from service.engine.engine import Engine
 from service.engine.job import EngineFailed
+from service.engine.result_builder import ResultBuilder
 from solvers.errors import Status
 from tests.service.engine.conftest import Field, job
 
@@ -22,13 +22,13 @@ TIMES = np.array([0.5, 1.0])
 def allocated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the threads that allocated room for saved states."""
     names: list[str] = []
-    allocate = Assembly._room_for_saved
+    allocate = ResultBuilder._room_for_saved
 
-    def counted(self: Assembly) -> torch.Tensor:
+    def counted(self: ResultBuilder) -> torch.Tensor:
         names.append(threading.current_thread().name)
         return allocate(self)
 
-    monkeypatch.setattr(Assembly, "_room_for_saved", counted)
+    monkeypatch.setattr(ResultBuilder, "_room_for_saved", counted)
     return names
 
 
@@ -75,14 +75,14 @@ def test_what_is_given_up_before_its_turn_is_never_allocated(
 def test_a_result_that_finds_no_memory_fails_alone(
     engine: Engine, field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_room = Assembly.make_room
+    make_room = ResultBuilder.make_room
 
-    def no_room(self: Assembly, first: int, count: int) -> None:
+    def no_room(self: ResultBuilder, first: int, count: int) -> None:
         if self.job.num_samples == 7:
             raise MemoryError("no room for 7")
         make_room(self, first, count)
 
-    monkeypatch.setattr(Assembly, "make_room", no_room)
+    monkeypatch.setattr(ResultBuilder, "make_room", no_room)
     with held(engine, field):
         bad, good = engine.submit(job(7, **EULER)), engine.submit(job(8, save_at=TIMES, **EULER))
     with pytest.raises(EngineFailed, match="no room for 7"):
@@ -93,12 +93,12 @@ def test_a_result_that_finds_no_memory_fails_alone(
 
 
 def test_states_that_were_not_reached_are_nan() -> None:
-    assembly = Assembly(job(4, save_at=TIMES, **EULER), (2,), torch.float32)
-    assert assembly.saved is None
-    assembly.make_room(0, 2)
-    assembly.make_room(0, 2)
-    assembly.unstarted(2, Status.DEADLINE)
-    result = assembly.result(0.0, lambda job, first, count: torch.full((count, 2), float(first)))
+    builder = ResultBuilder(job(4, save_at=TIMES, **EULER), (2,), torch.float32)
+    assert builder.saved is None
+    builder.make_room(0, 2)
+    builder.make_room(0, 2)
+    builder.unstarted(2, Status.DEADLINE)
+    result = builder.result(0.0, lambda job, first, count: torch.full((count, 2), float(first)))
     assert result.saved is not None
     assert result.saved.shape == (4, 2, 2)
     assert result.saved.isnan().all()

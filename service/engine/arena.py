@@ -15,7 +15,7 @@ from service.engine.device import Device
 from service.engine.job import Job
 from service.engine.network import Network
 from service.engine.operation import Operation
-from service.engine.pace import Pace
+from service.engine.tick_cost import TickCostModel
 from solvers import warm_up
 from solvers.errors import Status
 from solvers.lanes import Admission, Finished, Lanes, Saved
@@ -41,7 +41,7 @@ class Arena:
         lanes: the groups.
         parted: beside those, by owner, jobs that are too large to take part in each tick as a whole.
         network: what is called for all lanes of a tick.
-        pace: seconds of a tick by rows; begins with those of the network alone.
+        tick_cost: seconds of a tick by rows; begins with those of the network alone.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Arena:
     ) -> None:
         """Measure the network: which row buckets agree, and how many rows fit into a tick."""
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
-        self.dtype, self.pace = checkpoint.dtype, Pace()
+        self.dtype, self.tick_cost = checkpoint.dtype, TickCostModel()
         warm_up(self.dtype, device.device)
         with device.scope():
             self.network = Network(checkpoint, device, operation)
@@ -92,10 +92,10 @@ class Arena:
     def _measure_budget(self) -> int:
         rows = _SMALLEST_BUDGET if self.operation is Operation.SAMPLE else _SMALLEST_DERIVED_BUDGET
         for few in _FEW_ROWS:  # forecasts of small requests stand on them
-            self.pace.measured(few, min(self.network.timed(few) for _ in range(2)))
+            self.tick_cost.measured(few, min(self.network.timed(few) for _ in range(2)))
         while True:
             took = min(self.network.timed(rows) for _ in range(2))
-            self.pace.measured(rows, took)
+            self.tick_cost.measured(rows, took)
             if 2 * took > TICK_S or rows >= _LARGEST_BUDGET:
                 return rows
             rows *= 2

@@ -1,4 +1,4 @@
-"""How long a tick takes, learned while ticking. Knows seconds and rows, no tensors.
+"""The tick cost model: seconds of a tick by rows, learned while ticking. Knows seconds and rows, no tensors.
 
 Two things are learned apart. What a tick of some size costs is steady, and told by the CPU time of the engine's
 thread, in which stalls do not show. How much longer it lasts because others want the same cores (or Python's lock)
@@ -63,7 +63,7 @@ class _Size:
         return found[0]
 
     def _of_newest(self) -> float | None:
-        newest = sorted(self.newest.copy())  # the engine's thread goes on adding
+        newest = sorted(self.newest)
         if len(newest) < _ENOUGH:
             return None
         median = newest[len(newest) // 2]
@@ -101,7 +101,7 @@ class Curve:
         return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
 
 
-class Pace:
+class TickCostModel:
     """Seconds of a whole tick (network, lanes, delivery) by its rows, one cost for each power of two.
 
     A forecast that is too long turns away clients who would have been served in time, so an estimate stands on
@@ -132,7 +132,7 @@ class Pace:
         """
         key = rows.bit_length()
         if key not in self._sizes:
-            self._sizes = {**self._sizes, key: _Size(float(rows))}  # replaced: other threads read it meanwhile
+            self._sizes[key] = _Size(float(rows))
         self._sizes[key].learn(rows, cost / ticks)
         self._changes += 1
         if now - self._last > _STALE_S:

@@ -1,0 +1,238 @@
+"""Admission: whether a job is taken, decided at once, beside the thread that runs the jobs.
+
+It belongs to those who submit, one at a time: the engine's thread writes nothing of it, and it nothing of the engine's
+thread. It looks at the newest snapshot, and at the jobs that it took itself and that this one does not show yet: their
+numbers are higher than the newest that the engine's thread has seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from models.guidance import network_rows
+from service.engine.forecast import Demand, Lot, alone_s, wall
+from service.engine.job import Job, Overloaded, Priority, TooSlow
+from service.engine.nfe import Cost
+from service.engine.promises import KEPT, Prospects
+from service.engine.scheduler import Entry, Place
+from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
+
+_LOT_S = 0.02
+"""A forecast is used for so long, if no job has come to its queue since."""
+
+_LEAST_RETRY_S, _LONGEST_RETRY_S = 0.1, 3600.0
+
+_SAME_S = 0.1
+"""So long the same request is refused again without another look, or half of the time it was told to wait: under
+overload looks would cost what the requests do that were taken."""
+
+_MOST_REFUSALS = 64
+
+_FULL = "the queue is full (PATHLINE_MAX_QUEUE)"
+_LATE = "at capacity: this request would miss its timeout_s, or make another one miss its own"
+
+
+class _Coming(NamedTuple):
+    """A job on its way to the engine's thread."""
+
+    arena: int
+    priority: Priority
+    place: Place
+    here: ArenaSnapshot
+    since: float
+
+
+class Admission:
+    """Takes jobs in and numbers them.
+
+    Args:
+        max_queue: the most jobs that wait or run.
+        clock: of the engine.
+        latest: the newest snapshot.
+    """
+
+    def __init__(self, max_queue: int, clock: Callable[[], float], latest: Callable[[], EngineSnapshot]) -> None:
+        self._max_queue, self._clock, self._latest = max_queue, clock, latest
+        self._numbers = itertools.count()
+        self._fresh: dict[int, ArenaSnapshot] = {}  # how arenas were when they were opened
+        self._coming: deque[_Coming] = deque()
+        self._lots: dict[tuple[int, bool], tuple[float, Lot]] = {}  # by arena, and whether of its bulk jobs
+        self._refusals: dict[tuple[float, ...], tuple[float, float]] = {}  # when, and for how long
+
+    def open(self, arena: int, fresh: ArenaSnapshot) -> None:
+        """Expect jobs for an arena."""
+        self._fresh[arena] = fresh
+
+    def close(self, arena: int) -> None:
+        """Expect no more jobs for an arena."""
+        del self._fresh[arena]
+        self._lots.clear()
+        self._refusals.clear()
+
+    @property
+    def jobs(self) -> int:
+        """Jobs that wait or run."""
+        return self._snapshot().jobs + len(self._coming)
+
+    @property
+    def queued(self) -> int:
+        """Jobs of which no sample runs yet."""
+        return sum(queue.queued for queue in self._snapshot().queues) + len(self._coming)
+
+    @property
+    def lanes(self) -> int:
+        """Samples that are being solved."""
+        return sum(queue.lanes for queue in self._snapshot().queues)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last snapshot, or since the first job came after it; 0 without work."""
+        since = self._snapshot().working_since
+        if since is None:
+            since = self._coming[0].since if self._coming else self._clock()
+        return max(0.0, self._clock() - since)
+
+    def ends_s(self) -> dict[int, float]:
+        """Seconds until each job that is here, by number, is forecast to be done, if nobody else comes."""
+        lots, ends = self._all_lots(self._snapshot(), self._clock()), dict[int, float]()
+        for lot in lots:
+            others = [(other, other.total) for other in lots if other is not lot]
+            seconds = wall(lot, lot.ends, others).tolist()
+            ends.update(zip((demand.number for demand in lot.demands), seconds, strict=True))
+        return ends
+
+    def take(self, arena: int, job: Job) -> Entry:
+        """Take a job for an arena that is open; it must be sent to the engine's thread before the next one is taken.
+
+        Raises:
+            TooSlow: it would be late even with the machine to itself, and nothing but done is of use.
+            Overloaded: the queue is full, or the job would be late, or make another one late; with the time until the
+                same job would be taken.
+        """
+        snapshot, now = self._snapshot(), self._clock()
+        here = self._here(snapshot, arena)
+        cost = here.nfe.of(job)
+        entry = self._entry(here, job, cost, now)
+        if snapshot.jobs + len(self._coming) >= self._max_queue:
+            raise Overloaded(_FULL, max(_LEAST_RETRY_S, self._until_one_ends(snapshot, now)))
+        if job.deadline is not None:
+            _check_speed(here, job, cost, job.deadline - now)
+            self._check_promises(snapshot, arena, here, job.priority, entry, now)
+        place = Place.of(entry, here.queue(job.priority).budget)
+        self._coming.append(_Coming(arena, job.priority, place, here, now))
+        self._lots.pop((arena, job.priority is Priority.BULK), None)
+        return entry
+
+    def _snapshot(self) -> EngineSnapshot:
+        """The newest, without the jobs that were on their way before it."""
+        snapshot, coming = self._latest(), self._coming
+        while coming and coming[0].place.entry.number <= snapshot.seen:
+            coming.popleft()
+        return snapshot
+
+    def _here(self, snapshot: EngineSnapshot, arena: int) -> ArenaSnapshot:
+        """An arena in the snapshot, or as it was before the engine's thread knew it."""
+        found = snapshot.arenas.get(arena) or self._fresh.get(arena)
+        return found or next(each.here for each in self._coming if each.arena == arena)
+
+    def _entry(self, here: ArenaSnapshot, job: Job, cost: Cost, now: float) -> Entry:
+        width, budget, curve = network_rows(job.guidance), here.queue(job.priority).budget, here.curve
+        rows, calls = job.num_samples * width, max(cost.most, cost.mean)
+        deadline = math.inf if job.deadline is None else job.deadline
+        left_s, bears_s, relaxed = deadline - now, 0.0, False
+        if job.priority is Priority.INTERACTIVE and here.interactive.is_small(rows):
+            bears_s = KEPT * left_s / calls
+            relaxed = curve.seconds(here.interactive.budget + here.bulk.budget) <= bears_s
+        return Entry(
+            next(self._numbers),
+            job.num_samples,
+            cost.mean,
+            whole=job.solve.batch,
+            width=width,
+            calls=calls,
+            known=cost.typical is not None,
+            deadline=deadline,
+            promised=job.deadline is not None and not job.partial,
+            tight=alone_s(calls, rows * cost.mean, rows, budget, curve) > 0.5 * left_s,
+            bears_s=bears_s,
+            relaxed=relaxed,
+        )
+
+    def _until_one_ends(self, snapshot: EngineSnapshot, now: float) -> float:
+        lots = self._all_lots(snapshot, now)
+        soonest = min((float(lot.ends.min()) for lot in lots), default=0.0)
+        return min(soonest, _LONGEST_RETRY_S) * max(1, len(self._busy(snapshot)))
+
+    def _busy(self, snapshot: EngineSnapshot) -> set[int]:
+        """Arenas that have jobs, or to which some are on their way."""
+        busy = {number for number, each in snapshot.arenas.items() if each.interactive.places or each.bulk.places}
+        busy.update([coming.arena for coming in self._coming])
+        return busy
+
+    def _all_lots(self, snapshot: EngineSnapshot, now: float) -> list[Lot]:
+        """Those of all queues that have jobs."""
+        lots = [self._lot(snapshot, arena, each, now) for arena in sorted(self._busy(snapshot)) for each in Priority]
+        return [lot for lot in lots if lot.demands]
+
+    def _lot(self, snapshot: EngineSnapshot, arena: int, priority: Priority, now: float) -> Lot:
+        """The jobs of a queue: now, or up to 20 ms ago if none has come since."""
+        bulk = priority is Priority.BULK
+        made = self._lots.get((arena, bulk))
+        if made is None or not made[0] <= now <= made[0] + _LOT_S:
+            here = self._here(snapshot, arena)
+            coming = [each.place for each in self._coming if each.arena == arena and each.priority is priority]
+            lot = Lot.of(bulk, here.queue(priority), coming, here.curve, now)
+            made = self._lots[arena, bulk] = now, lot
+        return made[1]
+
+    def _check_promises(
+        self, snapshot: EngineSnapshot, arena: int, here: ArenaSnapshot, priority: Priority, entry: Entry, now: float
+    ) -> None:
+        busy, left_s = self._busy(snapshot), entry.deadline - now
+        if not busy or self._enters_easily(busy, arena, here, priority, entry):
+            return
+        kind = (arena, priority is Priority.BULK, entry.rows, entry.promised, round(entry.calls), round(left_s, 1))
+        since, wait_s = self._refusals.get(kind, (0.0, 0.0))
+        if 0 <= now - since < min(_SAME_S, 0.5 * wait_s):
+            raise Overloaded(_LATE, max(_LEAST_RETRY_S, wait_s - (now - since)))
+        mine = self._lot(snapshot, arena, priority, now)
+        lots = [mine, *(lot for lot in self._all_lots(snapshot, now) if lot is not mine)]
+        queue = here.queue(priority)
+        prospects = Prospects(lots, mine, Demand.of(Place.of(entry, queue.budget), queue.tick, now))
+        if not prospects.fits():
+            wait_s = max(_LEAST_RETRY_S, prospects.fits_in_s())
+            if len(self._refusals) >= _MOST_REFUSALS:
+                self._refusals = {}
+            self._refusals[kind] = now, wait_s
+            raise Overloaded(_LATE, wait_s)
+
+    def _enters_easily(self, busy: set[int], arena: int, here: ArenaSnapshot, priority: Priority, entry: Entry) -> bool:
+        """Whether all bear ticks with all rows that there are: then nobody needs to look closer.
+
+        Whoever comes later, and makes ticks longer, is held against all of them in turn.
+        """
+        if busy != {arena} or here.bulk.places:
+            return False
+        coming, queue = [each.place for each in self._coming], here.queue(priority)
+        before = sum([place.entry.rows for place in coming])
+        if not queue.enters_at_once(entry.rows, before):
+            return False
+        tick_s = here.curve.seconds(entry.rows + before + sum([place.entry.rows for place in queue.places]))
+        return min([entry.bears_s, *(place.bears_s for place in (*queue.places, *coming))]) >= tick_s
+
+
+def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float) -> None:
+    calls = cost.typical
+    if calls is None and job.solve.adaptive:
+        calls = float(job.solve.nfe_least)
+    if job.partial or job.follows or calls is None or left_s <= 0:
+        return
+    rows, most = job.num_samples * network_rows(job.guidance), here.queue(job.priority).budget
+    # What others want of the cores may change: only what the work itself takes says that it never fits.
+    needed_s = max(calls, rows * calls / most) * here.curve.cost(min(rows, most))
+    if needed_s > left_s:
+        raise TooSlow(needed_s)

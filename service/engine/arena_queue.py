@@ -1,0 +1,157 @@
+"""The queue of one arena: its jobs in two priorities, whose lanes tick next, and what jobs and ticks cost."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from service.engine.arena import Arena
+from service.engine.job import Job, JobResult, Priority
+from service.engine.nfe import NfeEstimates
+from service.engine.result_builder import ResultBuilder
+from service.engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns, part_of
+from service.engine.snapshot import ArenaSnapshot
+
+_BULK_PART = 4
+"""Bulk jobs get a smaller arena: a tick of theirs, which an interactive request may wait for, takes a part of a long
+one."""
+
+_REPRICE_EVERY = 16
+"""Ticks after which the cost of jobs under error control is estimated anew from how far they have come."""
+
+
+@dataclass(eq=False)
+class ActiveJob:
+    """A job in the engine; lanes know its number as their owner."""
+
+    number: int
+    entry: Entry
+    job: Job
+    future: Future[JobResult]
+    builder: ResultBuilder
+    queue: ArenaQueue
+
+
+class ArenaQueue:
+    """An arena and its jobs; once it is open, only the engine's thread uses it.
+
+    Attributes:
+        number, name: of the arena, and of its model.
+        jobs: by number.
+        watched: numbers of those whose progress is reported.
+        nfe: what its jobs have taken.
+        used_s: device time used, for fairness among arenas.
+        retired: whether it goes once its jobs are done.
+    """
+
+    def __init__(self, number: int, name: str, arena: Arena) -> None:
+        self.number, self.name, self.arena = number, name, arena
+        bulk = max(1, arena.budget // _BULK_PART)
+        self._schedulers = {Priority.INTERACTIVE: Scheduler(arena.budget), Priority.BULK: Scheduler(bulk)}
+        self._turns = Turns()
+        self.jobs: dict[int, ActiveJob] = {}
+        self.watched: set[int] = set()
+        self.nfe = NfeEstimates()
+        self.used_s, self.retired = 0.0, False
+        self._solvers: Counter[str] = Counter()  # of jobs that have begun
+        self._reprice_at = dict.fromkeys(Priority, 0)
+        self._snapshot: ArenaSnapshot | None = None
+
+    def snapshot(self) -> ArenaSnapshot:
+        """The arena for others to read; the same as the last one if nothing has changed."""
+        if self._snapshot is None:
+            interactive, bulk = (scheduler.snapshot() for scheduler in self._schedulers.values())
+            self._snapshot = ArenaSnapshot(interactive, bulk, self.arena.tick_cost.curve(), self.nfe)
+        return self._snapshot
+
+    @property
+    def strained(self) -> bool:
+        """Whether some jobs could be late if ticks were as long as they can be."""
+        return any(scheduler.strained for scheduler in self._schedulers.values())
+
+    @property
+    def in_calls(self) -> tuple[int, int]:
+        """Jobs that have begun, and how many different solvers they use."""
+        return self._solvers.total(), sum(count > 0 for count in self._solvers.values())
+
+    def add(self, active: ActiveJob) -> None:
+        """Queue a job."""
+        self._snapshot = None
+        self.jobs[active.number] = active
+        self._schedulers[active.job.priority].add(active.entry)
+        if active.job.on_progress is not None:
+            self.watched.add(active.number)
+
+    def forget(self, active: ActiveJob) -> None:
+        """Take a job off all lists; lanes that it may still have must be stopped."""
+        self._snapshot = None
+        del self.jobs[active.number]
+        self.watched.discard(active.number)
+        self._schedulers[active.job.priority].remove(active.number)
+        if active.builder.started is not None:
+            self._solvers[active.job.solve.name] -= 1
+        self.arena.forget(active.number)
+
+    def grant(self, priority: Priority) -> list[tuple[ActiveJob, int, int]]:
+        """Choose what becomes lanes now: jobs, the first of their samples, and how many."""
+        granted = [(self.jobs[number], first, n) for number, first, n in self._schedulers[priority].grant()]
+        begun = [active for active, first, _ in granted if first == 0]
+        now = time.perf_counter() if begun else 0.0
+        for active in begun:
+            active.builder.begin(now, self.arena.network.seconds)
+            self._solvers[active.job.solve.name] += 1
+        if granted:
+            self._snapshot = None
+        return granted
+
+    def part(self, priority: Priority) -> int:
+        """Network rows of a part of a job that takes part in ticks by parts."""
+        return part_of(self._schedulers[priority].budget)
+
+    def groups(self) -> list[Priority]:
+        """Whose lanes take part in the next tick."""
+        interactive, bulk = (self.arena.count(priority) for priority in Priority)
+        groups = [Priority.INTERACTIVE] if interactive else []
+        return [*groups, Priority.BULK] if self._turns.bulk(interactive, bulk) else groups
+
+    def rows(self, groups: Sequence[Priority]) -> list[int]:
+        """Network rows of the lanes of each group."""
+        return [self._schedulers[group].active_rows for group in groups]
+
+    def ticked(self, groups: Sequence[Priority], ticks: int) -> None:
+        """Lanes of some groups have taken ticks: now and then, estimate anew what their jobs cost."""
+        self._snapshot = None
+        for group in groups:
+            scheduler = self._schedulers[group]
+            scheduler.tick += ticks
+            if scheduler.tick < self._reprice_at[group]:
+                continue
+            self._reprice_at[group] = scheduler.tick + _REPRICE_EVERY
+            for number, progress in self.arena.paces(group).items():
+                place = scheduler.reprice(number, *progress)
+                if place is not None and number in self.jobs:
+                    self.nfe = self.nfe.suspect(self.jobs[number].job, place.cost, place.calls)
+
+    def used(self, groups: Sequence[Priority], rows: Sequence[int], seconds: float, alone: bool) -> None:
+        """A tick of so many rows of each group has taken so long; `alone`: no other arena has jobs."""
+        interactive = rows[0] if groups[0] is Priority.INTERACTIVE else 0
+        self._turns.used(interactive, sum(rows) - interactive, seconds)
+        # Bulk lanes alone pay more where other models have work, which may be interactive.
+        self.used_s += seconds if interactive or alone else seconds * (BULK_SHARE - 1)
+
+    def ended(self, active: ActiveJob, lanes: int) -> bool:
+        """Some lanes of a job have ended; whether it is complete."""
+        self._snapshot = None
+        return self._schedulers[active.job.priority].ended(active.number, lanes)
+
+    def first_waiting(self, active: ActiveJob) -> int:
+        """The first sample of a job that is not a lane yet; its number of samples where all are."""
+        return self._schedulers[active.job.priority].first_waiting(active.number)
+
+    def drop_waiting(self, active: ActiveJob) -> None:
+        """Admit no more of a job's samples."""
+        self._snapshot = None
+        self._schedulers[active.job.priority].drop_waiting(active.number)

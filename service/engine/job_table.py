@@ -1,0 +1,192 @@
+"""The jobs in hand: who waits for which, when they are due, and what those who wait are to be told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+
+import numpy as np
+
+from service.engine.arena_queue import ActiveJob, ArenaQueue
+from service.engine.commands import Built, Command, Outcome
+from service.engine.contracts import Observer
+from service.engine.job import DeadlineExceeded, EngineFailed, JobResult
+from solvers.errors import Status
+from solvers.records import Finished
+
+Told = list[tuple[Future[JobResult], Outcome]]
+"""Futures, and what they come to."""
+
+
+def settle(told: Told) -> None:
+    """Answer those who wait."""
+    for future, outcome in told:
+        try:
+            if outcome is None:
+                future.cancel()
+            elif isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+        except InvalidStateError:
+            pass  # whoever waited has cancelled it meanwhile
+
+
+class JobTable:
+    """All jobs of the engine; used by its thread alone.
+
+    Args:
+        observer: who is told of calls that were in vain.
+        clock: of the engine.
+        send: gives a command to the engine's thread, from any other.
+
+    Attributes:
+        next_deadline: the soonest of all, a time of the clock.
+    """
+
+    def __init__(
+        self, observer: Observer | None, clock: Callable[[], float], send: Callable[[Command], object]
+    ) -> None:
+        self._observer, self._clock, self._send = observer, clock, send
+        self._jobs: dict[Future[JobResult], ActiveJob] = {}
+        self._due: dict[int, ActiveJob] = {}  # those with a deadline
+        self.next_deadline = math.inf
+        self._told: Told = []
+        self._beside = ThreadPoolExecutor(1, "pathline-results")
+        self._building = 0  # results that are being put together there
+
+    def __len__(self) -> int:
+        """Jobs in hand, those among them whose results are being put together."""
+        return len(self._jobs) + self._building
+
+    def add(self, active: ActiveJob) -> None:
+        """Take a job in and queue it."""
+        self._jobs[active.future] = active
+        if active.job.deadline is not None:
+            self._due[active.number] = active
+            self.next_deadline = min(self.next_deadline, active.job.deadline)
+        active.queue.add(active)
+
+    def told(self) -> Told:
+        """What is to be told since the last call."""
+        told, self._told = self._told, []
+        return told
+
+    def take(self, queue: ArenaQueue, ended: Sequence[Finished]) -> None:
+        """Give lanes that have ended, and what was saved, to the jobs they belong to."""
+        self._keep_saved(queue)
+        for finished in ended:
+            # Lanes that were admitted together stand together, so their share is a slice.
+            edges = np.flatnonzero(np.diff(finished.owner)) + 1
+            attempts = np.concatenate([[0], np.cumsum(finished.attempts)])
+            for first, last in zip([0, *edges], [*edges, len(finished.owner)], strict=True):
+                active = queue.jobs.get(int(finished.owner[first]))
+                if active is None:
+                    self._in_vain(finished, slice(first, last))
+                    continue
+                active.builder.take(finished, slice(first, last), slice(int(attempts[first]), int(attempts[last])))
+                if queue.ended(active, int(last - first)):
+                    self._complete(active)
+
+    def _keep_saved(self, queue: ArenaQueue) -> None:
+        for saved in queue.arena.take_saved():
+            for number in np.unique(saved.owner).tolist():
+                if number in queue.jobs:
+                    queue.jobs[number].builder.keep(saved, saved.owner == number)
+
+    def _in_vain(self, finished: Finished, part: slice) -> None:
+        if self._observer is not None:
+            self._observer.cancelled(int(finished.nfe[part].sum()))
+
+    def report(self, queue: ArenaQueue, numbers: Sequence[int]) -> None:
+        """Tell those who want to know how far some jobs are, not more often than they want."""
+        now = self._clock()
+        self._keep_saved(queue)
+        for active in map(queue.jobs.__getitem__, numbers):
+            job, builder = active.job, active.builder
+            if job.on_progress is not None and now >= builder.reported_s + job.progress_s:
+                builder.reported_s = now
+                waiting = queue.first_waiting(active) < job.num_samples
+                job.on_progress(builder.progress(queue.arena.reached(active.number, job.priority), waiting))
+
+    def _complete(self, active: ActiveJob) -> None:
+        builder, queue = active.builder, active.queue
+        if active.job.solve.adaptive and (spent := builder.spent()) is not None:
+            queue.nfe = queue.nfe.learn(active.job, *spent)
+        network_s, start_of = queue.arena.network.seconds, queue.arena.start_of
+        if not builder.large:
+            self.end(active, builder.result(network_s, start_of))
+            return
+
+        def build() -> None:
+            try:
+                outcome: Outcome = builder.result(network_s, start_of)
+            except Exception as error:
+                outcome = EngineFailed(f"{type(error).__name__}: {error}")
+            self._send(Built(active.future, outcome))
+
+        self._forget(active)
+        self._building += 1
+        self._beside.submit(build)
+
+    def built(self, future: Future[JobResult], outcome: Outcome) -> None:
+        """A result has been put together."""
+        self._building -= 1
+        self.tell(future, outcome)
+
+    def tell(self, future: Future[JobResult], outcome: Outcome) -> None:
+        """Tell somebody who waits."""
+        self._told.append((future, outcome))
+
+    def expire(self, now: float) -> None:
+        """End the jobs whose deadline has passed."""
+        if now < self.next_deadline:
+            return
+        for active in [each for each in self._due.values() if each.entry.deadline <= now]:
+            self._end_late(active)
+        self.next_deadline = min((each.entry.deadline for each in self._due.values()), default=math.inf)
+
+    def _end_late(self, active: ActiveJob) -> None:
+        job, queue = active.job, active.queue
+        if not job.partial:
+            self.abandon(active, DeadlineExceeded())
+            return
+        waiting = queue.first_waiting(active)
+        if waiting < job.num_samples:
+            active.builder.unstarted(waiting, Status.DEADLINE)
+            queue.drop_waiting(active)
+        self.take(queue, queue.arena.stop(active.number, Status.DEADLINE, job.priority))
+        if active.number in queue.jobs:  # nothing of it ran
+            self._complete(active)
+
+    def cancel(self, future: Future[JobResult]) -> None:
+        """Give up a job that nobody waits for any more; nothing happens where it has ended."""
+        if future in self._jobs:
+            self.abandon(self._jobs[future], None)
+
+    def abandon(self, active: ActiveJob, outcome: Exception | None) -> None:
+        """End a job, stop its lanes, and tell whoever waits."""
+        self.end(active, outcome)
+        self.take(active.queue, active.queue.arena.stop(active.number, Status.CANCELLED, active.job.priority))
+
+    def end(self, active: ActiveJob, outcome: Outcome) -> None:
+        """End a job that has no lanes any more, and tell whoever waits."""
+        self._forget(active)
+        self.tell(active.future, outcome)
+
+    def abandon_all(self, reason: Exception) -> None:
+        """End all jobs."""
+        for active in list(self._jobs.values()):
+            self.abandon(active, reason)
+
+    def close(self, reason: Exception) -> None:
+        """Tell all who wait the reason; the lanes are no longer of any use."""
+        self._beside.shutdown()
+        self._told += [(future, reason) for future in self._jobs]
+        self._jobs.clear()
+
+    def _forget(self, active: ActiveJob) -> None:
+        del self._jobs[active.future]
+        self._due.pop(active.number, None)
+        active.queue.forget(active)

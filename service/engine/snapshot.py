@@ -1,0 +1,56 @@
+"""The engine at one moment, for the other threads to read: made by its thread, never changed, replaced after each tick.
+
+Making one costs a few small tuples, whatever is in hand: the places of jobs are listed anew only once one has changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from service.engine.job import Priority
+from service.engine.nfe import NfeEstimates
+from service.engine.scheduler import SchedulerSnapshot
+from service.engine.tick_cost import Curve
+
+
+class ArenaSnapshot(NamedTuple):
+    """What one arena has to do, and what is known of how long that takes.
+
+    Attributes:
+        interactive, bulk: its jobs by priority.
+        curve: seconds of its ticks.
+        nfe: calls of its jobs.
+    """
+
+    interactive: SchedulerSnapshot
+    bulk: SchedulerSnapshot
+    curve: Curve
+    nfe: NfeEstimates
+
+    def queue(self, priority: Priority) -> SchedulerSnapshot:
+        """The jobs of a priority."""
+        return self.bulk if priority is Priority.BULK else self.interactive
+
+
+class EngineSnapshot(NamedTuple):
+    """What the engine has to do.
+
+    Attributes:
+        arenas: by number.
+        jobs: how many are in hand, those among them whose results are being put together.
+        seen: the newest job among them; the later ones are still on their way.
+        working_since: when this was, if there was work to go on with, by the engine's clock; else None.
+    """
+
+    arenas: Mapping[int, ArenaSnapshot] = MappingProxyType({})
+    jobs: int = 0
+    seen: float = -math.inf
+    working_since: float | None = None
+
+    @property
+    def queues(self) -> list[SchedulerSnapshot]:
+        """Those of all arenas and priorities."""
+        return [queue for arena in self.arenas.values() for queue in (arena.interactive, arena.bulk)]
