@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.scatter import SIDE, scatter
+from models.pictures import SIDE, scatter
 
 Array = NDArray[np.generic]
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.divergence import exact, hutchinson
+from solvers.derived import exact, hutchinson
 from solvers.errors import SolverError, Status
 from solvers.integrate import Velocity, integrate_indexed
 from solvers.resolve import resolve

@@ -14,7 +14,7 @@ from pydantic import JsonValue, ValidationError
 from torch import Tensor, nn
 
 from models.architectures import ArchitectureError, condition_of, event_shape_of, explain, name_of
-from models.atomic import publish, remove_stale
+from models.checkpoint.saving import publish, remove_stale
 from models.checkpoint.card import (
     CARD_FILE,
     DTYPES,

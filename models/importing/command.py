@@ -9,7 +9,7 @@ from typing import Any
 
 from models.checkpoint.weights import shown
 from models.conditions import LabelCondition
-from models.importing.checking import look
+from models.importing.preview import look
 from models.importing.files import ForeignError
 from models.importing.weights import Declared, Imported, import_program, import_weights
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from models.derived import DerivedField, JacobianField, LogDensityField
+from solvers.derived import DerivedField, JacobianField, LogDensityField
 from models.velocity import VelocityField
 
 
@@ -15,7 +15,7 @@ class Operation(StrEnum):
     """What the lanes of a job follow.
 
     `sample`: x, by the velocity. The others' states are flat: `log_prob_*`: [x, log p], with the divergence exact or
-    estimated; `jacobian`: a row of the Jacobian at a given place, in one Euler step from zero (see `models.derived`).
+    estimated; `jacobian`: a row of the Jacobian at a given place, in one Euler step from zero (see `solvers.derived`).
     """
 
     SAMPLE = "sample"

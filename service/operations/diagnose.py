@@ -1,7 +1,7 @@
 """The Jacobian of the velocity along the paths of samples.
 
 Two jobs one after the other: the paths, in the arena for samples with their states saved; then the rows of all
-Jacobians, each a lane of one step (`models.derived.JacobianField`), in an arena of their own. Their eigenvalues are
+Jacobians, each a lane of one step (`solvers.derived.JacobianField`), in an arena of their own. Their eigenvalues are
 taken beside the event loop, in slices, so that a time limit or a client that leaves ends them soon.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.diagnose import MAX_WIDTH, decompose, stiffness, stiffness_ratio
+from solvers.diagnose import MAX_WIDTH, decompose, stiffness, stiffness_ratio
 from service.engine.job import Job, JobResult, Priority
 from service.engine.operation import Operation
 from service.errors import invalid

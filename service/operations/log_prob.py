@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.probes import signs
+from models.noise import signs
 from service.engine.job import Job, JobResult, Priority
 from service.engine.operation import Operation
 from service.errors import invalid

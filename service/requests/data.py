@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.inverse import InverseError
+from models.decoder import InverseError
 from service.errors import invalid
 from service.operations.schemas import Given
 from service.registry.served import Served

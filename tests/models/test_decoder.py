@@ -4,7 +4,7 @@ import torch
 from pydantic import ValidationError
 
 from models.decoder import Decoder, DecoderConfig
-from models.inverse import Inverse
+from models.decoder import Inverse
 
 
 def test_identity_reshapes_and_clips() -> None:

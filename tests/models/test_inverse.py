@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.decoder import Decoder
-from models.inverse import Inverse, InverseError
+from models.decoder import Inverse, InverseError
 from models.noise import noise
 
 X = noise(0, 0, 5, (3,), torch.float64)

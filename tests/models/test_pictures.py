@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from models.pictures import PictureError, TooManyError, check, draw, most_bytes
-from models.scatter import SIDE
+from models.pictures import SIDE
 
 RNG = np.random.default_rng(0)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from models.noise import noise
-from models.probes import signs
+from models.noise import signs
 
 
 @pytest.mark.parametrize("width", [1, 2, 255, 256, 257, 784])

@@ -8,7 +8,7 @@ from torch import Tensor
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.conventions import TimeCard, adapt
 from models.decoder import Decoder
-from models.derived import JacobianField, LogDensityField
+from solvers.derived import JacobianField, LogDensityField
 from models.noise import noise
 from models.row_padding import BUCKETS, RowCaller, measure
 from models.velocity import RowStable

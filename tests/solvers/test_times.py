@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.diagnose import spectrum
+from solvers.diagnose import spectrum
 from solvers import SolverError, integrate, resolve
 from solvers.saving import check_save_at
 from solvers.times import apart, nearest, snapped

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.diagnose import spectrum
+from solvers.diagnose import spectrum
 from models.noise import noise
 from training.experiments.context import Context
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key

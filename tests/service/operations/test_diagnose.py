@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.loading import load
-from models.diagnose import spectrum
+from solvers.diagnose import spectrum
 from models.noise import noise
 
 from .conftest import Real

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.importing.pictures import picture
+from models.importing.preview import picture
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (3, 8, 8)])

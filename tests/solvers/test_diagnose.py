@@ -7,7 +7,7 @@ from torch import Tensor
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.diagnose import MAX_NUMBERS, MAX_TIMES, MAX_WIDTH, DiagnoseError, jacobian, spectrum
+from solvers.diagnose import MAX_NUMBERS, MAX_TIMES, MAX_WIDTH, DiagnoseError, jacobian, spectrum
 from models.noise import noise
 from solvers import SolverError, Status
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from models.noise import noise
 from models.velocity import VelocityField, forms
-from solvers import divergence
+from solvers import derived as divergence
 
 
 class DerivedField(Protocol):
