@@ -27,8 +27,9 @@ from models.checkpoint.saving import save
 from models.checkpoint.weights import first_line, lacks_memory, read_weights
 from models.conventions import adapt
 from models.decoder import Decoder
-from models.mixing import RowByRow, find_mixing
+from models.mixing import find_mixing
 from models.noise import noise
+from models.row_padding import RowByRow
 
 __all__ = ["Card", "Checkpoint", "CheckpointError", "UnreadableCheckpoint", "load", "read_card", "save"]
 

@@ -1,9 +1,15 @@
-"""Writing checkpoints: whole or not at all, and the same bytes for the same content."""
+"""Saving checkpoints: whole or not at all, and the same bytes for the same content."""
 
+import contextlib
+import errno
 import hashlib
+import os
 import re
+import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from time import time as now
 from typing import Any
 
 import numpy
@@ -14,7 +20,6 @@ from pydantic import JsonValue, ValidationError
 from torch import Tensor, nn
 
 from models.architectures import ArchitectureError, condition_of, event_shape_of, explain, name_of
-from models.checkpoint.saving import publish, remove_stale
 from models.checkpoint.card import (
     CARD_FILE,
     DTYPES,
@@ -28,6 +33,7 @@ from models.conventions import TimeCard
 from models.decoder import Decoder
 
 _TRIES = 1000
+_STALE_S = 3600.0  # a temporary folder this old was left by a killed process
 
 
 def save(
@@ -74,14 +80,14 @@ def save(
     weights = safetensors.torch.save(_tensors(model, decoder, dtype))
     try:
         root.mkdir(parents=True, exist_ok=True)
-        remove_stale(root)
+        _remove_stale(root)
         for _ in range(_TRIES):
             number = _next_version(root / name) if version is None else version
             card = _card(
                 name, number, model, decoder, dtype, dataset, training, seed, weights, time or TimeCard(), row_by_row
             )
             target = root / name / str(number)
-            if publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
+            if _publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
                 return target
             if version is not None:
                 raise CheckpointError(f"{target}: already exists; leave version out to save as the next")
@@ -164,3 +170,64 @@ def _next_version(folder: Path) -> int:
     except FileNotFoundError:
         taken = []
     return max(taken, default=0) + 1
+
+
+def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
+    """Write files into a temporary folder of `root` and rename it to `target`.
+
+    Args:
+        root: an existing folder, on the same file system as the target.
+        target: a folder one below a folder of `root`; its parent is made.
+        files: name and content of each file.
+
+    Returns:
+        True if `target` is now this; False if something already had the name, which is left as it was.
+
+    Raises:
+        OSError: the disk refuses; nothing is left behind.
+    """
+    # Not tempfile.mkdtemp: its folders are closed to other users, and a service often runs as another one.
+    temporary = root / f".tmp-{target.parent.name}-{secrets.token_hex(8)}"
+    temporary.mkdir()
+    made = False
+    try:
+        for name, content in files.items():
+            with (temporary / name).open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        _sync_folder(temporary)
+        with contextlib.suppress(FileExistsError):
+            target.parent.mkdir()
+            made = True
+        try:
+            temporary.rename(target)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                return False
+            raise
+        _sync_folder(target.parent)
+        _sync_folder(root)
+        return True
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):  # it holds a version, as it should
+                target.parent.rmdir()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(root: Path) -> None:
+    """Remove the temporary folders in `root` that killed processes left."""
+    for path in root.glob(".tmp-*"):
+        with contextlib.suppress(OSError):
+            if now() - path.stat().st_mtime > _STALE_S:
+                shutil.rmtree(path, ignore_errors=True)

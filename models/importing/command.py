@@ -9,8 +9,8 @@ from typing import Any
 
 from models.checkpoint.weights import shown
 from models.conditions import LabelCondition
-from models.importing.preview import look
 from models.importing.files import ForeignError
+from models.importing.preview import preview
 from models.importing.weights import Declared, Imported, import_program, import_weights
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     imported = take(options, declared, decoder)
     print(*imported.said, f"saved: {imported.path}", sep="\n")
     if options.check:
-        print(*look(imported.path), sep="\n")
+        print(*preview(imported.path), sep="\n")
     return 0
 
 

@@ -20,7 +20,8 @@ from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select
 from models.importing.probe import Probe, probe
 from models.importing.programs import read_program
-from models.mixing import Mixing, RowByRow, find_mixing
+from models.mixing import Mixing, find_mixing
+from models.row_padding import RowByRow
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from enum import StrEnum
 
 from solvers.derived import DerivedField, JacobianField, LogDensityField
-from models.velocity import VelocityField
 
 
 class Operation(StrEnum):
@@ -24,10 +23,10 @@ class Operation(StrEnum):
     JACOBIAN = "jacobian"
 
 
-def derived_field(operation: Operation, velocity: VelocityField, event_shape: tuple[int, ...]) -> DerivedField | None:
+def derived_field(operation: Operation, event_shape: tuple[int, ...]) -> DerivedField | None:
     """The field that the lanes of an operation follow; None where it is the velocity itself."""
     if operation is Operation.SAMPLE:
         return None
     if operation is Operation.JACOBIAN:
-        return JacobianField(velocity, event_shape)
-    return LogDensityField(velocity, event_shape, exact=operation is Operation.LOG_PROB_EXACT)
+        return JacobianField(event_shape)
+    return LogDensityField(event_shape, probes=0 if operation is Operation.LOG_PROB_EXACT else 1)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from solvers.diagnose import MAX_WIDTH, decompose, stiffness, stiffness_ratio
 from service.engine.job import Job, JobResult, Priority
 from service.engine.operation import Operation
 from service.errors import invalid
@@ -35,6 +34,7 @@ from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
 from service.responses.findings import check_size, head_of
 from service.responses.traces import Array
 from service.settings import Settings
+from solvers.diagnose import MAX_WIDTH, decompose, stiffness, stiffness_ratio
 from solvers.plan import Adaptive, Plan
 from solvers.resolve import resolve
 

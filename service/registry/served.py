@@ -9,8 +9,7 @@ import torch
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES
 from models.checkpoint.loading import Card, Checkpoint
-from models.decoder import Decoder
-from models.decoder import Inverse
+from models.decoder import Decoder, Inverse
 from models.noise import noise
 from models.row_padding import RowCaller
 

@@ -12,7 +12,8 @@ from models.checkpoint.loading import CheckpointError, load, save
 from models.conditions import ConditionError, LabelCondition, VectorCondition
 from models.decoder import Decoder
 from models.noise import noise
-from models.velocity import RowStable, VelocityError
+from models.row_padding import RowStable
+from models.velocity import VelocityError
 
 LABEL = LabelCondition(classes=10)
 NAMED = LabelCondition(classes=2, names=("cat", "dog"))

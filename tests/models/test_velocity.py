@@ -4,7 +4,8 @@ from torch import Tensor
 
 from models.architectures.analytic import Gaussian, Mixture
 from models.noise import noise
-from models.velocity import RowStable, VelocityError
+from models.row_padding import RowStable
+from models.velocity import VelocityError
 
 
 @pytest.mark.parametrize("field", [Gaussian(), Mixture()])
@@ -18,13 +19,19 @@ def test_analytic_fields_are_deterministic_in_float64(field: Gaussian | Mixture)
     torch.testing.assert_close(whole, field(x, t))
 
 
-def test_counts_live_and_padded_rows() -> None:
-    stable = RowStable(Gaussian(), (2,), torch.float64, max_rows=200)
-    assert stable.max_rows == 256
-    assert (stable.live_rows, stable.padded_rows) == (0, 0)
-    stable(torch.zeros(5, 2, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
-    assert stable.live_rows == 5
-    assert stable.padded_rows == -5 % stable.buckets[0]
+def test_calls_are_padded_to_the_smallest_bucket_and_cut_at_the_row_limit_rounded_up() -> None:
+    seen: list[int] = []
+
+    def spy(x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        seen.append(len(x))
+        return x * 2
+
+    stable = RowStable(spy, (2,), torch.float64, max_rows=200)
+    seen.clear()
+    for rows in (5, 256, 257):
+        stable(torch.zeros(rows, 2, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64))
+    assert stable.buckets[0] == 4
+    assert seen == [8, 256, 256, 4]
 
 
 def test_no_rows_are_no_call() -> None:
@@ -48,7 +55,7 @@ def test_a_wrong_answer_is_a_velocity_error(answer, named: str) -> None:
     def field(x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         return answer(x)
 
-    with pytest.raises(VelocityError, match=f"answered with .*{named}"):
+    with pytest.raises(VelocityError, match=f"returned .*{named}"):
         RowStable(field, (2,), torch.float32, max_rows=128)
 
 

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.diagnose import spectrum
 from solvers import SolverError, integrate, resolve
+from solvers.diagnose import spectrum
 from solvers.saving import check_save_at
 from solvers.times import apart, nearest, snapped
 from tests.solvers.support import decay, ones

@@ -9,7 +9,7 @@ from models.checkpoint.loading import load, save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
 from models.noise import noise
-from models.velocity import RowStable
+from models.row_padding import RowStable
 
 
 def network(**fields: object) -> UNet:
