@@ -12,49 +12,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, pad, silu
 
-from models.conditions import ConditionConfig, ConditionEmbedding
+from models.conditions import ConditionConfig, ConditionEmbedding, LabelCondition, VectorCondition
+from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import VelocityField, refuse_condition
 
 _WHOLE = 16
 """Numbers that kernels work on at once; with widths that are multiples of it none is left for their other code."""
 
 
-class ResidualMLPConfig(BaseModel):
+class ResidualMLPSize(NetworkSize):
     """The size of a `ResidualMLP`.
 
     Attributes:
-        dim: length of one sample.
         hidden: width of the residual stream.
         blocks: number of residual blocks.
         time_width: length of the embedding of t: half sines, half cosines.
-        max_frequency: the highest angular frequency of the embedding, in radians per unit of t. Over t in
-            [0, 1] a frequency w turns w / 2 pi times. 100 turns 16 times, so times 0.01 apart are told apart,
-            finer than the velocity of data with a few percent of noise changes. Higher ones let the network
-            wiggle in t, and every wiggle costs an adaptive solver steps.
+        max_frequency: the highest angular frequency of the embedding, in radians per unit of t. A frequency w turns
+            w / 2 pi times over t in [0, 1]. 100 turns 16 times, so it tells times 0.01 apart, finer than the velocity
+            of data with a few percent of noise changes. A higher one lets the network wiggle in t, and every wiggle
+            costs an adaptive solver steps.
+    """
+
+    architecture: Literal["residual_mlp"] = "residual_mlp"
+    hidden: int = Field(default=256, ge=1, le=1 << 14)
+    blocks: int = Field(default=4, ge=0, le=256)
+    time_width: int = Field(default=64, ge=4, le=4096, multiple_of=2)
+    max_frequency: float = Field(default=100.0, gt=1.0, le=1e6)
+    takes: ClassVar[Literal["vectors", "pictures"]] = "vectors"
+
+    def config(
+        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+    ) -> ResidualMLPConfig:
+        """See `NetworkSize`; the shape is (dim,)."""
+        return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], condition=condition)
+
+
+class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):
+    """The config of a `ResidualMLP`.
+
+    Attributes:
+        dim: length of one sample.
         condition: what the velocity is conditioned on, or None.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     dim: int = Field(ge=1, le=1 << 20)
-    hidden: int = Field(default=256, ge=1, le=1 << 14)
-    blocks: int = Field(default=4, ge=0, le=256)
-    time_width: int = Field(default=64, ge=4, le=4096)
-    max_frequency: float = Field(default=100.0, gt=1.0, le=1e6)
     condition: ConditionConfig | None = None
 
-    @field_validator("time_width")
-    @classmethod
-    def _even(cls, value: int) -> int:
-        if value % 2:
-            raise ValueError(f"time_width is {value}; it must be even: half sines, half cosines")
-        return value
+    def build(self) -> ResidualMLP:
+        """See `NetworkConfig`."""
+        return ResidualMLP(self)
 
 
 class TimeEmbedding(nn.Module):
@@ -93,14 +106,11 @@ class ResidualBlock(nn.Module):
         self.linear2 = nn.Linear(width, width)
 
 
-class ResidualMLP(nn.Module):
+class ResidualMLP(Network[ResidualMLPConfig]):
     """The velocity `v(x, t, condition)` of a flow on vectors of length `config.dim`."""
 
     def __init__(self, config: ResidualMLPConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.event_shape: tuple[int, ...] = (config.dim,)
-        self.condition = config.condition
+        super().__init__(config, (config.dim,), config.condition)
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.input = nn.Linear(config.dim, config.hidden)
         self.time = nn.Linear(config.time_width, config.hidden)

@@ -8,10 +8,10 @@ from typing import Literal, Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from models.architectures import explain
 from models.conditions import ConditionConfig
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
+from models.messages import explain
 from models.regular import NotRegular, open_regular
 
 CARD_FILE = "card.json"

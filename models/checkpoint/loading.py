@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from models.architectures import ArchitectureError, build, condition_of, event_shape_of
+from models.architectures import ArchitectureError, build
 from models.checkpoint.card import (
     CARD_FILE,
     DTYPES,
@@ -24,10 +24,12 @@ from models.checkpoint.card import (
     read_card,
 )
 from models.checkpoint.saving import save
-from models.checkpoint.weights import first_line, lacks_memory, read_weights
+from models.checkpoint.weights import lacks_memory, read_weights
 from models.conventions import adapt
 from models.decoder import Decoder
+from models.messages import first_line
 from models.mixing import find_mixing
+from models.network import Network
 from models.noise import noise
 from models.row_padding import RowByRow
 
@@ -93,7 +95,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
 class _Pair(nn.Module):
     """The two modules whose tensors one weights file holds, so that `velocity.` and `decoder.` begin its keys."""
 
-    def __init__(self, velocity: nn.Module, decoder: Decoder) -> None:
+    def __init__(self, velocity: Network, decoder: Decoder) -> None:
         super().__init__()
         self.velocity = velocity
         self.decoder = decoder
@@ -106,12 +108,11 @@ def _empty(card: Card, file: Path) -> _Pair:
             pair = _Pair(build(card.architecture.name, card.architecture.config), Decoder(card.decoder))
     except ArchitectureError as error:
         raise CheckpointError(f"{file}: architecture: {error}") from None
-    expected = event_shape_of(pair.velocity)
-    if card.event_shape != expected:
+    if card.event_shape != (expected := pair.velocity.event_shape):
         raise CheckpointError(
             f"{file}: event_shape: found {list(card.event_shape)}, the architecture has {list(expected)}"
         )
-    if card.condition != (takes := condition_of(pair.velocity)):
+    if card.condition != (takes := pair.velocity.condition):
         raise CheckpointError(f"{file}: condition: found {card.condition!r}, the architecture has {takes!r}")
     pair.velocity.to(DTYPES[card.dtype])
     pair.decoder.to(DTYPES[card.data_dtype])

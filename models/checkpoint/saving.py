@@ -10,16 +10,15 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from time import time as now
-from typing import Any
 
 import numpy
 import safetensors
 import safetensors.torch
 import torch
 from pydantic import JsonValue, ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.architectures import ArchitectureError, condition_of, event_shape_of, explain, name_of
+from models.architectures import ARCHITECTURES
 from models.checkpoint.card import (
     CARD_FILE,
     DTYPES,
@@ -31,6 +30,8 @@ from models.checkpoint.card import (
 )
 from models.conventions import TimeCard
 from models.decoder import Decoder
+from models.messages import explain
+from models.network import Network
 
 _TRIES = 1000
 _STALE_S = 3600.0  # a temporary folder this old was left by a killed process
@@ -39,7 +40,7 @@ _STALE_S = 3600.0  # a temporary folder this old was left by a killed process
 def save(
     repository_root: Path | str,
     name: str,
-    model: nn.Module,
+    model: Network,
     decoder: Decoder,
     *,
     dataset: Mapping[str, JsonValue],
@@ -55,7 +56,7 @@ def save(
     Args:
         repository_root: the repository; made if it is missing.
         name: name of the model.
-        model: a module of a registered architecture; its config is stored with it.
+        model: a network of a registered architecture; its config is stored with it.
         decoder: what turns its samples into data.
         dataset: what it was trained on.
         training: recipe and metrics; finite numbers only.
@@ -76,6 +77,9 @@ def save(
         raise CheckpointError(f"name is {name!r}; it needs 1 to 64 letters, digits, '.', '_' or '-', no dot first")
     if version is not None and version < 1:
         raise CheckpointError(f"version is {version}; it must be at least 1, or left out for the next")
+    if not isinstance(model, Network) or type(model.config) is not ARCHITECTURES.get(model.config.architecture):
+        kind, known = type(model).__name__, ", ".join(ARCHITECTURES)
+        raise CheckpointError(f"{kind} is not a registered architecture; known are {known}")
     dtype = _dtype(model) if dtype is None else dtype
     weights = safetensors.torch.save(_tensors(model, decoder, dtype))
     try:
@@ -100,7 +104,7 @@ def save(
 def _card(
     name: str,
     version: int,
-    model: nn.Module,
+    model: Network,
     decoder: Decoder,
     dtype: torch.dtype,
     dataset: Mapping[str, JsonValue],
@@ -112,18 +116,18 @@ def _card(
 ) -> Card:
     """Describe a model; everything but the version is a function of what is saved."""
     try:
-        architecture = name_of(model)
-        config: Any = model.config
         card = Card(
             name=name,
             version=version,
-            architecture=ArchitectureCard(name=architecture, config=config.model_dump(mode="json")),
+            architecture=ArchitectureCard(
+                name=model.config.architecture, config=model.config.model_dump(mode="json", exclude={"architecture"})
+            ),
             dtype="float32" if dtype == torch.float32 else "float64",
-            event_shape=event_shape_of(model),
+            event_shape=model.event_shape,
             data_shape=decoder.data_shape,
             time=time,
             row_by_row=row_by_row,
-            condition=condition_of(model),
+            condition=model.condition,
             decoder=decoder.config,
             dataset=dict(dataset),
             training=dict(training),
@@ -134,18 +138,18 @@ def _card(
         return card.signed()
     except ValidationError as error:
         raise CheckpointError(f"{CARD_FILE}: {explain(error)}") from None
-    except (ArchitectureError, ValueError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{CARD_FILE}: {error}") from None
 
 
-def _dtype(model: nn.Module) -> torch.dtype:
+def _dtype(model: Network) -> torch.dtype:
     kinds = {tensor.dtype for tensor in model.state_dict().values() if tensor.is_floating_point()} or {torch.float64}
     if len(kinds) > 1:
         raise CheckpointError(f"the model's weights are of several types: {sorted(map(str, kinds))}")
     return kinds.pop()
 
 
-def _tensors(model: nn.Module, decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
+def _tensors(model: Network, decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
     """All tensors by their key in the file, no two in the same memory; those that can stay as they are do."""
     if dtype not in DTYPES.values():
         raise CheckpointError(f"dtype is {dtype}; a checkpoint holds torch.float32 or torch.float64")

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from models.checkpoint.card import CARD_FILE, CheckpointError, UnreadableCheckpoint
+from models.messages import first_line, printable
 from models.regular import NotRegular, open_regular
 
 _STORED = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
@@ -103,7 +104,9 @@ def differences(
     """
     missing, surplus = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     said = [f"key {key}: is missing{nearest(key, surplus, cutoff, suggestion)}" for key in missing[:_SHOWN]]
-    said += [f"key {shown(key)}: is unexpected{nearest(key, missing, cutoff, suggestion)}" for key in surplus[:_SHOWN]]
+    said += [
+        f"key {printable(key)}: is unexpected{nearest(key, missing, cutoff, suggestion)}" for key in surplus[:_SHOWN]
+    ]
     other = [line for key in sorted(found.keys() & expected.keys()) for line in _other(key, found[key], expected[key])]
     count = len(missing) + len(surplus) + len(other)
     if not count:
@@ -116,9 +119,9 @@ def _other(key: str, found: tuple[str, list[int]], expected: Tensor) -> Iterator
     stored, shape = found
     dtype = str(expected.dtype).removeprefix("torch.")
     if stored and _STORED.get(stored, stored) != dtype:
-        yield f"key {key}: found {shown(_STORED.get(stored, stored))}, expected {dtype}"
+        yield f"key {key}: found {printable(_STORED.get(stored, stored))}, expected {dtype}"
     if shape != list(expected.shape):
-        yield f"key {key}: found shape {shown(str(shape))}, expected {list(expected.shape)}"
+        yield f"key {key}: found shape {printable(str(shape))}, expected {list(expected.shape)}"
 
 
 def nearest(key: str, others: Sequence[str], cutoff: float, said: str) -> str:
@@ -130,18 +133,7 @@ def nearest(key: str, others: Sequence[str], cutoff: float, said: str) -> str:
     return f" ({said.format(match[0])})" if match else ""
 
 
-def shown(key: str) -> str:
-    """A name on one line of no great length."""
-    text = key if key.isprintable() else repr(key)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-
-
 def lacks_memory(error: BaseException) -> bool:
     """Whether an error says that memory did not suffice; torch has no type of its own for that of the CPU."""
     said = str(error)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in said or "t allocate" in said
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -7,11 +7,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.weights import shown
 from models.conditions import LabelCondition
 from models.importing.files import ForeignError
 from models.importing.preview import preview
 from models.importing.weights import Declared, Imported, import_program, import_weights
+from models.messages import printable
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs."""
@@ -118,7 +118,7 @@ def read_config(text: str) -> dict[str, Any]:
     except OSError as error:
         raise ForeignError(f"--config {text}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise ForeignError(f"--config {shown(text)}: {error}") from None
+        raise ForeignError(f"--config {printable(text)}: {error}") from None
     if not isinstance(config, dict):
         raise ForeignError(f"--config {text}: is not a JSON object")
     return config

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from models.checkpoint.card import CheckpointError
-from models.checkpoint.weights import first_line
+from models.messages import first_line
 from models.regular import open_regular, opened_path
 
 _DEEPEST = 32  # levels of nested containers

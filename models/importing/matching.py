@@ -8,8 +8,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from models.checkpoint.weights import differences, shown
+from models.checkpoint.weights import differences
 from models.importing.files import ForeignError, Found
+from models.messages import printable
 
 Which = Literal["ema", "raw"]
 
@@ -105,20 +106,22 @@ def select(
     }
     for key, tensor in mine.items():
         if tensor.is_nested:  # such a tensor has no shape to compare
-            raise ForeignError(f"{file}: key {shown(key)}: is nested; save plain tensors, such as those of unbind()")
+            raise ForeignError(
+                f"{file}: key {printable(key)}: is nested; save plain tensors, such as those of unbind()"
+            )
     shapes = {key: ("", list(tensor.shape)) for key, tensor in mine.items()}
     problems = differences(shapes, expected, 0.6, "nearest is {}")
     if problems is not None:
-        where = f" under the prefix {shown(repr(chosen.prefix))}" if chosen.prefix else ""
+        where = f" under the prefix {printable(repr(chosen.prefix))}" if chosen.prefix else ""
         raise ForeignError(f"{file}{where}: {problems}")
     return chosen, mine
 
 
 def _names(keys: Mapping[str, object]) -> str:
-    first = [shown(key) for key in sorted(keys)[:_SHOWN]]
+    first = [printable(key) for key in sorted(keys)[:_SHOWN]]
     return ", ".join(first) + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
 
 
 def _list(there: list[Candidate]) -> str:
-    listed = ", ".join(f"{each.which} under {shown(repr(each.prefix))}" for each in there[:_SHOWN])
+    listed = ", ".join(f"{each.which} under {printable(repr(each.prefix))}" for each in there[:_SHOWN])
     return listed + (f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else "")

@@ -10,9 +10,8 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor, nn
 
-from models.architectures import PROGRAM, ArchitectureError, build, condition_of, event_shape_of
+from models.architectures import PROGRAM, ArchitectureError, build
 from models.checkpoint.saving import save
-from models.checkpoint.weights import first_line
 from models.conditions import LabelCondition
 from models.conventions import TimeCard
 from models.decoder import Decoder, DecoderConfig
@@ -20,7 +19,9 @@ from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select
 from models.importing.probe import Probe, probe
 from models.importing.programs import read_program
+from models.messages import first_line
 from models.mixing import Mixing, find_mixing
+from models.network import Network
 from models.row_padding import RowByRow
 
 
@@ -139,7 +140,7 @@ def import_program(
 
 
 def _store(
-    network: nn.Module,
+    network: Network,
     repository: Path,
     name: str,
     source: dict[str, JsonValue],
@@ -159,7 +160,7 @@ def _store(
         repository,
         name,
         network,
-        make_decoder(event_shape_of(network), decoder),
+        make_decoder(network.event_shape, decoder),
         dataset={"name": "imported"},
         training=source,
         seed=0,
@@ -170,7 +171,7 @@ def _store(
     return path, told
 
 
-def probe_network(network: nn.Module, asked: nn.Module | None = None) -> Probe:
+def probe_network(network: Network, asked: nn.Module | None = None) -> Probe:
     """Probe a module of an architecture in its own convention.
 
     Args:
@@ -180,23 +181,23 @@ def probe_network(network: nn.Module, asked: nn.Module | None = None) -> Probe:
     Raises:
         ForeignError: it cannot be evaluated.
     """
-    dtype, given = _dtype_of(network), condition_of(network)
+    dtype, given = _dtype_of(network), network.condition
     asked = network if asked is None else asked
 
     def ask(x: Tensor, t: Tensor) -> Tensor:
         return asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
 
     with _evaluated():
-        return probe(ask, event_shape_of(network), dtype)
+        return probe(ask, network.event_shape, dtype)
 
 
-def _mixing(network: nn.Module) -> Mixing | None:
+def _mixing(network: Network) -> Mixing | None:
     with _evaluated():
-        shape = event_shape_of(network)
-        return find_mixing(network, shape, _dtype_of(network), condition=condition_of(network))
+        shape = network.event_shape
+        return find_mixing(network, shape, _dtype_of(network), condition=network.condition)
 
 
-def _dtype_of(network: nn.Module) -> torch.dtype:
+def _dtype_of(network: Network) -> torch.dtype:
     return next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
 
 
