@@ -29,7 +29,7 @@ def test_a_recipe_ships_for_every_data_set(name: str):
 )
 def test_paper_recipes(name: str, epochs: int, hidden: int, blocks: int):
     recipe = load_recipe(CONFIGS / f"{name}.toml")
-    assert (recipe.epochs, recipe.network.hidden, recipe.network.blocks) == (epochs, hidden, blocks)
+    assert (recipe.epochs, recipe.network) == (epochs, ResidualMLPSize(hidden=hidden, blocks=blocks))
     assert (recipe.learning_rate, recipe.batch_size, recipe.ema) == (1e-3, 256, 0.0)
 
 
