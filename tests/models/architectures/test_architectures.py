@@ -1,16 +1,18 @@
 import pytest
 import torch
 
-from models.architectures import ARCHITECTURES, ArchitectureError, build
+from models.architectures import ARCHITECTURES, SIZES, ArchitectureError, build
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_builds_and_answers(name: str) -> None:
     step = {"op": "torch.ops.aten.neg.default", "args": [{"value": "x"}], "out": ["v"]}
     program = {"event_shape": (2,), "dtype": "float64", "tensors": {}, "steps": [step], "output": "v"}
-    unet = {"shape": (1, 4, 4), "hidden": 8}
-    config = {"residual_mlp": {"dim": 2, "hidden": 8}, "unet": unet, "program": program}.get(name, {})
-    module = build(name, config).double()
+    shape = {"vectors": (2,), "pictures": (1, 4, 4)}
+    if name in SIZES:
+        module = SIZES[name]().network(shape[SIZES[name].takes]).double()
+    else:
+        module = build(name, program if name == "program" else {}).double()
     assert (type(module.config), module.config.architecture) == (ARCHITECTURES[name], name)
     x = torch.randn(3, *module.event_shape, dtype=torch.float64)
     assert module(x, torch.rand(3, dtype=torch.float64)).shape == x.shape
