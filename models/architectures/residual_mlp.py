@@ -1,6 +1,6 @@
-"""The paper's velocity network: a residual multilayer perceptron on `x` and a sinusoidal embedding of `t`.
+"""The residual MLP, the paper's velocity network, on `x` and a sinusoidal embedding of `t`.
 
-    h = W_x x + W_t embed(t)                            (+ embed(condition), where there is one)
+    h = W_x x + W_t embed(t)                            (+ embed(condition), if there is one)
     h = h + Linear2(SiLU(Linear1(LayerNorm(h))))        for each block
     v = W_out LayerNorm(h)
 
@@ -24,7 +24,7 @@ from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import VelocityField, refuse_condition
 
 _WHOLE = 16
-"""Numbers that kernels work on at once; with widths that are multiples of it none is left for their other code."""
+"""Numbers that kernels compute together; a width that is a multiple of it leaves none for their remainder code."""
 
 
 class ResidualMLPSize(NetworkSize):
@@ -73,7 +73,7 @@ class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):
 class TimeEmbedding(nn.Module):
     """Sines and cosines of `t` at geometric frequencies from 1 to `max_frequency`.
 
-    The frequencies are a stored buffer, so that a checkpoint gives the same bits wherever its libm differs.
+    The frequencies are a stored buffer, so that a checkpoint gives the same bits with another libm.
     """
 
     frequencies: Tensor
@@ -91,7 +91,7 @@ class TimeEmbedding(nn.Module):
 
 def sinusoids(t: Tensor, frequencies: Tensor) -> Tensor:
     """Sines and cosines (rows, 2 F) of the times t (rows,) at frequencies (F,)."""
-    # A row fills whole vector registers (32 numbers by default), so none is computed in a loop's tail.
+    # A row fills whole vector registers (32 numbers by default), so no number is computed in a loop's tail.
     angles = t[:, None] * frequencies
     return torch.cat((angles.sin(), angles.cos()), dim=1)
 
@@ -126,7 +126,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         Args:
             x: states, (rows, dim).
             t: times in [0, 1], (rows,), in the dtype of x.
-            condition: one a row, see `models.conditions`; None is the null, or all there is without a condition.
+            condition: one for each row, see `models.conditions`; None is the null of a conditional network.
 
         Returns:
             The velocities, (rows, dim).
@@ -137,16 +137,16 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         return self.bare()(x, t, condition)
 
     def forms(self) -> Iterator[VelocityField]:
-        """The function without modules around it; then, where the hidden width is odd, filled up."""
+        """The bare function; then, if the hidden width is not a multiple of 16, the filled one."""
         yield self.bare()
         if self.config.hidden % _WHOLE:
             yield self.filled()
 
     @torch.no_grad()
     def filled(self) -> Bare:
-        """The same function with its hidden width filled up by zeros to a multiple of 16; parameters are copied.
+        """The same function with its hidden width filled up with zeros to a multiple of 16; parameters are copied.
 
-        What is added stays zero, or is multiplied by zero, and is left out of the norms. So only rounding differs.
+        The added numbers stay zero or are multiplied by zero, and the norms leave them out. So only rounding differs.
         """
         config = self.config.model_copy(update={"hidden": -(-self.config.hidden // _WHOLE) * _WHOLE})
         with torch.device("meta"):
@@ -160,7 +160,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         return replace(bare, blocks=blocks, norm=_detached(narrow.norm))
 
     def bare(self) -> Bare:
-        """The same function without modules around it, for many calls; later changes of parameters in place show."""
+        """The same function without its modules, for many calls; it follows in-place changes of the parameters."""
         steps = [
             (_scales(block.norm), _weights(block.linear1), _weights(block.linear2))
             for block in self.blocks
@@ -195,14 +195,14 @@ def _detached(scales: _Scales) -> _Scales:
 
 
 def _corner(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor in the first corner of a larger one of zeros."""
+    """A tensor in the first corner of a larger tensor of zeros."""
     larger = tensor.new_zeros(*shape)
     larger[tuple(slice(size) for size in tensor.shape)] = tensor
     return larger
 
 
 def _normalised(hidden: Tensor, shape: list[int], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """The norm of the first numbers of each row, with zeros for the rest."""
+    """The norm of the first numbers of each row, and zeros for the rest."""
     rest = hidden.shape[1] - shape[0]
     if not rest:
         return layer_norm(hidden, shape, weight, bias, eps)
@@ -213,8 +213,8 @@ def _normalised(hidden: Tensor, shape: list[int], weight: Tensor, bias: Tensor, 
 class Bare:
     """A `ResidualMLP` as the tensors it computes with.
 
-    Looking a tensor up in a module and calling a module take Python longer than a product of few rows takes: without
-    them a call of 16 rows lasts three quarters of the time.
+    Python takes longer to look up a tensor in a module and to call a module than a product of few rows takes. Without
+    that, a call of 16 rows takes three quarters of the time.
     """
 
     frequencies: Tensor

@@ -1,7 +1,7 @@
-"""A small UNet for pictures (Ronneberger et al. 2015), told t and the condition in every block (Ho et al. 2020).
+"""The UNet, a small one for pictures (Ronneberger et al. 2015), with t and condition in every block (Ho et al. 2020).
 
-    down: blocks at each level, then half the height and width and (after the first level) twice the channels
-    up:   nearest-neighbour enlargement, the picture of the same size from the way down put beside it, one block
+    down: blocks at each level, then half the height and width, and twice the channels after the first level
+    up:   nearest-neighbour enlargement, the picture of the same size from the way down beside it, one block
 
 It has no attention. With 28 x 28 pictures, 32 channels, 3 levels and 1 block it has under 600,000 parameters.
 """
@@ -131,7 +131,7 @@ class UNet(Network[UNetConfig]):
         Args:
             x: pictures, (rows, channels, height, width).
             t: times in [0, 1], (rows,), in the dtype of x.
-            condition: one a row, see `models.conditions`; None is the null, or all there is without a condition.
+            condition: one for each row, see `models.conditions`; None is the null of a conditional network.
 
         Returns:
             The velocities, in the shape of x.

@@ -57,14 +57,14 @@ def save(
         repository_root: the repository; made if it is missing.
         name: name of the model.
         model: a network of a registered architecture; its config is stored with it.
-        decoder: what turns its samples into data.
+        decoder: turns its samples into data.
         dataset: what it was trained on.
-        training: recipe and metrics; finite numbers only.
+        training: recipe and metrics; numbers must be finite.
         seed: seed of the training, in [0, 2^63).
-        version: an unused version; None takes the next one, also when others are saving the same model.
-        dtype: float32 or float64; None takes that of the model's weights, float64 if it has none.
-        time: the convention that the model follows; None is Pathline's own.
-        row_by_row: whether each row is to be a call of its own (see `models.mixing`).
+        version: an unused version; None takes the next one, even while others save the same model.
+        dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none.
+        time: the model's convention; None is Pathline's own.
+        row_by_row: whether each row is to be a network call of its own (see `models.mixing`).
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -114,7 +114,7 @@ def _card(
     time: TimeCard,
     row_by_row: bool,
 ) -> Card:
-    """Describe a model; everything but the version is a function of what is saved."""
+    """Describe a model; all but the version is a function of what is saved."""
     try:
         card = Card(
             name=name,
@@ -150,7 +150,7 @@ def _dtype(model: Network) -> torch.dtype:
 
 
 def _tensors(model: Network, decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
-    """All tensors by their key in the file, no two in the same memory; those that can stay as they are do."""
+    """All tensors by their key in the file, no two in the same memory; none is copied without need."""
     if dtype not in DTYPES.values():
         raise CheckpointError(f"dtype is {dtype}; a checkpoint holds torch.float32 or torch.float64")
     tensors: dict[str, Tensor] = {}
@@ -177,7 +177,9 @@ def _next_version(folder: Path) -> int:
 
 
 def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
-    """Write files into a temporary folder of `root` and rename it to `target`.
+    """Write files into a temporary folder of `root`, then rename it to `target`.
+
+    Libraries for atomic writes publish single files; a checkpoint is a folder.
 
     Args:
         root: an existing folder, on the same file system as the target.
@@ -185,7 +187,7 @@ def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
         files: name and content of each file.
 
     Returns:
-        True if `target` is now this; False if something already had the name, which is left as it was.
+        True if `target` is now this folder; False if the name was taken, and what has it is left as it was.
 
     Raises:
         OSError: the disk refuses; nothing is left behind.
@@ -221,7 +223,7 @@ def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
+    """Make the entries of a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
