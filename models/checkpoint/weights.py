@@ -103,8 +103,8 @@ def differences(
         suggestion: the words of a suggestion.
     """
     missing, surplus = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-    said = [f"key {key}: is missing{nearest(key, surplus, cutoff, suggestion)}" for key in missing[:_SHOWN]]
-    said += [
+    problems = [f"key {key}: is missing{nearest(key, surplus, cutoff, suggestion)}" for key in missing[:_SHOWN]]
+    problems += [
         f"key {printable(key)}: is unexpected{nearest(key, missing, cutoff, suggestion)}" for key in surplus[:_SHOWN]
     ]
     other = [line for key in sorted(found.keys() & expected.keys()) for line in _other(key, found[key], expected[key])]
@@ -112,7 +112,7 @@ def differences(
     if not count:
         return None
     more = f" (and {count - _SHOWN} more)" if count > _SHOWN else ""
-    return "; ".join([*said, *other][:_SHOWN]) + more
+    return "; ".join([*problems, *other][:_SHOWN]) + more
 
 
 def _other(key: str, found: tuple[str, list[int]], expected: Tensor) -> Iterator[str]:
@@ -124,16 +124,18 @@ def _other(key: str, found: tuple[str, list[int]], expected: Tensor) -> Iterator
         yield f"key {key}: found shape {printable(str(shape))}, expected {list(expected.shape)}"
 
 
-def nearest(key: str, others: Sequence[str], cutoff: float, said: str) -> str:
+def nearest(key: str, others: Sequence[str], cutoff: float, suggestion: str) -> str:
     """The name most like a key, as a suggestion in brackets, or nothing; very many or very long names are skipped."""
     if len(key) > _LONGEST:
         return ""
     compared = [other for other in others[:_COMPARED] if len(other) <= _LONGEST]
     match = get_close_matches(key, compared, n=1, cutoff=cutoff)
-    return f" ({said.format(match[0])})" if match else ""
+    return f" ({suggestion.format(match[0])})" if match else ""
 
 
 def lacks_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out; torch has no type of its own for that of the CPU."""
-    said = str(error)
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in said or "t allocate" in said
+    message = str(error)
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in message or "t allocate" in message
+    )
