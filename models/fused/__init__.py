@@ -1,7 +1,7 @@
 """Fused networks: one compiled call for a CPU, with the torch module as the reference.
 
-A rule decides which networks are fused (`can_fuse`), never timing, so that a machine gives the same bits at every start.
-A fused form is verified before it is used (`prepare`).
+A rule decides which networks are fused (`can_fuse`), never timing, so that a machine gives the same bits at every
+start. A fused form is verified before it is used (`prepare`).
 """
 
 from __future__ import annotations

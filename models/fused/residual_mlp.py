@@ -258,7 +258,7 @@ class FusedResidualMLP:
         v = torch.empty_like(x)
         tensors = (x, t, given, chosen, v)
         if not all(_shared(partial(self._rows, tensors), rows)):
-            raise VelocityError(f"condition holds a label outside of 0 to {self._sizes[-1] - 1}")
+            raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")
         return v
 
     def _rows(self, tensors: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor], begin: int, end: int) -> bool:
@@ -295,7 +295,7 @@ class FusedResidualMLP:
             lanes, states, k, bank.weights, bank.rows, bank.times, kinds, limits.calls, limits.kinds, addresses, known
         )
         if calls == 0:
-            raise VelocityError(f"condition holds a label outside of 0 to {self._sizes[-1] - 1}")
+            raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")
         return present, ended, calls
 
     def _conditions(self, condition: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
