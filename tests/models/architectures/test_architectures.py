@@ -10,7 +10,7 @@ def test_every_architecture_builds_and_answers(name: str) -> None:
     program = {"event_shape": (2,), "dtype": "float64", "tensors": {}, "steps": [step], "output": "v"}
     shape = {"vectors": (2,), "pictures": (1, 4, 4)}
     if name in SIZES:
-        module = SIZES[name]().network(shape[SIZES[name].takes]).double()
+        module = SIZES[name].model_validate({}).network(shape[SIZES[name].takes]).double()
     else:
         module = build(name, program if name == "program" else {}).double()
     assert (type(module.config), module.config.architecture) == (ARCHITECTURES[name], name)
