@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from models.architectures import ARCHITECTURES
+from models.architectures import SIZES
 from models.conditions import LabelCondition
 from models.importing.files import ForeignError
 from models.importing.preview import preview
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="weights: .safetensors, .pt, .pth, .ckpt, .bin; no code in it is run")
     parser.add_argument("--name", required=True, help="name of the model in the repository")
     parser.add_argument("--version", type=int, help="version to save as (default: the next)")
-    parser.add_argument("--architecture", help=f"the network that has these weights: {', '.join(ARCHITECTURES)}")
+    parser.add_argument("--architecture", help=f"the network that has these weights: {', '.join(SIZES)}")
     parser.add_argument("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
     parser.add_argument("--program", action="store_true", help="the file is a program of torch.export (.pt2)")
     parser.add_argument("--event-shape", type=_shape, help="shape of one state of the program, such as 1x28x28")
