@@ -24,7 +24,7 @@ import numpy as np
 from pathline import Client, DeadlineExceeded, Overloaded, RetryPolicy
 
 from models.architectures.analytic import Gaussian, Mixture
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 
 ROOT = Path(__file__).parents[1]

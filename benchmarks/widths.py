@@ -11,7 +11,7 @@ from collections import defaultdict
 import torch
 
 from models.architectures.residual_mlp import Bare, ResidualMLP, ResidualMLPConfig
-from models.velocity import RowStable
+from models.row_padding import RowStable
 
 
 def main() -> None:

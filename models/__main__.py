@@ -1,4 +1,4 @@
-"""`python -m models list|check|import`: what a repository holds, whether all can be served, other people's weights."""
+"""The command line `python -m models list|check|import`: look at a repository, verify it, import weights into it."""
 
 import argparse
 import os
@@ -7,18 +7,25 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from models.checkpoint.card import read_card
-from models.checkpoint.loading import CheckpointError, load
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.loading import load
 from models.importing.command import add_arguments, run
+from models.messages import printable
 from models.repository import FILE, Repository, RepositoryError, UnknownModel
+
+_LONGEST_PATH = 4096
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        The exit status: 0 if all is well, 1 if something cannot be served, 2 if the repository cannot be read.
+        The exit status: 0 if all is well, 1 if something cannot be served or was refused, 2 if the repository cannot be
+        read.
     """
-    parser = argparse.ArgumentParser(prog="python -m models", description="Look at a model repository.")
+    parser = argparse.ArgumentParser(
+        prog="python -m models", description="Look at a model repository, or import weights into it."
+    )
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--models-dir",
@@ -50,7 +57,7 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _list(repository: Repository) -> int:
-    """Print one line a version; a card that cannot be read is said so in its line."""
+    """Print one line for each version; the line of a card that cannot be read says so."""
     rows = [("MODEL", "VERSION", "ARCHITECTURE", "DTYPE", "EVENT", "DATA", "DATASET")]
     status = 0
     found, closed = _versions(repository)
@@ -76,7 +83,7 @@ def _list(repository: Repository) -> int:
 
 
 def _check(repository: Repository) -> int:
-    """Load every version as the service would; print one line for each, and for each thing that is not served."""
+    """Load every version as the service would; print a line for each, and for each thing that is passed over."""
     found, closed = _versions(repository)
     status = 0
     for name, version in found:
@@ -91,7 +98,9 @@ def _check(repository: Repository) -> int:
     odd, notes = _passed_over(repository, pickles)
     faults = [*closed, *odd]
     for path in pickles:
-        faults.append(f"{_printable(path)}: pickles can run code and are never read; save as safetensors instead")
+        faults.append(
+            f"{printable(path, _LONGEST_PATH)}: pickles can run code and are never read; save as safetensors instead"
+        )
     for line in faults:
         print(f"bad  {line}")
     for line in notes:
@@ -115,17 +124,12 @@ def _versions(repository: Repository) -> tuple[list[tuple[str, int]], list[str]]
 
 
 def _passed_over(repository: Repository, others: Collection[Path]) -> tuple[list[str], list[str]]:
-    """A line for each thing that may be meant as a model, and for each file; `others` have lines of their own."""
+    """A line for each thing that may be meant as a model, and one for each file; `others` have lines of their own."""
     faults, notes = list[str](), list[str]()
     for path, reason in repository.passed_over():
         if path not in others:
-            (notes if reason == FILE else faults).append(f"{_printable(path)}: {reason}")
+            (notes if reason == FILE else faults).append(f"{printable(path, _LONGEST_PATH)}: {reason}")
     return faults, notes
-
-
-def _printable(path: Path) -> str:
-    """A path on one line: a name may hold line ends and bytes that are no text."""
-    return str(path) if str(path).isprintable() else repr(str(path))
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -1,8 +1,8 @@
-"""What a model can be conditioned on: a class label or a vector; and its null, which stands for "no condition".
+"""Conditions of a model: a class label or a vector, and the null that stands for "no condition".
 
-A conditional velocity takes one condition a row: labels (rows,) int64, or vectors (rows, width) in the dtype of the
-states. The null is the label `classes`, or a vector of NaN (no finite vector could be told from a real one); networks
-learn it by condition dropout, and guidance needs it (see `models.guidance`).
+A conditional velocity takes one condition for each row: labels (rows,) int64, or vectors (rows, width) in the dtype of
+the states. The null is the label `classes`, or a vector of NaN (no finite vector could be told from a real one).
+Networks learn it by condition dropout, and guidance needs it (see `models.guidance`).
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class ConditionError(VelocityError):
 
 
 class _Condition(BaseModel):
-    """What both kinds have.
+    """The fields that both kinds have.
 
     Attributes:
         null: whether the null was trained, so that the model also samples without a condition and can be guided.
@@ -43,7 +43,7 @@ class LabelCondition(_Condition):
     """A class label from 0 to classes - 1.
 
     Attributes:
-        classes: how many classes there are.
+        classes: the number of classes.
         names: a name for each, or None.
     """
 
@@ -65,7 +65,7 @@ class LabelCondition(_Condition):
         return torch.full((rows,), self.classes, dtype=torch.int64, device=device)
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
-        """All labels in turn, (rows,), with the null if there is one: to measure and probe a network with."""
+        """All labels in turn, (rows,), with the null if there is one, to measure and probe a network with."""
         return torch.arange(rows, device=device) % (self.classes + self.null)
 
     def check(self, condition: Tensor, rows: int, dtype: torch.dtype) -> None:
@@ -77,10 +77,10 @@ class LabelCondition(_Condition):
             )
 
     def tensor(self, value: Any, rows: int, dtype: torch.dtype) -> Tensor:
-        """Labels (rows,) from what a user wrote: one label or name for all rows, or a list of one a row.
+        """Labels (rows,) from user input: one label or name for all rows, or a list with one for each row.
 
         Raises:
-            ConditionError: it is something else, or a label that there is not.
+            ConditionError: it is something else, or there is no such label.
         """
         if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
             return torch.tensor(self._label(value)).expand(rows)
@@ -121,7 +121,7 @@ class VectorCondition(_Condition):
         return torch.full((rows, self.width), torch.nan, dtype=dtype, device=device)
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
-        """Vectors (rows, width), every seventh the null if there is one: to measure and probe a network with."""
+        """Vectors (rows, width), every seventh the null if there is one, to measure and probe a network with."""
         phases = torch.arange(rows * self.width, dtype=torch.float64).reshape(rows, self.width)
         vectors = phases.sin().to(dtype)
         if self.null:
@@ -137,7 +137,7 @@ class VectorCondition(_Condition):
             )
 
     def tensor(self, value: Any, rows: int, dtype: torch.dtype) -> Tensor:
-        """Vectors (rows, width) from what a user wrote: one vector for all rows, or a list of one a row.
+        """Vectors (rows, width) from user input: one vector for all rows, or a list with one for each row.
 
         Raises:
             ConditionError: it is something else, of another length, or not finite.
@@ -164,14 +164,14 @@ class VectorCondition(_Condition):
 
 
 ConditionConfig = Annotated[LabelCondition | VectorCondition, Field(discriminator="kind")]
-"""What a card and an architecture say of the condition; None where there is none."""
+"""The condition in cards and configs; an unconditional model has None in its place."""
 
 
 class ConditionEmbedding(nn.Module):
-    """Turns conditions into vectors of the network's width; the null has a learned one of its own.
+    """Embeds conditions as vectors of the network's width; the null has a learned vector of its own.
 
     Attributes:
-        config: what is embedded.
+        config: the condition that is embedded.
     """
 
     def __init__(self, config: LabelCondition | VectorCondition, width: int) -> None:
@@ -185,13 +185,13 @@ class ConditionEmbedding(nn.Module):
                 self.null = nn.Parameter(torch.zeros(width))
 
     def forward(self, condition: Tensor | None, x: Tensor) -> Tensor:
-        """Embed one condition a row of the states x; None is the null for all.
+        """Embed one condition for each row of the states x; None is the null for all.
 
         Returns:
             (rows, width)
 
         Raises:
-            ConditionError: wrong shape or type, or None for a model whose null was not trained.
+            ConditionError: a wrong shape or type, or None for a model whose null was not trained.
         """
         if condition is None:
             condition = self.config.nulls(len(x), x.dtype, x.device)

@@ -1,7 +1,7 @@
-"""Other people's conventions: which end of time is noise, how time is counted, and which way the velocity points.
+"""Conventions of other people's networks: which end of time is noise, the scale of time, the sign of the velocity.
 
-Pathline has noise at t = 0 and data at t = 1 and asks for dx/dt. A network that was trained otherwise is wrapped when
-it is loaded; its card says how (see `TimeCard`).
+Pathline has noise at t = 0 and data at t = 1, and asks for dx/dt. A network with another convention is adapted when it
+is loaded, as its card says (see `TimeCard`).
 """
 
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ from models.velocity import VelocityField, forms
 
 
 class TimeCard(BaseModel):
-    """The convention a network was trained in. Its own time runs from 0 to `scale`.
+    """The convention that a network was trained with. Its own time runs from 0 to `scale`.
 
     Attributes:
-        noise_at: the end of its time, as a part of `scale`, where noise is pure.
-        data_at: the end where data is; the other one.
-        scale: what its time runs to; 1000 for networks that count time steps.
-        sign: 1 if it answers the derivative of the state by its own time, -1 if it answers the negative.
+        noise_at: the end of its time with pure noise: 0, or 1 for `scale`.
+        data_at: the end with data, which is the other one.
+        scale: where its time ends; 1000 for networks that count time steps.
+        sign: 1 if it returns the derivative of the state by its own time, -1 if it returns the negative.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,10 +44,10 @@ class TimeCard(BaseModel):
 
 
 class Adapted(nn.Module):
-    """A network in a convention of its own, asked and answered in Pathline's.
+    """A network with another convention, adapted to Pathline's.
 
-    With s in [0, 1] its own time divided by the scale, noise at s = 1 means s = 1 - t, so that
-    dx/dt = -dx/ds; an answer by its own time (0 to scale) still counts as by s, as people train it.
+    With s in [0, 1] its own time divided by the scale, noise at s = 1 means s = 1 - t and dx/dt = -dx/ds. A scale
+    changes the times that the network is given and not its velocity, as people train it that way.
     """
 
     def __init__(self, network: nn.Module | VelocityField, time: TimeCard) -> None:
@@ -60,7 +60,7 @@ class Adapted(nn.Module):
         return _adapted(self.network, self.time, x, t, condition)
 
     def forms(self) -> Iterator[VelocityField]:
-        """The network's ways of being computed, each adapted."""
+        """The forms of the network, each adapted."""
         for form in forms(self.network):
             yield partial(_adapted, form, self.time)
 
@@ -72,5 +72,5 @@ def _adapted(network: VelocityField, time: TimeCard, x: Tensor, t: Tensor, condi
 
 
 def adapt(network: nn.Module, time: TimeCard) -> nn.Module:
-    """The network as Pathline asks it; itself where it follows Pathline's convention already."""
+    """The network adapted to Pathline's convention; the network itself if it has that convention already."""
     return network if time.usual else Adapted(network, time)

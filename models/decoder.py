@@ -1,4 +1,4 @@
-"""From a sample of the flow to data: the inverse of what was done to the data before training."""
+"""The decoder, which turns samples of the flow into data, and its inverse."""
 
 import math
 from typing import Any, Literal, Self
@@ -14,22 +14,19 @@ from pydantic import (
 )
 from torch import Tensor, nn
 
-from models.noise import noise
-from models.row_padding import BUCKETS, RowCaller
-
-_MAX_NUMBERS = 1 << 26  # of one tensor of a decoder; refuses absurd cards before anything is allocated
+_MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
 
 
 class DecoderConfig(BaseModel):
-    """What a `Decoder` does; its numbers are tensors of the checkpoint.
+    """The description of a `Decoder`; its numbers are tensors of the checkpoint.
 
     Attributes:
-        kind: `identity`, `affine` (scale and shift) or `pca` (inverse principal components).
+        kind: `identity`, `affine` (scale and shift) or `pca` (inverse of a principal component analysis).
         event_shape: shape of one sample of the flow.
         data_shape: shape of one decoded sample.
         clip: lowest and highest value of decoded data, or None.
-        dtype: `float64`: the tensors and the data are float64 whatever the states are, for data so far from zero that
-            float32 would drop digits of them; None: the type of the states. Where it is None, cards leave it out.
+        dtype: `float64` if the tensors and the data are float64 whatever the states are, for data so far from zero that
+            float32 would lose digits; None for the dtype of the states, and then cards leave it out.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,30 +46,32 @@ class DecoderConfig(BaseModel):
 
     @property
     def event_size(self) -> int:
-        """How many numbers one sample of the flow has."""
+        """The numbers in one sample of the flow."""
         return math.prod(self.event_shape)
 
     @property
     def data_size(self) -> int:
-        """How many numbers one decoded sample has."""
+        """The numbers in one decoded sample."""
         return math.prod(self.data_shape)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, shape in (("event_shape", self.event_shape), ("data_shape", self.data_shape)):
             if min(shape) < 1 or math.prod(shape) > _MAX_NUMBERS:
-                raise ValueError(f"{name} is {shape}; it needs sizes of at least 1, {_MAX_NUMBERS} in all at most")
+                raise ValueError(
+                    f"{name} is {shape}; each size must be at least 1, and their product at most {_MAX_NUMBERS}"
+                )
         if self.kind == "pca":
             if self.event_size * self.data_size > _MAX_NUMBERS:
                 raise ValueError(f"{self.event_size} components of {self.data_size} numbers are too many")
         elif self.event_size != self.data_size:
             raise ValueError(f"{self.kind} cannot turn shape {self.event_shape} into {self.data_shape}")
         if self.clip is not None and not (math.isfinite(sum(self.clip)) and self.clip[0] < self.clip[1]):
-            raise ValueError(f"clip is {self.clip}; it needs two finite numbers, the lower first")
+            raise ValueError(f"clip is {self.clip}; it must be two finite numbers, the lower first")
         return self
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the tensors of this kind; samples are flattened to vectors."""
+        """The names and shapes of this kind's tensors; samples are flattened to vectors."""
         if self.kind == "affine":
             return {"scale": (self.event_size,), "shift": (self.event_size,)}
         if self.kind == "pca":
@@ -85,7 +84,7 @@ class DecoderConfig(BaseModel):
 
 
 class Decoder(nn.Module):
-    """Decodes rows of samples; made by `identity`, `affine` or `pca`, or empty from a config and then loaded.
+    """Decodes rows of samples; made by `identity`, `affine` or `pca`, or from a config to be loaded into.
 
     Attributes:
         config: the frozen description.
@@ -113,7 +112,7 @@ class Decoder(nn.Module):
         data_shape: tuple[int, ...] | None = None,
         clip: tuple[float, float] | None = None,
     ) -> Self:
-        """A decoder that only reshapes (and clips, if asked)."""
+        """A decoder that only reshapes, and clips if asked to."""
         data_shape = event_shape if data_shape is None else data_shape
         return cls(DecoderConfig(kind="identity", event_shape=event_shape, data_shape=data_shape, clip=clip))
 
@@ -126,7 +125,7 @@ class Decoder(nn.Module):
         clip: tuple[float, float] | None = None,
         dtype: Literal["float64"] | None = None,
     ) -> Self:
-        """Data = sample * scale + shift; both have the shape of one sample."""
+        """Data = sample * scale + shift; scale and shift have the shape of one sample."""
         event_shape = tuple(scale.shape)
         data_shape = event_shape if data_shape is None else data_shape
         config = DecoderConfig(kind="affine", event_shape=event_shape, data_shape=data_shape, clip=clip, dtype=dtype)
@@ -146,7 +145,7 @@ class Decoder(nn.Module):
         Args:
             mean: mean of the flattened data, (data,).
             components: one principal component a row, (latent, data).
-            latent_scale: what a sample is multiplied by to give principal coordinates, (latent,).
+            latent_scale: factors from a sample to its principal coordinates, (latent,).
             data_shape: shape of one decoded sample.
             clip: lowest and highest value of data, or None.
         """
@@ -175,19 +174,60 @@ class Decoder(nn.Module):
         return data.reshape(len(x), *self.data_shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same as `decode`."""
+        """See `decode`."""
         return self.decode(x)
 
-    def row_stable(self, dtype: torch.dtype, device: torch.device | str = "cpu", max_rows: int = 1024) -> RowCaller:
-        """`decode` with padding, so that a row's bits do not depend on its neighbours (see `models.row_padding`).
 
-        Args:
-            dtype: type of the samples, float32 or float64.
-            device: where this decoder is.
-            max_rows: the most rows decoded at once, rounded up to a multiple of 128.
+class InverseError(ValueError):
+    """A decoder has no inverse, as it maps different samples to the same data."""
 
-        Returns:
-            A function of samples (rows, *event_shape), rows at least 1.
+
+class Inverse:
+    """The inverse of a decoder: encodes data as samples of the flow that decode to it.
+
+    Clipping is not undone, as what it cut off is unknown. Of data that `pca` cannot reach, the nearest point in the
+    span of the components is encoded.
+
+    Attributes:
+        log_volume: log abs det J of the decoder (for `pca`, of the map onto the span of its components). Subtract it
+            from the log-density of a sample to get that of its data.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        """Invert the decoder.
+
+        Raises:
+            InverseError: it has no inverse.
         """
-        limit = max(1, -(-max_rows // BUCKETS[-1])) * BUCKETS[-1]
-        return RowCaller(self.decode, (noise(0, 0, limit, self.config.event_shape, dtype).to(device),), limit)
+        config = decoder.config
+        self._kind, self._event_shape = config.kind, config.event_shape
+        self.log_volume = 0.0
+        if config.kind == "affine":
+            self._scale, self._shift = decoder.scale, decoder.shift
+            self.log_volume = _log_sum(decoder.scale, "scale")
+        elif config.kind == "pca":
+            components = decoder.components.double()
+            singular = torch.linalg.svdvals(components)
+            if not len(singular) or singular[-1] <= 1e-10 * singular[0]:
+                raise InverseError("its components are not linearly independent")
+            self._mean, self._scale = decoder.mean, decoder.latent_scale
+            self._back = torch.linalg.pinv(components).to(decoder.components.dtype)
+            self.log_volume = _log_sum(decoder.latent_scale, "latent_scale") + float(singular.log().sum())
+
+    def encode(self, data: Tensor) -> Tensor:
+        """Turn data (rows, *data_shape) into samples (rows, *event_shape), in the dtype of the data.
+
+        Give float64 data to the inverse of a float64 decoder, and round the samples to the dtype of the states.
+        """
+        flat = data.reshape(len(data), -1)
+        if self._kind == "affine":
+            flat = (flat - self._shift) / self._scale
+        elif self._kind == "pca":
+            flat = ((flat - self._mean) @ self._back) / self._scale
+        return flat.reshape(len(data), *self._event_shape)
+
+
+def _log_sum(scale: Tensor, name: str) -> float:
+    if bool((scale == 0).any()):
+        raise InverseError(f"its {name} holds zeros")
+    return math.fsum(scale.double().abs().log().tolist())

@@ -3,8 +3,8 @@
     v = v(x, t, null) + g (v(x, t, condition) - v(x, t, null))
 
 Ho & Salimans, "Classifier-free diffusion guidance", 2022; for velocities: Zheng et al., "Guided flows for generative
-modeling and decision making", 2023. g = 1 is the plain conditional model and g = 0 the unconditional one, so both ask
-the network for one row; every other g asks it for two.
+modeling and decision making", 2023. g = 1 is the plain conditional model and g = 0 the unconditional one, so both cost
+one network row; every other g costs two.
 """
 
 import torch
@@ -15,16 +15,15 @@ from models.velocity import VelocityField
 
 
 def network_rows(guidance: float | None) -> int:
-    """How many network rows one evaluation costs at this guidance: 1 or 2. None is no guidance."""
+    """The network rows of one evaluation with this guidance: 1 or 2. None is no guidance."""
     return 1 if guidance in (None, 0, 1) else 2
 
 
 class Guided:
     """A conditional velocity with a guidance for each row.
 
-    Both velocities of a guided row come from one network call. They are combined by single IEEE operations a number,
-    so over a `RowStable` field each row's bits depend on that row alone, as they do without guidance; and that field
-    counts all network rows, both of a guided one.
+    Both velocities of a guided row come from the same network call and are combined by elementwise operations, so over
+    a `RowStable` field a row's bits depend on that row alone, as they do without guidance.
 
     Attributes:
         velocity: the conditional field.
@@ -41,14 +40,14 @@ class Guided:
         Args:
             x: states.
             t: times, in the dtype of x.
-            condition: one row a state; None is no condition.
+            condition: one row for each state; None is no condition.
             guidance: g of each row, finite, (rows,); None is 1 for all.
 
         Returns:
             The velocities, (rows, *event).
 
         Raises:
-            ConditionError: guidance without a condition, of a wrong shape, or of a model whose null was not trained.
+            ConditionError: guidance without a condition or of a wrong shape, or a model whose null was not trained.
         """
         if guidance is None:
             return self.velocity(x, t, condition)

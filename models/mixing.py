@@ -1,44 +1,40 @@
-"""Networks whose rows depend on each other: how they are told from rounding, and how they can be asked all the same.
+"""Row mixing: networks whose rows depend on each other, told apart from rounding.
 
-A velocity gives row i from row i alone. One that looks at its whole batch (a mean over rows, batch normalization in
-training mode) gives a sample other values in other company, so that no sample could be had twice.
+A velocity computes row i from row i alone. A network that looks at its whole batch (a mean over rows, batch
+normalization in training mode) gives a sample other values in other company, so the sample could not be had twice.
 
-Kernels make last bits depend on the company as well, so a difference means nothing until it is held against rounding.
-That is measured: how far the answer moves when the numbers that are asked about move by one unit in the last place.
-Kernels round otherwise inside of the network, not before it, which moves answers by a few times as much at most (see
-docs/models.md); what is called mixing is `_BEYOND` times as much.
+Kernels make the last bits depend on the company as well, so a difference means nothing until it is compared with
+rounding. That is measured: how far the result moves when the inputs move by one unit in the last place. Kernels round
+differently inside the network, not before it, which moves results by a few times as much at most (see docs/models.md);
+`_BEYOND` times as much is called mixing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from models.conditions import LabelCondition, VectorCondition
 from models.noise import noise
-from models.row_padding import aligned
-
-if TYPE_CHECKING:
-    from models.conditions import LabelCondition, VectorCondition
-    from models.velocity import VelocityField
+from models.velocity import VelocityField
 
 _ROWS = 32
 _SUBJECTS = 6
-_COPIES = 4  # a row alone comes with copies of itself, as in a padded call
+_COPIES = 4  # a row alone is called with copies of itself, as in a padded call
 _NUDGES = 3
 _BEYOND = 256.0
-_AT_LEAST = 2  # rows must differ: a single one may stand where rounding decides between two branches
+_AT_LEAST = 2  # rows must differ: a single one may lie where rounding decides between two branches
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """What was found of a network that mixes rows.
+    """The evidence that a network mixes rows.
 
     Attributes:
-        difference: by how much a row's velocity changes with the rows beside it, at most.
-        rounding: by how much rounding changes it.
+        difference: the most that a row's velocity changes with the rows beside it.
+        rounding: the most that rounding changes it.
         size: the largest velocity of a row alone.
     """
 
@@ -63,14 +59,14 @@ def find_mixing(
     device: torch.device | str = "cpu",
     condition: LabelCondition | VectorCondition | None = None,
 ) -> Mixing | None:
-    """Ask for a few rows alone and in different company; None if they differ by no more than rounding can explain.
+    """Evaluate a few rows alone and in company; None if they differ by no more than rounding can explain.
 
-    The company has other states, times and conditions, comes in other orders and in other numbers.
+    The company varies in its states, times, conditions, order and number.
 
     Args:
         velocity: states (rows, *event), times (rows,) and, if the network takes them, conditions -> velocities.
         event_shape: shape of one state.
-        dtype: type of the states.
+        dtype: dtype of the states.
         device: where the network is.
         condition: what it is conditioned on, or None.
     """
@@ -114,29 +110,5 @@ def _nudged(values: Tensor, seed: int) -> Tensor:
 
 
 def _largest(values: Tensor) -> Tensor:
-    """The largest magnitude of each row, NaN if it holds one."""
+    """The largest magnitude in each row, NaN if the row holds one."""
     return values.flatten(1).abs().amax(1)
-
-
-class RowByRow(nn.Module):
-    """A network that is asked for one row at a time, so that no row can see another.
-
-    Attributes:
-        network: what is asked.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Evaluate states x (rows, *event) at times t (rows,), at least one row; each is a call of its own.
-
-        Rows are copied to where fresh tensors begin, as the last bits of some kernels depend on the address.
-        """
-        rows = []
-        for row in range(len(x)):
-            one = slice(row, row + 1)
-            given = None if condition is None else aligned(condition[one])
-            rows.append(self.network(aligned(x[one]), aligned(t[one]), given))
-        return torch.cat(rows)

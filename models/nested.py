@@ -1,7 +1,7 @@
-"""Nested lists of numbers, as JSON has them, as arrays of a known shape.
+"""Nested lists of numbers, as JSON has them, turned into arrays of a known shape.
 
-The types are looked at before NumPy sees anything: where it may guess, one long text among numbers makes it allocate
-that length for each of them. What is refused takes no more memory than the lists themselves.
+Types are checked before NumPy sees anything: left to guess, it would allocate the length of one long string among the
+numbers for each of them. A refused value takes no more memory than its lists.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,20 @@ _LISTS = {list, tuple}
 
 
 class NestedError(ValueError):
-    """Nested lists do not hold what they should; the message names the place."""
+    """Nested lists do not hold what they should; the message says where."""
 
 
 def to_floats(value: Any, shape: tuple[int, ...], name: str, wanted: str = "") -> NDArray[np.float64]:
     """Return nested lists of numbers as an array.
 
     Args:
-        value: lists or tuples of int and float; booleans are no numbers, nor is text.
+        value: lists or tuples of int and float; booleans and strings are refused.
         shape: the shape it must have, of at least one axis.
-        name: what it is called in messages.
-        wanted: the shape in words, where there are better ones than its numbers.
+        name: its name in messages.
+        wanted: the shape in words, if there are better ones than its numbers.
 
     Raises:
-        NestedError: Another shape, what is no number, or an integer that a double cannot hold.
+        NestedError: another shape, a non-numeric value, or an integer that a double cannot hold.
     """
     wanted = wanted or f"shape {list(shape)}"
     if type(value) not in _LISTS:
@@ -56,7 +56,7 @@ def to_floats(value: Any, shape: tuple[int, ...], name: str, wanted: str = "") -
 
 
 def shown(value: Any) -> str:
-    """Return a value as JSON would write it, cut to a bearable length."""
+    """Return a value as JSON would write it, cut to a readable length."""
     if isinstance(value, list | tuple | dict):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
     if value is None or isinstance(value, bool):
@@ -69,14 +69,14 @@ def shown(value: Any) -> str:
 
 
 def short(text: str) -> str:
-    """Return a text, cut to a bearable length."""
+    """Return a text, cut to a readable length."""
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def _other_shape(
     value: Any, place: tuple[int, ...], shape: tuple[int, ...], name: str, wanted: str, alike: bool
 ) -> NestedError:
-    """Return what to say of a list that is none or has another length; `alike`: as all others of its depth."""
+    """Return the error for an item that is not a list of the right length; `alike`: nor is any other of its depth."""
     item: Any = value
     for k in place:
         item = item[k]
@@ -100,7 +100,7 @@ def _no_number(where: str, item: Any, name: str, wanted: str) -> NestedError:
 
 
 def _outline(value: Any) -> tuple[int, ...]:
-    """Return the lengths of the first lists from the outside in."""
+    """Return the lengths of the first list at each depth, from the outside in."""
     found: list[int] = []
     while type(value) in _LISTS:
         found.append(len(value))

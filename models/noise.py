@@ -1,9 +1,13 @@
-"""The starting noise of sample i of a seed: random access, the same bits wherever it is asked from.
+"""Random numbers with random access: the starting noise and the random signs of sample i of a seed.
 
-Scheme `philox-ndtri-v1`: a sample of D numbers owns ceil(D / 4) counters of NumPy's `Philox(key=seed)`,
-each worth four 64-bit words u (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Its
-noise is the normal quantile of ((u >> 11) + 1/2) / 2^53, in float64, cast to the model's dtype. A rejection
-sampler would use a varying number of words, and sample i would depend on those before it.
+Scheme `philox-ndtri-v1`: a sample of D numbers owns ceil(D / 4) counters of NumPy's `Philox(key=seed)`, each worth four
+64-bit words u (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Its noise is the normal quantile
+of ((u >> 11) + 1/2) / 2^53, in float64, cast to the model's dtype. A rejection sampler would use a varying number of
+words, and sample i would depend on those before it.
+
+The signs are for estimates of a divergence. Philox takes a key of 128 bits: the seed is its lower half, as for noise,
+and 1 + the number of the probe its upper half, so they are independent of the noise of the same seed. A sample of D
+numbers owns ceil(D / 256) counters, one bit for each number.
 """
 
 import math
@@ -16,12 +20,13 @@ from scipy.special import ndtri
 from torch import Tensor
 
 SCHEME = "philox-ndtri-v1"
-"""The name of this scheme in cards and answers; another way of making noise needs another name."""
+"""The name of this scheme in cards and responses; another way of making noise needs another name."""
 
 SEED_LIMIT = 1 << 63
 """Seeds are integers in [0, SEED_LIMIT)."""
 
 _WORDS_PER_COUNTER = 4
+_BITS_PER_COUNTER = 256
 _WORDS_AT_ONCE = 1 << 20  # bounds the float64 temporaries at 8 MiB each
 _MASK = 2**64 - 1
 _BELOW_ONE = 1.0 - 2.0**-53
@@ -29,7 +34,7 @@ _NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class NoiseError(ValueError):
-    """Noise was asked for with a seed, index, number or dtype that there is none for."""
+    """A seed, index, number of samples or dtype is out of range."""
 
 
 def noise(
@@ -44,7 +49,7 @@ def noise(
     Args:
         seed: an integer in [0, 2^63).
         first_index: index of the first sample, in [0, 2^63).
-        num_samples: how many samples, at least 0.
+        num_samples: the number of samples, at least 0.
         event_shape: shape of one sample.
         dtype: float32 or float64; the numbers are made in float64 and then cast.
 
@@ -89,14 +94,39 @@ def noise_of(
     return torch.from_numpy(out).reshape(total, *event_shape)
 
 
+def signs(
+    seed: int, probe: int, first_index: int, num_samples: int, event_shape: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    """Make random signs, 1 or -1 with equal probability, on the CPU.
+
+    Args:
+        seed: an integer in [0, 2^63).
+        probe: which of the sample's random vectors, counted from 0.
+        first_index: index of the first sample, in [0, 2^63).
+        num_samples: the number of samples.
+        event_shape: shape of one sample.
+        dtype: of the signs.
+
+    Returns:
+        (num_samples, *event_shape); row j depends on seed, probe and first_index + j only.
+    """
+    size = math.prod(event_shape)
+    counters = -(-size // _BITS_PER_COUNTER)
+    generator = np.random.Philox(key=seed + ((probe + 1) << 64))
+    generator.advance(first_index * counters)
+    words = generator.random_raw(num_samples * counters * 4).astype("<u8", copy=False)
+    bits = np.unpackbits(words.view(np.uint8).reshape(num_samples, -1), axis=1, count=size, bitorder="little")
+    return (torch.from_numpy(bits).to(dtype) * 2 - 1).reshape(num_samples, *event_shape)
+
+
 def _seek(generator: np.random.Philox, seed: int, counter: int) -> None:
-    """Set a generator to where `Philox(key=seed)` stands after `advance(counter)`; making a new one takes longer."""
+    """Put a generator where `Philox(key=seed)` is after `advance(counter)`; making a new one takes longer."""
     low = counter & _MASK
     generator.state = {
         "bit_generator": "Philox",
         "state": {"counter": np.array([low, counter >> 64, 0, 0], np.uint64), "key": np.array([seed, 0], np.uint64)},
         "buffer": np.zeros(4, np.uint64),
-        "buffer_pos": 4,  # nothing left of the words of the last counter
+        "buffer_pos": 4,  # no words are left of the last counter
         "has_uint32": 0,
         "uinteger": 0,
     }

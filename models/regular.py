@@ -1,4 +1,4 @@
-"""Opening regular files only: a named pipe would keep the reader waiting for ever, and a device has no end."""
+"""Regular files, opened for reading; anything else is refused: a named pipe may block for ever, a device has no end."""
 
 import errno
 import os
@@ -15,17 +15,17 @@ _KINDS = (
 )
 
 
-class NotRegular(OSError):  # noqa: N818  handled as any other reason for which a file cannot be read
-    """What has the name of a file is none."""
+class NotRegular(OSError):  # noqa: N818  (handled like any other reason why a file cannot be read)
+    """The path does not lead to a regular file."""
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file to read its bytes; links are followed.
+    """Open a file to read its bytes, following links.
 
     Raises:
         FileNotFoundError: nothing has this name.
-        NotRegular: it is a folder, a named pipe, a device or a socket. None of them is opened, but where it took the
-            place of a file in this very moment, and then without waiting for whoever writes into it.
+        NotRegular: it is a folder, a named pipe, a device or a socket. It is not opened, or, if it replaces a file at
+            this very moment, opened without waiting and closed again.
         OSError: it cannot be opened.
     """
     _require(path.stat())
@@ -45,5 +45,5 @@ def _require(found: os.stat_result) -> None:
 
 
 def opened_path(stream: BufferedReader) -> str:
-    """A path to a file that is open, for libraries that open by path: nobody can have put another in its place."""
+    """A path to an open file, for libraries that take a path: nobody can have replaced what it leads to."""
     return f"/dev/fd/{stream.fileno()}"

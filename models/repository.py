@@ -1,7 +1,7 @@
 """The model repository on disk: `<root>/<name>/<version>/`, where the highest version is the one served.
 
-A repository is only read here. Names come from requests, so a name is first held against a pattern, and what it
-leads to must lie inside the root once symbolic links are followed.
+A repository is only read here. Names come from requests, so a name must match a pattern, and the path it leads to must
+lie inside the root once symbolic links are followed.
 """
 
 import errno
@@ -11,11 +11,13 @@ import stat
 from pathlib import Path
 
 from models.checkpoint.card import CARD_FILE, MODEL_NAME, WEIGHTS_FILE, is_pickle
+from models.messages import printable
 from models.regular import open_regular
 
 Signature = tuple[tuple[int, int, int] | None, ...]
-"""Identity, size and time of change of the files of a version; equal ones mean that nothing was written there."""
+"""Inode, size and modification time of the files of a version, which tell whether they have changed."""
 
+_LONGEST_PATH = 4096
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 _BAD_NAME = "passed over: not a name of a model; use up to 64 of A-Z, a-z, 0-9, '.', '_', '-', not starting with a sign"
@@ -25,14 +27,14 @@ _OUTSIDE = "passed over: leads out of the repository; copy the folder here inste
 _NOWHERE = "passed over: a broken link; copy the folder here instead"
 FILE = "passed over: a file; a model is a folder <name>/<version>/ with its card and weights"
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""What says that there is no such file; any other error says only that it cannot be seen now."""
+"""The errors that say that there is no such file; any other says only that it cannot be seen now."""
 
 
 class RepositoryError(Exception):
     """The repository folder, or something in it, is missing, cannot be read, or leads out of it."""
 
 
-class UnknownModel(LookupError):  # noqa: N818  the name the service and its clients know it by
+class UnknownModel(LookupError):  # noqa: N818  (the name that the service and its clients know)
     """No model has this name.
 
     Attributes:
@@ -47,7 +49,7 @@ class UnknownModel(LookupError):  # noqa: N818  the name the service and its cli
         self.available = available
 
 
-class UnknownVersion(LookupError):  # noqa: N818  as above
+class UnknownVersion(LookupError):  # noqa: N818  (as above)
     """A model does not have this version.
 
     Attributes:
@@ -64,7 +66,7 @@ class UnknownVersion(LookupError):  # noqa: N818  as above
 
 
 class Repository:
-    """The models below a folder. Each call looks at the disk again, so what is added there is seen at once.
+    """The models below a folder. Each call looks at the disk again, so additions are seen at once.
 
     Attributes:
         root: the folder.
@@ -110,20 +112,20 @@ class Repository:
         return self.root / name / str(version)
 
     def folder(self, name: str, version: int) -> Path:
-        """The folder of a version whose files may be read; errors as in `signature`."""
+        """The folder of a version, once its files are known to lie inside the root; errors as in `signature`."""
         return self._files(name, version)[0].parent
 
     def signature(self, name: str, version: int) -> Signature:
-        """What changes when the files of a version do; cheap, as no file is read.
+        """The signature of a version's files, which changes when they do; cheap, as no file is read.
 
         Raises:
-            UnknownModel, UnknownVersion, RepositoryError: see `resolve`; also for a file that leads out of the root, or
-                of which nothing can be told now.
+            UnknownModel, UnknownVersion, RepositoryError: see `resolve`; also if a file leads out of the root, or
+                cannot be seen now.
         """
         return tuple(_state(path) for path in self._files(name, version))
 
     def weight_bytes(self, name: str, version: int) -> int:
-        """What the tensors of a version take in bytes, 0 if they are missing; errors as in `signature`."""
+        """The bytes of a version's tensors, 0 if they are missing; errors as in `signature`."""
         path = self._files(name, version)[1]
         try:
             with open_regular(path) as file:
@@ -145,9 +147,9 @@ class Repository:
         return folder / CARD_FILE, folder / WEIGHTS_FILE
 
     def passed_over(self) -> list[tuple[Path, str]]:
-        """What is no model or no version of one (folders, links, files), each with the reason and what to do.
+        """Folders, links and files that are not models or versions, each with the reason and what to do.
 
-        Not named: what begins with a dot, such as a model being written, and what cannot be read.
+        Left out are names that begin with a dot, such as a model being written, and what cannot be read.
 
         Raises:
             RepositoryError: the root is missing or cannot be read.
@@ -166,9 +168,8 @@ class Repository:
         return found
 
     def within(self, path: Path) -> str:
-        """A path as it stands in the repository, on one line: a name may hold line ends and bytes that are no text."""
-        text = str(path.relative_to(self.root))
-        return text if text.isprintable() else repr(text)
+        """A path relative to the root, on one line whatever its name holds."""
+        return printable(path.relative_to(self.root), _LONGEST_PATH)
 
     def pickles(self) -> list[Path]:
         """Files that look like pickles, which are never read: beside models, versions, or in them."""
@@ -194,14 +195,14 @@ class Repository:
     def _versions(self, folder: Path) -> list[int]:
         try:
             paths = list(folder.iterdir())
-        except (FileNotFoundError, NotADirectoryError):  # gone meanwhile: a model without versions is none
+        except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
             return []
         except OSError as error:
             raise RepositoryError(f"{folder}: cannot be read: {error.strerror or error}") from None
         return sorted(int(path.name) for path in paths if _VERSION.fullmatch(path.name) and self._inside(path))
 
     def _counts(self, folder: Path) -> bool:
-        """Whether a folder has a version, or cannot be read: then it may have some, and must not go unnoticed."""
+        """Whether a folder has versions, or may have some as it cannot be read, which must not go unnoticed."""
         try:
             return bool(self._versions(folder))
         except RepositoryError:
@@ -210,13 +211,13 @@ class Repository:
     def _odd_versions(self, folder: Path) -> list[tuple[Path, str]]:
         try:
             paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        except OSError:  # said by `versions`
+        except OSError:  # reported by `versions`
             return []
         found = [(path, self._odd(path, _VERSION.pattern, _BAD_VERSION)) for path in paths]
         return [(path, odd) for path, odd in found if odd is not None]
 
     def _odd(self, path: Path, named: str, badly: str) -> str | None:
-        """Why something is not taken for a folder of such a name, or None."""
+        """Why a path is passed over as a folder of this pattern, or None."""
         if not _is_folder(path):
             return _NOWHERE if path.is_symlink() and not _is_file(path) else FILE
         if not re.fullmatch(named, path.name):
@@ -224,7 +225,7 @@ class Repository:
         return None if self._inside(path) else _OUTSIDE
 
     def _inside(self, path: Path) -> bool:
-        """Whether a path is a folder that lies inside the root, symbolic links followed."""
+        """Whether a path is a folder inside the root once symbolic links are followed."""
         try:
             return _is_folder(path) and path.resolve().is_relative_to(self.root.resolve())
         except (OSError, RuntimeError, ValueError):  # a loop of links
@@ -249,7 +250,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether a path is a folder; also if that cannot be told now, so that it is not taken for absent."""
+    """Whether a path is a folder; True as well if that cannot be told now, so that it does not count as absent."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.divergence import exact, hutchinson
+from solvers.derived import LogDensityField
 from solvers.errors import SolverError, Status
 from solvers.integrate import integrate_indexed
 from solvers.plan import resolve
@@ -22,8 +22,6 @@ EXACT_UP_TO = 16
 """Dimensions up to which `auto` takes the exact divergence, at a cost of so many vector-Jacobian products a call."""
 
 DIVERGENCES = ("auto", "exact", "hutchinson")
-
-VelocityAndDivergence = Callable[[Tensor, Tensor, NDArray[np.int64]], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -99,11 +97,12 @@ def log_density(
         raise SolverError("x", "x must be a floating-point tensor of shape (samples, *event)")
     width = math.prod(x.shape[1:])
     method = _check(divergence, probes, seed, width)
-    both = _exact(velocity) if method == "exact" else _hutchinson(velocity, x, probes, seed)
+    derived = LogDensityField(tuple(x.shape[1:]), 0 if method == "exact" else probes)
+    signs = _signs(x, derived.probes, seed)
 
     def field(state: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
-        v, trace = both(state[:, :-1].reshape(-1, *x.shape[1:]), t, index)
-        return torch.cat((v.reshape(len(state), width), -trace[:, None]), dim=1)
+        query = torch.cat((state, signs[torch.from_numpy(index).to(signs.device)]), dim=1)
+        return derived(velocity, query, t)[:, : derived.width]
 
     solve = resolve(
         solver=solver, steps=steps, rtol=rtol, atol=atol, error_control=error_control, controller=controller,
@@ -133,16 +132,8 @@ def _check(divergence: str, probes: int, seed: int, width: int) -> str:
     return divergence
 
 
-def _exact(velocity: Velocity) -> VelocityAndDivergence:
-    return lambda x, t, index: exact(velocity, x, t)
-
-
-def _hutchinson(velocity: Velocity, like: Tensor, probes: int, seed: int) -> VelocityAndDivergence:
+def _signs(x: Tensor, probes: int, seed: int) -> Tensor:
+    """Random signs, (samples, probes x width)."""
     generator = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, (len(like), probes, *like.shape[1:]), generator=generator) * 2 - 1
-    signs = signs.to(like.device, like.dtype)
-
-    def both(x: Tensor, t: Tensor, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        return hutchinson(velocity, x, t, signs[torch.from_numpy(index).to(signs.device)].transpose(0, 1))
-
-    return both
+    signs = torch.randint(0, 2, (len(x), probes, *x.shape[1:]), generator=generator) * 2 - 1
+    return signs.to(x.device, x.dtype).reshape(len(x), probes * math.prod(x.shape[1:]))

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.card import CARD_FILE
-from models.checkpoint.loading import Checkpoint, CheckpointError, load
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.loading import Checkpoint, load
 from models.noise import noise
 from solvers import SolverSpec, Status
 from training.dataset import DataSet

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.checkpoint.card import CARD_FILE
-from models.checkpoint.loading import Checkpoint, CheckpointError, load
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.loading import Checkpoint, load
 from models.conditions import LabelCondition
 from models.guidance import Guided
 from models.noise import noise

@@ -4,10 +4,13 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, Union
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Discriminator, Field, GetPydanticSchema, Tag, ValidationError, model_validator
 
+from models.architectures import SIZES
+from models.architectures.residual_mlp import ResidualMLPSize
+from models.network import NetworkSize
 from training.data_config import (
     DATASETS,
     DataConfig,
@@ -49,25 +52,23 @@ _ADDED: dict[str, object] = {
 """Fields that came later: with these values they say what a recipe without them said, so its hash stays."""
 
 
-class NetworkConfig(Frozen):
-    """Kind and size of the network; the shape of a sample and the condition follow from the data.
+_DEFAULT = ResidualMLPSize()
 
-    Attributes:
-        architecture: `residual_mlp` for vectors or `unet` for pictures, see `models.architectures`.
-        hidden: width of the residual stream; of a UNet, channels of its first level.
-        blocks: residual blocks; of a UNet, those of each level.
-        time_width: length of the embedding of t.
-        max_frequency: highest angular frequency of that embedding, in radians per unit of t. It decides how fast the
-            velocity can change with t, and so what a solve costs: see docs/cheap-flows.md.
-        levels: resolutions of a UNet, each half as high and wide as the one before.
-    """
 
-    architecture: Literal["residual_mlp", "unet"] = "residual_mlp"
-    hidden: int = Field(default=256, ge=1, le=1 << 14)
-    blocks: int = Field(default=4, ge=0, le=256)
-    time_width: int = Field(default=64, ge=4, le=4096, multiple_of=2)
-    max_frequency: float = Field(default=100.0, gt=1, le=1e6)
-    levels: int = Field(default=3, ge=1, le=8)
+def _architecture(table: Any) -> str:
+    """Which member of the union a `[network]` table is."""
+    if isinstance(table, NetworkSize):
+        return table.architecture
+    return str(table.get("architecture", _DEFAULT.architecture)) if isinstance(table, dict) else _DEFAULT.architecture
+
+
+_ONE_OF = Union[tuple(Annotated[size, Tag(name)] for name, size in SIZES.items())]  # noqa: UP007  (made from a list)
+
+NetworkTable = Annotated[
+    NetworkSize,
+    GetPydanticSchema(lambda _, handler: handler.generate_schema(Annotated[_ONE_OF, Discriminator(_architecture)])),
+]
+"""The `[network]` table: the size of one of the architectures that can be trained, told apart by `architecture`."""
 
 
 class ReflowConfig(Frozen):
@@ -94,7 +95,7 @@ class Recipe(Frozen):
     Attributes:
         name: the model's name in the repository.
         data: the data set, by its `name`, with its own settings.
-        network: size of the velocity network.
+        network: architecture and size of the velocity network; the rest of its config follows from the data.
         seed: fixes the data, the first weights, the order, the noise and the times.
         epochs: passes over the data.
         batch_size: samples in a step; the last batch of an epoch is smaller when the data do not divide.
@@ -118,7 +119,7 @@ class Recipe(Frozen):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     data: DataConfig
-    network: NetworkConfig = NetworkConfig()
+    network: NetworkTable = _DEFAULT
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     epochs: int = Field(ge=1, le=1_000_000)
     batch_size: int = Field(default=256, ge=1, le=1_000_000)
@@ -187,26 +188,28 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
 
 def _explain(problem: Any, path: Path, options: dict[str, str]) -> str:
     """Say in one phrase where a value stands, what it is and what is allowed."""
-    loc = tuple(part for part in problem["loc"] if not (part in DATASETS and problem["loc"][0] == "data"))
+    unions = {"data": ("name", DATASETS), "network": ("architecture", tuple(SIZES))}
+    tag, known = unions.get(problem["loc"][0], ("", ()))
+    loc = tuple(part for k, part in enumerate(problem["loc"]) if k != 1 or part not in known)
     field = ".".join(str(part) for part in loc)
     where = options.get(field) or f"{path}: {field}"
     if problem["type"] == "extra_forbidden":
-        return f"{where} is unknown; allowed there: {', '.join(_keys(problem['loc'][:-1]))}"
+        kind = f" for {tag} {problem['loc'][1]!r}" if len(problem["loc"]) > len(loc) else ""
+        return f"{where} is unknown{kind}; allowed there: {', '.join(_keys(problem['loc'][:-1]))}"
     if problem["type"] == "missing":
         return f"{where} is missing; it is required"
     if problem["type"].startswith("union_tag"):
-        return f"{path}: data.name is {problem['input'].get('name')!r}; allowed: {', '.join(DATASETS)}"
+        return f"{path}: {field}.{tag} is {problem['input'].get(tag)!r}; allowed: {', '.join(known)}"
     allowed = problem["msg"].replace("Input should", "it must", 1).removeprefix("Value error, ")
     return f"{where} is {problem['input']!r}; {allowed}"
 
 
 def _keys(table: tuple[int | str, ...]) -> list[str]:
     """Return the keys that the TOML table at `table` may have."""
-    sections = {"moons": PointsData, "circles": PointsData, "digits": DigitsData, "mnist": MnistData}
-    sections |= {"vectors": VectorsData, "images": ImagesData}
-    model: type[BaseModel] = (
-        {"network": NetworkConfig, "reflow": ReflowConfig}.get(str(table[0]), Recipe) if table else Recipe
-    )
-    if len(table) > 1:
-        model = sections[str(table[1])]
-    return list(model.model_fields)
+    if not table:
+        return list(Recipe.model_fields)
+    sections: dict[str, type[BaseModel]] = {"moons": PointsData, "circles": PointsData, "digits": DigitsData}
+    sections |= {"mnist": MnistData, "vectors": VectorsData, "images": ImagesData, **SIZES}
+    if table[0] == "reflow":
+        return list(ReflowConfig.model_fields)
+    return list(sections[str(table[1])].model_fields)

@@ -31,9 +31,9 @@ def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:
         case MnistData() as config:
             data = read_mnist(config, recipe.seed, data_dir)
         case VectorsData() | ImagesData() as config:
-            data = read_own(config, recipe.seed, as_picture=recipe.network.architecture == "unet")
-    if recipe.network.architecture == "unet" and data.train.ndim == 2:
-        data = as_pictures(data, recipe.data.name)
+            data = read_own(config, recipe.seed, as_picture=recipe.network.takes == "pictures")
+    if recipe.network.takes == "pictures" and data.train.ndim == 2:
+        data = as_pictures(data, recipe.data.name, recipe.network.architecture)
     if data.condition is not None and not recipe.condition_dropout:
         data = replace(data, condition=data.condition.model_copy(update={"null": False}))
     if not np.isfinite(data.train).all():

@@ -54,15 +54,17 @@ class DataSet:
         return digest.hexdigest()
 
 
-def as_pictures(data: DataSet, name: str) -> DataSet:
-    """Give flat samples back the shape of pictures, which a UNet needs.
+def as_pictures(data: DataSet, name: str, architecture: str) -> DataSet:
+    """Give flat samples back the shape of pictures, which some architectures need.
 
     Raises:
         DataError: the samples are not pictures.
     """
     shape = data.decoder.data_shape
     if data.decoder.config.kind != "affine" or len(shape) not in (2, 3):
-        raise DataError(f"network.architecture is 'unet'; it needs pictures, and the {name} samples are vectors")
+        raise DataError(
+            f"network.architecture is {architecture!r}; it needs pictures, and the {name} samples are vectors"
+        )
     event = (1, *shape) if len(shape) == 2 else shape
     scale, shift = data.decoder.scale.reshape(event), data.decoder.shift.reshape(event)
     return replace(

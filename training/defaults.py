@@ -43,10 +43,12 @@ def _write_analytic(models_dir: Path, name: str) -> Path:
     import torch
 
     from models.architectures.analytic import Gaussian, Mixture
-    from models.checkpoint.loading import CheckpointError, save
+    from models.checkpoint.card import CheckpointError
+    from models.checkpoint.saving import save
     from models.decoder import Decoder
+    from models.network import Network
 
-    make: dict[str, Callable[[], torch.nn.Module]] = {"gaussian": Gaussian, "mixture": Mixture}
+    make: dict[str, Callable[[], Network]] = {"gaussian": Gaussian, "mixture": Mixture}
     text = {"gaussian": "N(2, 0.5^2) in each of 2 coordinates", "mixture": "eight Gaussians on a ring in the plane"}
     try:
         return save(

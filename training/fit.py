@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from models.architectures import ArchitectureError, build
-from models.checkpoint.loading import CheckpointError, save
+from models.checkpoint.card import CheckpointError
+
+from models.checkpoint.saving import save
+from models.network import ArchitectureError, Network
 from training import published
 from training.boards import Board, require
 from training.config import Recipe
@@ -128,22 +129,11 @@ def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.devi
     group.leave()
 
 
-def new_network(recipe: Recipe, data: DataSet) -> nn.Module:
+def new_network(recipe: Recipe, data: DataSet) -> Network:
     """Build the recipe's network for the data with the first weights of its seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed32(recipe.seed, Purpose.WEIGHTS))
-        return build(recipe.network.architecture, _network_config(recipe, data))
-
-
-def _network_config(recipe: Recipe, data: DataSet) -> dict[str, object]:
-    """The config of the recipe's network for samples and conditions like these."""
-    sizes = recipe.network.model_dump(exclude={"architecture"})
-    if data.condition is not None:
-        sizes["condition"] = data.condition.model_dump()
-    if recipe.network.architecture == "unet":
-        return {"shape": data.train.shape[1:], **sizes}
-    del sizes["levels"]
-    return {"dim": data.train.shape[1], **sizes}
+        return recipe.network.network(data.train.shape[1:], data.condition)
 
 
 def new_trainer(recipe: Recipe, data: DataSet, device: torch.device, group: Group | None = None) -> Trainer:
@@ -230,7 +220,7 @@ _COUPLINGS = {"independent": "independent", "ot": "minibatch optimal-transport"}
 
 
 def _publish(
-    trainer: Trainer, network: nn.Module, data: DataSet, quality: Quality, cost: Price, models_dir: Path
+    trainer: Trainer, network: Network, data: DataSet, quality: Quality, cost: Price, models_dir: Path
 ) -> Path:
     """Write the checkpoint with its recipe and metrics."""
     recipe = trainer.recipe

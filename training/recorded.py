@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.checkpoint.card import CARD_FILE, read_card
-from models.checkpoint.loading import Checkpoint, CheckpointError
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.loading import Checkpoint
 from training.config import Recipe
 from training.data import prepare
 from training.dataset import DataSet
@@ -23,11 +24,19 @@ def data_of(checkpoint: Checkpoint, data_dir: Path | None) -> tuple[DataSet | No
     if not isinstance(written, dict):
         return None, "the card has no recipe, so there are no data to compare with"
     try:
-        return prepare(pin(Recipe.model_validate_json(json.dumps(written))), data_dir), ""
+        return prepare(pin(_recipe(written)), data_dir), ""
     except ValidationError:
         return None, "the recipe in the card is of another release, so there are no data to compare with"
     except TrainingError as error:
         return None, f"no data to compare with: {error}"
+
+
+def _recipe(written: Mapping[str, Any]) -> Recipe:
+    """The recipe in a card; those of earlier releases give the `levels` of a UNet for every network."""
+    network = written.get("network")
+    if isinstance(network, dict) and network.get("architecture", "residual_mlp") == "residual_mlp":
+        written = {**written, "network": {key: value for key, value in network.items() if key != "levels"}}
+    return Recipe.model_validate_json(json.dumps(written))
 
 
 def add_to_card(path: Path, key: str, record: Mapping[str, Any]) -> None:

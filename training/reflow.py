@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from models.checkpoint.loading import Checkpoint, CheckpointError, load
+from models.checkpoint.card import CheckpointError
+
+from models.checkpoint.loading import Checkpoint, load
 from models.guidance import Guided
 from models.noise import noise
 from solvers import Status

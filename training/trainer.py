@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from models.architectures import condition_of
+from models.network import Network
 from training import draws
 from training.adam import Adam
 from training.config import Recipe
@@ -67,7 +67,7 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe,
-        network: nn.Module,
+        network: Network,
         train: NDArray[np.float32],
         device: torch.device,
         conditions: NDArray[Any] | None = None,
@@ -192,7 +192,7 @@ class Trainer:
 
     def _shown(self, conditions: Tensor, x: Tensor) -> Tensor:
         """The conditions that the network is shown in this step: some are dropped, so that it learns its null."""
-        config = condition_of(self.network)
+        config = self.network.condition
         if config is None or not self.recipe.condition_dropout:
             return conditions
         chance = draws.generator(self.recipe.seed, Purpose.DROPOUT, self.step).random(len(conditions))
@@ -227,7 +227,7 @@ class Trainer:
             f"{what} not finite at step {self.step} (epoch {epoch}); learning_rate is {rate:g}, try {rate / 10:g}"
         )
 
-    def published(self) -> nn.Module:
+    def published(self) -> Network:
         """Return the network to publish, on the CPU: with the averaged weights where there are, else the last ones."""
         network = copy.deepcopy(self.network).cpu().eval().requires_grad_(False)
         for name, parameter in network.named_parameters():

@@ -22,7 +22,7 @@ from benchmarks.repository.floats import transfers
 from benchmarks.repository.swap import Round, rounds
 from benchmarks.serving.servers import server
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 
 KEY = "the-key-of-a-benchmark"

@@ -16,7 +16,7 @@ from benchmarks.serving.workloads import WORKLOADS
 from models.checkpoint.loading import Checkpoint, load
 from models.fused import prepare
 from models.noise import noise
-from models.velocity import RowStable
+from models.row_padding import RowStable
 from service.engine.engine import Engine
 from service.engine.job import Job, JobResult
 from service.settings import Settings

@@ -1,51 +1,43 @@
-"""The architectures a checkpoint can name: the one list of names, configs and builders.
+"""The architectures: one file each, with a frozen config and the network it builds, and the one list of them.
 
-A checkpoint stores a name and a config, never a class. A new architecture is one entry in `ARCHITECTURES`.
+A checkpoint stores the name of an architecture and its config, never a class. A new architecture is a file here and a
+line in `ARCHITECTURES`. If its config extends a `NetworkSize`, training recipes can choose it.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from torch import nn
+from pydantic import ValidationError
 
-from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
-from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.architectures.unet import UNet, UNetConfig
-from models.conditions import LabelCondition, VectorCondition
-from models.program.network import Program, ProgramConfig
+from models.architectures.analytic import GaussianConfig, MixtureConfig
+from models.architectures.residual_mlp import ResidualMLPConfig
+from models.architectures.unet import UNetConfig
+from models.messages import explain
+from models.network import ArchitectureError, Network, NetworkConfig, NetworkSize
+from models.program.network import PROGRAM, ProgramConfig
 
-PROGRAM = "program"
-"""The architecture of imported programs; a service serves them only if a setting allows it."""
+__all__ = ["ARCHITECTURES", "PROGRAM", "SIZES", "ArchitectureError", "build"]
 
-
-class ArchitectureError(ValueError):
-    """An architecture is unknown, or its config is not one it can be built with."""
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """One architecture: its frozen config and what builds a module from it.
-
-    The module has `config`, `event_shape` and, if it takes conditions, `condition`; it is called as a `VelocityField`.
-    """
-
-    config: type[BaseModel]
-    build: Callable[[Any], nn.Module]
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "residual_mlp": Architecture(ResidualMLPConfig, ResidualMLP),
-    "unet": Architecture(UNetConfig, UNet),
-    "gaussian": Architecture(GaussianConfig, Gaussian),
-    "mixture": Architecture(MixtureConfig, Mixture),
-    PROGRAM: Architecture(ProgramConfig, Program),
+ARCHITECTURES: dict[str, type[NetworkConfig]] = {
+    config.model_fields["architecture"].default: config
+    for config in (
+        ResidualMLPConfig,
+        UNetConfig,
+        GaussianConfig,
+        MixtureConfig,
+        ProgramConfig,
+    )
 }
+"""The config of each architecture by its name."""
+
+SIZES: dict[str, type[NetworkSize]] = {
+    name: size for name, config in ARCHITECTURES.items() for size in config.__bases__ if issubclass(size, NetworkSize)
+}
+"""The architectures that can be trained, with what a recipe says of each."""
 
 
-def build(name: str, config: Mapping[str, Any]) -> nn.Module:
-    """Build an untrained module.
+def build(name: str, config: Mapping[str, Any]) -> Network:
+    """Build a network with untrained weights.
 
     Args:
         name: a key of `ARCHITECTURES`.
@@ -58,51 +50,6 @@ def build(name: str, config: Mapping[str, Any]) -> nn.Module:
     if architecture is None:
         raise ArchitectureError(f"architecture is {name!r}; known are {', '.join(ARCHITECTURES)}")
     try:
-        fields = architecture.config.model_validate(dict(config))
+        return architecture.model_validate(dict(config)).build()
     except ValidationError as error:
         raise ArchitectureError(f"config of {name}: {explain(error)}") from None
-    return architecture.build(fields)
-
-
-def name_of(module: nn.Module) -> str:
-    """The name of a module's architecture.
-
-    Raises:
-        ArchitectureError: the module is of none that is registered.
-    """
-    for name, architecture in ARCHITECTURES.items():
-        if type(module) is architecture.build:
-            return name
-    known = ", ".join(ARCHITECTURES)
-    raise ArchitectureError(f"{type(module).__name__} is not a registered architecture; known are {known}")
-
-
-def event_shape_of(module: nn.Module) -> tuple[int, ...]:
-    """The shape of one sample of a module that `build` made."""
-    return cast("tuple[int, ...]", module.event_shape)
-
-
-def condition_of(module: nn.Module) -> LabelCondition | VectorCondition | None:
-    """What a module that `build` made is conditioned on, or None."""
-    return cast("LabelCondition | VectorCondition | None", getattr(module, "condition", None))
-
-
-_MOST_FAULTS = 20
-
-
-def explain(error: ValidationError) -> str:
-    """Say in one line what pydantic found: each field, the value found and what was expected.
-
-    Of an unknown field the value is not told: nobody knows what it is. Of many the first are named.
-    """
-    parts, faults = [], error.errors(include_url=False, include_context=False)
-    for item in faults[:_MOST_FAULTS]:
-        field = _cut(".".join(str(part) for part in item["loc"])) or "value"
-        found = "" if item["type"] in ("missing", "extra_forbidden") else f", found {_cut(repr(item['input']))}"
-        parts.append(f"{field}: {item['msg']}{found}")
-    more = len(faults) - len(parts)
-    return "; ".join(parts) + (f"; and {more} more" if more else "")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,6 +1,6 @@
-"""The paper's velocity network: a residual multilayer perceptron on `x` and a sinusoidal embedding of `t`.
+"""The residual MLP, the paper's velocity network, on `x` and a sinusoidal embedding of `t`.
 
-    h = W_x x + W_t embed(t)                            (+ embed(condition), where there is one)
+    h = W_x x + W_t embed(t)                            (+ embed(condition), if there is one)
     h = h + Linear2(SiLU(Linear1(LayerNorm(h))))        for each block
     v = W_out LayerNorm(h)
 
@@ -12,55 +12,68 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, pad, silu
 
-from models.conditions import ConditionConfig, ConditionEmbedding
+from models.conditions import ConditionConfig, ConditionEmbedding, LabelCondition, VectorCondition
+from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import VelocityField, refuse_condition
 
 _WHOLE = 16
-"""Numbers that kernels work on at once; with widths that are multiples of it none is left for their other code."""
+"""Numbers that kernels compute together; a width that is a multiple of it leaves none for their remainder code."""
 
 
-class ResidualMLPConfig(BaseModel):
+class ResidualMLPSize(NetworkSize):
     """The size of a `ResidualMLP`.
 
     Attributes:
-        dim: length of one sample.
         hidden: width of the residual stream.
         blocks: number of residual blocks.
         time_width: length of the embedding of t: half sines, half cosines.
-        max_frequency: the highest angular frequency of the embedding, in radians per unit of t. Over t in
-            [0, 1] a frequency w turns w / 2 pi times. 100 turns 16 times, so times 0.01 apart are told apart,
-            finer than the velocity of data with a few percent of noise changes. Higher ones let the network
-            wiggle in t, and every wiggle costs an adaptive solver steps.
+        max_frequency: the highest angular frequency of the embedding, in radians per unit of t. A frequency w turns
+            w / 2 pi times over t in [0, 1]. 100 turns 16 times, so it tells times 0.01 apart, finer than the velocity
+            of data with a few percent of noise changes. A higher one lets the network wiggle in t, and every wiggle
+            costs an adaptive solver steps.
+    """
+
+    architecture: Literal["residual_mlp"] = "residual_mlp"
+    hidden: int = Field(default=256, ge=1, le=1 << 14)
+    blocks: int = Field(default=4, ge=0, le=256)
+    time_width: int = Field(default=64, ge=4, le=4096, multiple_of=2)
+    max_frequency: float = Field(default=100.0, gt=1.0, le=1e6)
+    takes: ClassVar[Literal["vectors", "pictures"]] = "vectors"
+
+    def config(
+        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+    ) -> ResidualMLPConfig:
+        """See `NetworkSize`; the shape is (dim,)."""
+        return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], condition=condition)
+
+
+class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):
+    """The config of a `ResidualMLP`.
+
+    Attributes:
+        dim: length of one sample.
         condition: what the velocity is conditioned on, or None.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     dim: int = Field(ge=1, le=1 << 20)
-    hidden: int = Field(default=256, ge=1, le=1 << 14)
-    blocks: int = Field(default=4, ge=0, le=256)
-    time_width: int = Field(default=64, ge=4, le=4096)
-    max_frequency: float = Field(default=100.0, gt=1.0, le=1e6)
     condition: ConditionConfig | None = None
 
-    @field_validator("time_width")
-    @classmethod
-    def _even(cls, value: int) -> int:
-        if value % 2:
-            raise ValueError(f"time_width is {value}; it must be even: half sines, half cosines")
-        return value
+    def build(self) -> ResidualMLP:
+        """See `NetworkConfig`."""
+        return ResidualMLP(self)
 
 
 class TimeEmbedding(nn.Module):
     """Sines and cosines of `t` at geometric frequencies from 1 to `max_frequency`.
 
-    The frequencies are a stored buffer, so that a checkpoint gives the same bits wherever its libm differs.
+    The frequencies are a stored buffer, so that a checkpoint gives the same bits with another libm.
     """
 
     frequencies: Tensor
@@ -78,7 +91,7 @@ class TimeEmbedding(nn.Module):
 
 def sinusoids(t: Tensor, frequencies: Tensor) -> Tensor:
     """Sines and cosines (rows, 2 F) of the times t (rows,) at frequencies (F,)."""
-    # A row fills whole vector registers (32 numbers by default), so none is computed in a loop's tail.
+    # A row fills whole vector registers (32 numbers by default), so no number is computed in a loop's tail.
     angles = t[:, None] * frequencies
     return torch.cat((angles.sin(), angles.cos()), dim=1)
 
@@ -93,14 +106,11 @@ class ResidualBlock(nn.Module):
         self.linear2 = nn.Linear(width, width)
 
 
-class ResidualMLP(nn.Module):
+class ResidualMLP(Network[ResidualMLPConfig]):
     """The velocity `v(x, t, condition)` of a flow on vectors of length `config.dim`."""
 
     def __init__(self, config: ResidualMLPConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.event_shape: tuple[int, ...] = (config.dim,)
-        self.condition = config.condition
+        super().__init__(config, (config.dim,), config.condition)
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.input = nn.Linear(config.dim, config.hidden)
         self.time = nn.Linear(config.time_width, config.hidden)
@@ -116,7 +126,7 @@ class ResidualMLP(nn.Module):
         Args:
             x: states, (rows, dim).
             t: times in [0, 1], (rows,), in the dtype of x.
-            condition: one a row, see `models.conditions`; None is the null, or all there is without a condition.
+            condition: one for each row, see `models.conditions`; None is the null of a conditional network.
 
         Returns:
             The velocities, (rows, dim).
@@ -127,16 +137,16 @@ class ResidualMLP(nn.Module):
         return self.bare()(x, t, condition)
 
     def forms(self) -> Iterator[VelocityField]:
-        """The function without modules around it; then, where the hidden width is odd, filled up."""
+        """The bare function; then, if the hidden width is not a multiple of 16, the filled one."""
         yield self.bare()
         if self.config.hidden % _WHOLE:
             yield self.filled()
 
     @torch.no_grad()
     def filled(self) -> Bare:
-        """The same function with its hidden width filled up by zeros to a multiple of 16; parameters are copied.
+        """The same function with its hidden width filled up with zeros to a multiple of 16; parameters are copied.
 
-        What is added stays zero, or is multiplied by zero, and is left out of the norms. So only rounding differs.
+        The added numbers stay zero or are multiplied by zero, and the norms leave them out. So only rounding differs.
         """
         config = self.config.model_copy(update={"hidden": -(-self.config.hidden // _WHOLE) * _WHOLE})
         with torch.device("meta"):
@@ -150,7 +160,7 @@ class ResidualMLP(nn.Module):
         return replace(bare, blocks=blocks, norm=_detached(narrow.norm))
 
     def bare(self) -> Bare:
-        """The same function without modules around it, for many calls; later changes of parameters in place show."""
+        """The same function without its modules, for many calls; it follows in-place changes of the parameters."""
         steps = [
             (_scales(block.norm), _weights(block.linear1), _weights(block.linear2))
             for block in self.blocks
@@ -185,14 +195,14 @@ def _detached(scales: _Scales) -> _Scales:
 
 
 def _corner(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor in the first corner of a larger one of zeros."""
+    """A tensor in the first corner of a larger tensor of zeros."""
     larger = tensor.new_zeros(*shape)
     larger[tuple(slice(size) for size in tensor.shape)] = tensor
     return larger
 
 
 def _normalised(hidden: Tensor, shape: list[int], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """The norm of the first numbers of each row, with zeros for the rest."""
+    """The norm of the first numbers of each row, and zeros for the rest."""
     rest = hidden.shape[1] - shape[0]
     if not rest:
         return layer_norm(hidden, shape, weight, bias, eps)
@@ -203,8 +213,8 @@ def _normalised(hidden: Tensor, shape: list[int], weight: Tensor, bias: Tensor, 
 class Bare:
     """A `ResidualMLP` as the tensors it computes with.
 
-    Looking a tensor up in a module and calling a module take Python longer than a product of few rows takes: without
-    them a call of 16 rows lasts three quarters of the time.
+    Python takes longer to look up a tensor in a module and to call a module than a product of few rows takes. Without
+    that, a call of 16 rows takes three quarters of the time.
     """
 
     frequencies: Tensor

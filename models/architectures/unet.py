@@ -1,46 +1,63 @@
-"""A small UNet for pictures (Ronneberger et al. 2015), told t and the condition in every block (Ho et al. 2020).
+"""The UNet, a small one for pictures (Ronneberger et al. 2015), with t and condition in every block (Ho et al. 2020).
 
-    down: blocks at each level, then half the height and width and (after the first level) twice the channels
-    up:   nearest-neighbour enlargement, the picture of the same size from the way down put beside it, one block
+    down: blocks at each level, then half the height and width, and twice the channels after the first level
+    up:   nearest-neighbour enlargement, the picture of the same size from the way down beside it, one block
 
 It has no attention. With 28 x 28 pictures, 32 channels, 3 levels and 1 block it has under 600,000 parameters.
 """
 
+from __future__ import annotations
+
 import math
-from typing import Self
+from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.architectures.residual_mlp import TimeEmbedding
-from models.conditions import ConditionConfig, ConditionEmbedding
+from models.conditions import ConditionConfig, ConditionEmbedding, LabelCondition, VectorCondition
+from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import refuse_condition
 
 _MOST_NUMBERS = 1 << 24
 
 
-class UNetConfig(BaseModel):
+class UNetSize(NetworkSize):
     """The size of a `UNet`.
 
     Attributes:
-        shape: channels, height and width of a picture; the last two must halve evenly `levels` - 1 times.
         hidden: channels of the first level.
         blocks: residual blocks of each level on the way down.
-        levels: resolutions.
+        levels: number of resolutions, each half as high and wide as the one before.
         time_width: length of the embedding of t.
         max_frequency: highest frequency of that embedding, as in `models.architectures.residual_mlp`.
-        condition: what the velocity is conditioned on, or None.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    shape: tuple[int, int, int]
+    architecture: Literal["unet"] = "unet"
     hidden: int = Field(default=32, ge=4, le=1024, multiple_of=4)
     blocks: int = Field(default=1, ge=1, le=16)
     levels: int = Field(default=3, ge=1, le=8)
     time_width: int = Field(default=64, ge=4, le=4096, multiple_of=2)
     max_frequency: float = Field(default=100.0, gt=1.0, le=1e6)
+    takes: ClassVar[Literal["vectors", "pictures"]] = "pictures"
+
+    def config(
+        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+    ) -> UNetConfig:
+        """See `NetworkSize`; the shape is (channels, height, width)."""
+        return UNetConfig.model_validate({**self.model_dump(), "shape": event_shape, "condition": condition})
+
+
+class UNetConfig(UNetSize, NetworkConfig, strict=False):
+    """The config of a `UNet`.
+
+    Attributes:
+        shape: channels, height and width of a picture; the last two must halve evenly `levels` - 1 times.
+        condition: what the velocity is conditioned on, or None.
+    """
+
+    shape: tuple[int, int, int]
     condition: ConditionConfig | None = None
 
     @model_validator(mode="after")
@@ -57,6 +74,10 @@ class UNetConfig(BaseModel):
     def widths(self) -> list[int]:
         """Channels of each level."""
         return [self.hidden if level == 0 else 2 * self.hidden for level in range(self.levels)]
+
+    def build(self) -> UNet:
+        """See `NetworkConfig`."""
+        return UNet(self)
 
 
 class UNetBlock(nn.Module):
@@ -78,14 +99,11 @@ class UNetBlock(nn.Module):
         return self.skip(x) + self.conv2(self.activation(self.norm2(hidden)))
 
 
-class UNet(nn.Module):
+class UNet(Network[UNetConfig]):
     """The velocity `v(x, t, condition)` of a flow on pictures of shape `config.shape`."""
 
     def __init__(self, config: UNetConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.event_shape: tuple[int, ...] = config.shape
-        self.condition = config.condition
+        super().__init__(config, config.shape, config.condition)
         channels, widths, embedding = config.shape[0], config.widths, 4 * config.hidden
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.time = nn.Sequential(nn.Linear(config.time_width, embedding), nn.SiLU())
@@ -113,7 +131,7 @@ class UNet(nn.Module):
         Args:
             x: pictures, (rows, channels, height, width).
             t: times in [0, 1], (rows,), in the dtype of x.
-            condition: one a row, see `models.conditions`; None is the null, or all there is without a condition.
+            condition: one for each row, see `models.conditions`; None is the null of a conditional network.
 
         Returns:
             The velocities, in the shape of x.

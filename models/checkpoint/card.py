@@ -1,4 +1,4 @@
-"""`card.json`: what a checkpoint says of itself, and how it is read and checked."""
+"""The card of a checkpoint, `card.json`: its fields, and reading and checking it."""
 
 import hashlib
 import json
@@ -8,16 +8,16 @@ from typing import Literal, Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from models.architectures import explain
 from models.conditions import ConditionConfig
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
+from models.messages import explain
 from models.regular import NotRegular, open_regular
 
 CARD_FILE = "card.json"
 WEIGHTS_FILE = "weights.safetensors"
 MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-"""What a model may be called: it is the name of a folder and part of a URL."""
+"""The names that a model may have: a name is a folder and part of a URL."""
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
@@ -25,11 +25,11 @@ _MAX_CARD_BYTES = 16 << 20
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be written, read or trusted; the message names the file, the key and what is wrong."""
+    """A checkpoint cannot be written, read or trusted; the message names the file, the key and the fault."""
 
 
 class UnreadableCheckpoint(CheckpointError):  # noqa: N818  (a kind of it, named for what it says)
-    """A checkpoint cannot be read just now, which says nothing of what it holds: the disk, rights, files, memory."""
+    """A checkpoint cannot be read now, for reasons outside it: the disk, permissions, open files, memory."""
 
 
 class _Frozen(BaseModel):
@@ -50,23 +50,23 @@ class Card(_Frozen):
         format: version of this format.
         name: name the checkpoint was saved under.
         version: version it was saved as.
-        architecture: what network the weights are for.
-        dtype: type of its weights and of the states it takes.
+        architecture: the network that the weights are for.
+        dtype: dtype of its weights and of the states it takes.
         event_shape: shape of one sample of the flow.
         data_shape: shape of one decoded sample.
-        condition: what the network is conditioned on (see `models.conditions`); None where it takes no condition.
+        condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
         time: the network's convention of time and noise (see `models.conventions`).
-        row_by_row: whether each row is a network call of its own (see `models.mixing`). Not written where it is False,
-            so that releases without it read the card.
+        row_by_row: whether each row is a network call of its own (see `models.mixing`). False is not written, so that
+            releases without the field can read the card.
         decoder: how samples become data.
-        dataset: what it was trained on.
+        dataset: what the network was trained on.
         training: the training recipe and its metrics.
         noise: scheme of the starting noise (see `models.noise`).
         seed: seed of the training.
-        libraries: versions of the libraries that wrote it.
+        libraries: versions of the libraries that wrote the checkpoint.
         weights_sha256: SHA-256 of the weights file, 64 hexadecimal digits.
-        card_sha256: SHA-256 of this card without this field, so that damage is seen; None (as in a card that was
-            written by hand) is not checked.
+        card_sha256: SHA-256 of this card without this field, so that damage is seen; None, as in a card written by
+            hand, is not checked.
     """
 
     format: Literal[1] = 1
@@ -98,7 +98,7 @@ class Card(_Frozen):
 
     @property
     def data_dtype(self) -> Literal["float32", "float64"]:
-        """The type of decoded samples."""
+        """The dtype of decoded samples."""
         return self.decoder.dtype or self.dtype
 
     def to_json(self) -> bytes:
@@ -121,9 +121,9 @@ class Card(_Frozen):
 
 
 def _sha256(fields: dict[str, JsonValue]) -> str:
-    """What `card_sha256` must be, from the fields as they are in the file.
+    """The `card_sha256` of fields as they are in the file.
 
-    Not from a `Card`: one read by a later release has more fields, and the hash must stay.
+    They do not come from a `Card`: that of a later release has more fields, and the hash must stay the same.
     """
     return hashlib.sha256(_json({k: v for k, v in fields.items() if k != "card_sha256"})).hexdigest()
 
@@ -136,8 +136,8 @@ def read_card(folder: Path) -> Card:
     """Read and check the card of a checkpoint folder; its `card_sha256` is filled in if the file has none.
 
     Raises:
-        CheckpointError: there is not a card, it is not JSON, or a field is missing, unknown or not allowed; an
-            UnreadableCheckpoint where the disk refuses.
+        CheckpointError: there is no card, it is not JSON, or a field is missing, unknown or not allowed; an
+            UnreadableCheckpoint if the disk refuses.
     """
     path = folder / CARD_FILE
     try:
@@ -167,7 +167,7 @@ def read_card(folder: Path) -> Card:
 
 
 def _fault(error: ValidationError) -> str:
-    """What is wrong with a card. A file that is not a card is never quoted: it may hold secrets."""
+    """The fault of a card. A file that is not a card is never quoted: it may hold secrets."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     missing = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing" and len(fault["loc"]) == 1]
     if missing:
@@ -178,12 +178,12 @@ def _fault(error: ValidationError) -> str:
 
 
 def is_pickle(path: Path) -> bool:
-    """Whether a file's name says that it is a pickle, which is never read."""
+    """Whether a file is a pickle by its name; pickles are never read."""
     return path.suffix.lower() in {".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib"}
 
 
 def _instead(folder: Path) -> str:
-    """Say what a folder without a card holds, if that explains it."""
+    """Say what a folder without a card holds, if that explains the lack."""
     try:
         found = sorted(path.name for path in folder.iterdir())
     except OSError:

@@ -1,10 +1,8 @@
-"""Checkpoints: a folder `<name>/<version>/` of `weights.safetensors` and `card.json`, loaded and verified.
+"""Loading checkpoints: a folder `<name>/<version>/` of `weights.safetensors` and `card.json`, read and verified.
 
-Nothing in it is executable and nothing is unpickled. `save` is in `models.checkpoint.saving` and offered here too.
-
-What is read is distrusted in this order, so that no size the files claim is ever allocated before it is checked:
-the card's fields, the hash of the weights, the names, types and shapes in their header against the
-architecture on torch's meta device, and only then the numbers; at last the fields are tried.
+Nothing in it is executable and nothing is unpickled. It is distrusted in this order, so that no size that a file claims
+is allocated before it is checked: the fields of the card; the hash of the weights; the names, types and shapes in their
+header, against the architecture on torch's meta device; and only then the numbers. At last the network is evaluated.
 """
 
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from models.architectures import ArchitectureError, build, condition_of, event_shape_of
+from models.architectures import ArchitectureError, build
 from models.checkpoint.card import (
     CARD_FILE,
     DTYPES,
@@ -24,11 +22,14 @@ from models.checkpoint.card import (
     read_card,
 )
 from models.checkpoint.saving import save
-from models.checkpoint.weights import first_line, lacks_memory, read_weights
+from models.checkpoint.weights import lacks_memory, read_weights
 from models.conventions import adapt
 from models.decoder import Decoder
-from models.mixing import RowByRow, find_mixing
+from models.messages import first_line
+from models.mixing import find_mixing
+from models.network import Network
 from models.noise import noise
+from models.row_padding import RowByRow
 
 __all__ = ["Card", "Checkpoint", "CheckpointError", "UnreadableCheckpoint", "load", "read_card", "save"]
 
@@ -40,13 +41,13 @@ class Checkpoint:
     """A verified checkpoint in memory.
 
     Attributes:
-        velocity: the network, in eval mode, without gradients for its weights; called as a `VelocityField`, so
-            wrapped where its own convention is another (see `models.conventions`), or its card says that each row is a
-            call of its own (see `models.mixing`).
-        decoder: what turns samples into data.
-        card: what the checkpoint says of itself.
+        velocity: the network, in eval mode, without gradients for its weights; called as a `VelocityField`. It is
+            wrapped if it has another convention (see `models.conventions`) or is called row by row (see
+            `models.mixing`).
+        decoder: turns samples into data.
+        card: the description in its folder.
         path: its folder.
-        digest: `sha256:` and the hash of the card, which holds that of the weights: it stands for both.
+        digest: `sha256:` and the hash of the card, which stands for the weights too, as the card holds their hash.
     """
 
     velocity: nn.Module
@@ -57,7 +58,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the weights and states."""
+        """The dtype of the weights and states."""
         return DTYPES[self.card.dtype]
 
 
@@ -69,8 +70,8 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
         device: where the tensors go.
 
     Raises:
-        CheckpointError: anything is missing, damaged, or not what the card says; an UnreadableCheckpoint where that
-            cannot be told now, as the disk refuses or memory does not suffice.
+        CheckpointError: anything is missing, damaged, or not what the card says; an UnreadableCheckpoint if that cannot
+            be told now, because the disk refuses or there is not enough memory.
     """
     path = Path(path)
     card = read_card(path)
@@ -90,9 +91,9 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
 
 
 class _Pair(nn.Module):
-    """The two modules whose tensors one weights file holds, so that `velocity.` and `decoder.` begin its keys."""
+    """The two modules whose tensors are in the weights file, under `velocity.` and `decoder.`."""
 
-    def __init__(self, velocity: nn.Module, decoder: Decoder) -> None:
+    def __init__(self, velocity: Network, decoder: Decoder) -> None:
         super().__init__()
         self.velocity = velocity
         self.decoder = decoder
@@ -105,12 +106,11 @@ def _empty(card: Card, file: Path) -> _Pair:
             pair = _Pair(build(card.architecture.name, card.architecture.config), Decoder(card.decoder))
     except ArchitectureError as error:
         raise CheckpointError(f"{file}: architecture: {error}") from None
-    expected = event_shape_of(pair.velocity)
-    if card.event_shape != expected:
+    if card.event_shape != (expected := pair.velocity.event_shape):
         raise CheckpointError(
             f"{file}: event_shape: found {list(card.event_shape)}, the architecture has {list(expected)}"
         )
-    if card.condition != (takes := condition_of(pair.velocity)):
+    if card.condition != (takes := pair.velocity.condition):
         raise CheckpointError(f"{file}: condition: found {card.condition!r}, the architecture has {takes!r}")
     pair.velocity.to(DTYPES[card.dtype])
     pair.decoder.to(DTYPES[card.data_dtype])
@@ -118,7 +118,7 @@ def _empty(card: Card, file: Path) -> _Pair:
 
 
 def _fill(module: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
-    """Put the tensors into a module on the meta device; all of its keys must be there."""
+    """Put the tensors into a module on the meta device; none of its keys may be missing."""
     for key, tensor in tensors.items():
         if not tensor.isfinite().all():
             raise CheckpointError(f"{file}: key {key}: holds numbers that are not finite")
@@ -126,9 +126,9 @@ def _fill(module: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
 
 
 def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
-    """Try the velocity at t = 0, 0.5 and 1 and the decoder on starting noise.
+    """Evaluate the velocity at t = 0, 0.5 and 1 and the decoder on starting noise.
 
-    Both must give finite numbers, and the velocity of a row must not depend on the rows beside it.
+    Both must be finite, and the velocity of a row must not depend on the rows beside it.
     """
     card = checkpoint.card
     x = noise(0, 0, _PROBE_ROWS, card.event_shape, checkpoint.dtype).to(device)

@@ -1,20 +1,24 @@
-"""Writing checkpoints: whole or not at all, and the same bytes for the same content."""
+"""Saving checkpoints: whole or not at all, and the same bytes for the same content."""
 
+import contextlib
+import errno
 import hashlib
+import os
 import re
+import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from time import time as now
 
 import numpy
 import safetensors
 import safetensors.torch
 import torch
 from pydantic import JsonValue, ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.architectures import ArchitectureError, condition_of, event_shape_of, explain, name_of
-from models.atomic import publish, remove_stale
+from models.architectures import ARCHITECTURES
 from models.checkpoint.card import (
     CARD_FILE,
     DTYPES,
@@ -26,14 +30,17 @@ from models.checkpoint.card import (
 )
 from models.conventions import TimeCard
 from models.decoder import Decoder
+from models.messages import explain
+from models.network import Network
 
 _TRIES = 1000
+_STALE_S = 3600.0  # a temporary folder this old was left by a killed process
 
 
 def save(
     repository_root: Path | str,
     name: str,
-    model: nn.Module,
+    model: Network,
     decoder: Decoder,
     *,
     dataset: Mapping[str, JsonValue],
@@ -49,15 +56,15 @@ def save(
     Args:
         repository_root: the repository; made if it is missing.
         name: name of the model.
-        model: a module of a registered architecture; its config is stored with it.
-        decoder: what turns its samples into data.
+        model: a network of a registered architecture; its config is stored with it.
+        decoder: turns its samples into data.
         dataset: what it was trained on.
-        training: recipe and metrics; finite numbers only.
+        training: recipe and metrics; numbers must be finite.
         seed: seed of the training, in [0, 2^63).
-        version: an unused version; None takes the next one, also when others are saving the same model.
-        dtype: float32 or float64; None takes that of the model's weights, float64 if it has none.
-        time: the convention that the model follows; None is Pathline's own.
-        row_by_row: whether each row is to be a call of its own (see `models.mixing`).
+        version: an unused version; None takes the next one, even while others save the same model.
+        dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none.
+        time: the model's convention; None is Pathline's own.
+        row_by_row: whether each row is to be a network call of its own (see `models.mixing`).
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -70,18 +77,21 @@ def save(
         raise CheckpointError(f"name is {name!r}; it needs 1 to 64 letters, digits, '.', '_' or '-', no dot first")
     if version is not None and version < 1:
         raise CheckpointError(f"version is {version}; it must be at least 1, or left out for the next")
+    if not isinstance(model, Network) or type(model.config) is not ARCHITECTURES.get(model.config.architecture):
+        kind, known = type(model).__name__, ", ".join(ARCHITECTURES)
+        raise CheckpointError(f"{kind} is not a registered architecture; known are {known}")
     dtype = _dtype(model) if dtype is None else dtype
     weights = safetensors.torch.save(_tensors(model, decoder, dtype))
     try:
         root.mkdir(parents=True, exist_ok=True)
-        remove_stale(root)
+        _remove_stale(root)
         for _ in range(_TRIES):
             number = _next_version(root / name) if version is None else version
             card = _card(
                 name, number, model, decoder, dtype, dataset, training, seed, weights, time or TimeCard(), row_by_row
             )
             target = root / name / str(number)
-            if publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
+            if _publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
                 return target
             if version is not None:
                 raise CheckpointError(f"{target}: already exists; leave version out to save as the next")
@@ -94,7 +104,7 @@ def save(
 def _card(
     name: str,
     version: int,
-    model: nn.Module,
+    model: Network,
     decoder: Decoder,
     dtype: torch.dtype,
     dataset: Mapping[str, JsonValue],
@@ -104,20 +114,20 @@ def _card(
     time: TimeCard,
     row_by_row: bool,
 ) -> Card:
-    """Describe a model; everything but the version is a function of what is saved."""
+    """Describe a model; all but the version is a function of what is saved."""
     try:
-        architecture = name_of(model)
-        config: Any = model.config
         card = Card(
             name=name,
             version=version,
-            architecture=ArchitectureCard(name=architecture, config=config.model_dump(mode="json")),
+            architecture=ArchitectureCard(
+                name=model.config.architecture, config=model.config.model_dump(mode="json", exclude={"architecture"})
+            ),
             dtype="float32" if dtype == torch.float32 else "float64",
-            event_shape=event_shape_of(model),
+            event_shape=model.event_shape,
             data_shape=decoder.data_shape,
             time=time,
             row_by_row=row_by_row,
-            condition=condition_of(model),
+            condition=model.condition,
             decoder=decoder.config,
             dataset=dict(dataset),
             training=dict(training),
@@ -128,19 +138,19 @@ def _card(
         return card.signed()
     except ValidationError as error:
         raise CheckpointError(f"{CARD_FILE}: {explain(error)}") from None
-    except (ArchitectureError, ValueError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{CARD_FILE}: {error}") from None
 
 
-def _dtype(model: nn.Module) -> torch.dtype:
+def _dtype(model: Network) -> torch.dtype:
     kinds = {tensor.dtype for tensor in model.state_dict().values() if tensor.is_floating_point()} or {torch.float64}
     if len(kinds) > 1:
         raise CheckpointError(f"the model's weights are of several types: {sorted(map(str, kinds))}")
     return kinds.pop()
 
 
-def _tensors(model: nn.Module, decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
-    """All tensors by their key in the file, no two in the same memory; those that can stay as they are do."""
+def _tensors(model: Network, decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
+    """All tensors by their key in the file, no two in the same memory; none is copied without need."""
     if dtype not in DTYPES.values():
         raise CheckpointError(f"dtype is {dtype}; a checkpoint holds torch.float32 or torch.float64")
     tensors: dict[str, Tensor] = {}
@@ -164,3 +174,66 @@ def _next_version(folder: Path) -> int:
     except FileNotFoundError:
         taken = []
     return max(taken, default=0) + 1
+
+
+def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
+    """Write files into a temporary folder of `root`, then rename it to `target`.
+
+    Libraries for atomic writes publish single files; a checkpoint is a folder.
+
+    Args:
+        root: an existing folder, on the same file system as the target.
+        target: a folder one below a folder of `root`; its parent is made.
+        files: name and content of each file.
+
+    Returns:
+        True if `target` is now this folder; False if the name was taken, and what has it is left as it was.
+
+    Raises:
+        OSError: the disk refuses; nothing is left behind.
+    """
+    # Not tempfile.mkdtemp: its folders are closed to other users, and a service often runs as another one.
+    temporary = root / f".tmp-{target.parent.name}-{secrets.token_hex(8)}"
+    temporary.mkdir()
+    made = False
+    try:
+        for name, content in files.items():
+            with (temporary / name).open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        _sync_folder(temporary)
+        with contextlib.suppress(FileExistsError):
+            target.parent.mkdir()
+            made = True
+        try:
+            temporary.rename(target)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                return False
+            raise
+        _sync_folder(target.parent)
+        _sync_folder(root)
+        return True
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):  # it holds a version, as it should
+                target.parent.rmdir()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the entries of a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(root: Path) -> None:
+    """Remove the temporary folders in `root` that killed processes left."""
+    for path in root.glob(".tmp-*"):
+        with contextlib.suppress(OSError):
+            if now() - path.stat().st_mtime > _STALE_S:
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Reading a weights file without trusting it: hash, then header, and only then the numbers."""
+"""The weights file, read without trusting it: its hash, then its header, and only then its numbers."""
 
 import hashlib
 import json
@@ -14,14 +14,15 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from models.checkpoint.card import CARD_FILE, CheckpointError, UnreadableCheckpoint
+from models.messages import first_line, printable
 from models.regular import NotRegular, open_regular
 
 _STORED = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
 _SLACK = 64 << 20
-_HEADER, _HEADER_A_TENSOR = 1 << 20, 1 << 10  # bytes of a header: for what it says of the file, and for each tensor
+_HEADER, _HEADER_A_TENSOR = 1 << 20, 1 << 10  # the most bytes of a header: in all, and more for each tensor
 _SHOWN = 5
-_COMPARED = 500  # names that are searched for the nearest
-_LONGEST = 200  # letters of a name that is searched for, or shown
+_COMPARED = 500  # names among which the nearest is sought
+_LONGEST = 200  # characters of a name that is compared
 _STORED |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
 
 
@@ -30,12 +31,12 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
 
     Args:
         file: the file.
-        sha256: the hash it must have, in hexadecimal.
-        expected: every key with a tensor of the type and shape it must have; tensors on the meta device do.
+        sha256: the hash that it must have, in hexadecimal.
+        expected: every key, with a tensor of the dtype and shape that it must have (on the meta device will do).
 
     Raises:
-        CheckpointError: the file is missing, damaged, or holds other tensors than expected; an UnreadableCheckpoint
-            where the disk refuses or memory does not suffice.
+        CheckpointError: the file is missing, damaged, or holds other tensors than expected; an UnreadableCheckpoint if
+            the disk refuses or there is not enough memory.
     """
     try:
         with open_regular(file) as stream:
@@ -64,9 +65,9 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
 
 
 def _refuse_larger(stream: BufferedReader, expected: Mapping[str, Tensor]) -> None:
-    """Refuse a file that is far larger than its tensors, before all of it is hashed.
+    """Refuse a file that is far larger than its tensors before all of it is hashed.
 
-    Twice their size passes, so that tensors of another type or shape are named.
+    Twice their size passes, so that tensors of another dtype or shape are reported by name.
     """
     size, needed = os.fstat(stream.fileno()).st_size, sum(tensor.nbytes for tensor in expected.values())
     if size > 2 * needed + _SLACK:
@@ -74,7 +75,7 @@ def _refuse_larger(stream: BufferedReader, expected: Mapping[str, Tensor]) -> No
 
 
 def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[int]]]:
-    """Read each tensor's type and shape from the header: 8 bytes of its length, then JSON."""
+    """Read the dtype and shape of each tensor from the header: its length in 8 bytes, then JSON."""
     size = stream.seek(0, 2)
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
@@ -93,55 +94,48 @@ def differences(
     cutoff: float = 0.8,
     suggestion: str = "did you mean {}?",
 ) -> str | None:
-    """Say for the first few keys that differ how a file differs from the architecture; None if it does not.
+    """Say how a file differs from the architecture, for the first few keys that differ; None if it does not.
 
     Args:
-        found: the type, as safetensors calls it or empty where any will do, and the shape of each key of the file.
-        expected: every key with a tensor of the type and shape it must have.
-        cutoff: how alike a name must be to be named as the nearest, from 0 to 1.
-        suggestion: how the nearest name is said.
+        found: the dtype of each key of the file, as safetensors names it or empty if any will do, and its shape.
+        expected: every key, with a tensor of the dtype and shape that it must have.
+        cutoff: how similar the nearest name must be to be suggested, from 0 to 1.
+        suggestion: the words of a suggestion.
     """
     missing, surplus = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-    said = [f"key {key}: is missing{nearest(key, surplus, cutoff, suggestion)}" for key in missing[:_SHOWN]]
-    said += [f"key {shown(key)}: is unexpected{nearest(key, missing, cutoff, suggestion)}" for key in surplus[:_SHOWN]]
+    problems = [f"key {key}: is missing{nearest(key, surplus, cutoff, suggestion)}" for key in missing[:_SHOWN]]
+    problems += [
+        f"key {printable(key)}: is unexpected{nearest(key, missing, cutoff, suggestion)}" for key in surplus[:_SHOWN]
+    ]
     other = [line for key in sorted(found.keys() & expected.keys()) for line in _other(key, found[key], expected[key])]
     count = len(missing) + len(surplus) + len(other)
     if not count:
         return None
     more = f" (and {count - _SHOWN} more)" if count > _SHOWN else ""
-    return "; ".join([*said, *other][:_SHOWN]) + more
+    return "; ".join([*problems, *other][:_SHOWN]) + more
 
 
 def _other(key: str, found: tuple[str, list[int]], expected: Tensor) -> Iterator[str]:
     stored, shape = found
     dtype = str(expected.dtype).removeprefix("torch.")
     if stored and _STORED.get(stored, stored) != dtype:
-        yield f"key {key}: found {shown(_STORED.get(stored, stored))}, expected {dtype}"
+        yield f"key {key}: found {printable(_STORED.get(stored, stored))}, expected {dtype}"
     if shape != list(expected.shape):
-        yield f"key {key}: found shape {shown(str(shape))}, expected {list(expected.shape)}"
+        yield f"key {key}: found shape {printable(str(shape))}, expected {list(expected.shape)}"
 
 
-def nearest(key: str, others: Sequence[str], cutoff: float, said: str) -> str:
-    """The name most like a key, said in brackets, or nothing; of very many or very long names not all are looked at."""
+def nearest(key: str, others: Sequence[str], cutoff: float, suggestion: str) -> str:
+    """The name most like a key, as a suggestion in brackets, or nothing; very many or very long names are skipped."""
     if len(key) > _LONGEST:
         return ""
     compared = [other for other in others[:_COMPARED] if len(other) <= _LONGEST]
     match = get_close_matches(key, compared, n=1, cutoff=cutoff)
-    return f" ({said.format(match[0])})" if match else ""
-
-
-def shown(key: str) -> str:
-    """A name on one line of no great length."""
-    text = key if key.isprintable() else repr(key)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return f" ({suggestion.format(match[0])})" if match else ""
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice; torch has no type of its own for that of the CPU."""
-    said = str(error)
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in said or "t allocate" in said
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """Whether an error means that memory ran out; torch has no type of its own for that of the CPU."""
+    message = str(error)
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in message or "t allocate" in message
+    )

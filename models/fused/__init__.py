@@ -1,7 +1,7 @@
-"""Networks fused into one compiled call: the torch module is the truth, the fused form is what a CPU evaluates.
+"""Fused networks: one compiled call for a CPU, with the torch module as the reference.
 
-Which networks are fused follows from a rule (`can_fuse`), never from timing, so that a machine gives the same bits at
-every start; and a fused form must first prove itself (`prepare`).
+A rule decides which networks are fused (`can_fuse`), never timing, so that a machine gives the same bits at every
+start. A fused form is verified before it is used (`prepare`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _MOST_ERROR = 2.0
 
 @dataclass(frozen=True)
 class Prepared:
-    """A field as a CPU should evaluate it.
+    """A field in the form in which a CPU should evaluate it.
 
     Attributes:
         velocity: what to call.
-        fused: whether it is the fused form.
+        fused: whether that is the fused form.
         reason: why it is not; empty if it is.
-        failed: whether it should be by the rule, but could not be compiled or is not good enough.
+        failed: whether the rule asks for the fused form, but it cannot be compiled or is not accurate enough.
     """
 
     velocity: VelocityField
@@ -47,10 +47,10 @@ class Prepared:
 
 
 def prepare(velocity: nn.Module, condition: LabelCondition | VectorCondition | None = None) -> Prepared:
-    """The fused form of a loaded network, compiled and verified, or the network itself with the reason.
+    """The fused form of a loaded network, compiled and verified, or the network itself and the reason.
 
     Args:
-        velocity: a network as a checkpoint loads it, possibly adapted from another convention of time.
+        velocity: a network as a checkpoint loads it, possibly adapted from another convention.
         condition: what it is conditioned on.
     """
     network = velocity.network if isinstance(velocity, Adapted) else velocity
@@ -60,9 +60,9 @@ def prepare(velocity: nn.Module, condition: LabelCondition | VectorCondition | N
         warm_up()
         fused = FusedResidualMLP(network)
         why = _worse(network, fused, condition)
-    except Exception as error:  # the compiler's errors have no common class, and any of them means: without it
-        said = f"the fused form could not be compiled: {type(error).__name__}: {error}".splitlines()[0]
-        return Prepared(velocity, False, said, failed=True)
+    except Exception as error:  # the compiler's errors have no common class; after any of them the module serves
+        why = f"the fused form could not be compiled: {type(error).__name__}: {error}".splitlines()[0]
+        return Prepared(velocity, False, why, failed=True)
     if why:
         return Prepared(velocity, False, why, failed=True)
     return Prepared(Adapted(fused, velocity.time) if isinstance(velocity, Adapted) else fused, True, "")
@@ -71,7 +71,7 @@ def prepare(velocity: nn.Module, condition: LabelCondition | VectorCondition | N
 def _worse(
     network: ResidualMLP, fused: FusedResidualMLP, condition: LabelCondition | VectorCondition | None
 ) -> str | None:
-    """Why a fused form is not as good as its network; None if it is."""
+    """Why a fused form is not accurate enough; None if it is."""
     x = noise(0, 0, _PROBE_ROWS, network.event_shape, torch.float32)
     t = torch.linspace(0.0, 1.0, _PROBE_ROWS)
     given = None if condition is None else condition.examples(_PROBE_ROWS, torch.float32)
@@ -93,7 +93,7 @@ def _rms(error: Tensor) -> float:
 
 @cache
 def warm_up() -> None:
-    """Compile what fused networks run in, which takes seconds where no machine code is kept on disk."""
+    """Compile the loops of fused networks, which takes seconds unless their machine code is cached on disk."""
     with torch.random.fork_rng(devices=()):
         network = FusedResidualMLP(ResidualMLP(ResidualMLPConfig(dim=1, hidden=1, blocks=0)).requires_grad_(False))
     network(torch.zeros(1, 1), torch.zeros(1))

@@ -1,4 +1,4 @@
-"""Parameters of a residual MLP as the compiled loops read them: aligned, padded with zeros to whole vectors."""
+"""Packed parameters of a residual MLP for the compiled loops: aligned, and padded with zeros to whole vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 
 
 def packed(network: ResidualMLP, bare: Bare) -> list[Floats]:
-    """The parameters in the order in which the compiled network takes them."""
+    """The parameters in the order in which the compiled network reads them."""
     frequencies = _array(bare.frequencies)
     half, wide = len(frequencies), room(len(frequencies))
     of_time = np.zeros((network.config.hidden, 2 * wide), np.float32)
@@ -68,7 +68,7 @@ def _panels(weights: Floats) -> Floats:
 
 
 def aligned_zeros(count: int) -> Floats:
-    """Zeros that begin with a line of the cache."""
+    """Zeros that begin at a cache line."""
     memory = np.zeros(count + LANES, np.float32)
     skip = -memory.ctypes.data % PANEL // BYTES
     return memory[skip : skip + count]

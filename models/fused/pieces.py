@@ -1,7 +1,7 @@
-"""The pieces of a fused network as Numba intrinsics: a tile of a matrix product, LayerNorm, SiLU, time embedding.
+"""The layers of a fused network as Numba intrinsics: a tile of a matrix product, LayerNorm, SiLU, time embedding.
 
-All take addresses of float32 numbers. Rows of activations are `stride` numbers apart; numbers from a row's length to
-the next multiple of 16 exist and are zero.
+All take addresses of float32 numbers. Rows of activations are `stride` numbers apart, and padded with zeros to a
+multiple of 16 numbers.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ PANEL = BYTES * LANES
 """Bytes of one vector, and of one row of a panel of weights."""
 
 PARTIAL = 64
-"""Terms of a product that are summed before the sum is added to the others: in one chain the error would double."""
+"""Terms of a product in one partial sum; a single chain of all terms would double the error."""
 
 BIAS, BIAS_AND_OLD, OLD = 0, 1, 2
-"""What a tile adds its products to: the bias; the bias and what is there; what is there."""
+"""What a tile adds its products to: the bias, the bias and the old value, or the old value."""
 
 TALLEST = 12 if llvm.get_host_cpu_features().get("avx512f") else 6
-"""Rows of the tallest tile: as many sums as the processor's registers hold."""
+"""Rows of the tallest tile: as many sums as the processor's registers can hold."""
 
 
-# An intrinsic is defined with a typing context that those who call it do not give.
+# An intrinsic is defined with a typing context as first argument, which callers do not pass.
 intrinsic = cast("Callable[[Callable[..., Any]], Callable[..., None]]", extending.intrinsic)
 
 
 def tile(rows: int, panels: int) -> Callable[..., None]:
     """A tile of C = A B: `rows` x 16 `panels` numbers of C.
 
-    Each number of C is one chain of additions: what it starts from, then the sums of 64 products each, every sum a
-    chain of fused multiply-adds from zero. No shape of a tile changes that, so no number of rows changes a bit.
+    Each number of C is one chain of additions: its starting value, then sums of 64 products, each a chain of fused
+    multiply-adds from zero. The shape of the tile does not change that, so the number of rows does not change a bit.
     """
 
     @intrinsic
@@ -108,7 +108,7 @@ def _addresses(build: Any, first: Any, stride: Any, count: int) -> list[Any]:
 
 @intrinsic
 def normalise(typing: Any, x: Any, length: Any, scale: Any, shift: Any, epsilon: Any, out: Any) -> Any:
-    """LayerNorm of one row of `length` numbers; what is behind them in `out` becomes `shift`, which is zero there."""
+    """LayerNorm of one row of `length` numbers; the padding of `out` becomes that of `shift`, which is zero."""
     number, address = types.float32, types.int64
     return types.void(address, address, address, address, number, address), _normalise
 
@@ -123,7 +123,7 @@ def _normalise(context: Any, build: Any, signature: Any, arguments: Any) -> Any:
         return build.add(start, build.mul(index, I64(PANEL)))
 
     def mean_of(term: Callable[[Any], Any]) -> Any:
-        """The mean of a vector's terms over the row; what is behind its end counts as zero."""
+        """The mean of a term over the numbers of the row; its padding counts as zero."""
 
         def add(index: Any, sums: list[Any]) -> list[Any]:
             inside = emit.first(build.sub(length, build.mul(index, I64(LANES))))
@@ -169,7 +169,7 @@ def silu(typing: Any, x: Any, length: Any) -> Any:
 
 @intrinsic
 def sinusoids(typing: Any, t: Any, frequencies: Any, half: Any, sines: Any, cosines: Any) -> Any:
-    """Sines and cosines of t times `half` frequencies; each of the three arrays has room up to a multiple of 16."""
+    """Sines and cosines of t times `half` frequencies; the three arrays are padded to a multiple of 16."""
 
     def generate(context: Any, build: Any, signature: Any, arguments: Any) -> Any:
         t, frequencies, half, sines, cosines = arguments

@@ -1,7 +1,7 @@
-"""The residual MLP in one compiled call: the torch module is the truth, this form is for many calls of few rows.
+"""The fused residual MLP: one compiled call, made for many calls of few rows.
 
 A block of rows goes through all layers while its activations stay in the cache; weights are packed in panels of 16
-outputs. Each number is computed in an order of its own that no number of rows changes (see `models.fused.pieces`), so a
+outputs. The order of operations for each number does not depend on the number of rows (see `models.fused.pieces`), so a
 row has the same bits alone and in any company, with any number of threads.
 """
 
@@ -30,18 +30,18 @@ from solvers.kernels_cpu import query, receive
 from solvers.state import Limits, Runner
 
 _BLOCK = 144
-"""Rows that go through the network together, a multiple of both tallest tiles; the more, the fewer reads of weights."""
+"""Rows in a block, a multiple of both tallest tiles; larger blocks read the weights less often."""
 
 _ROWS_OF_A_THREAD = 48
-"""Fewer rows are not worth handing over to another thread."""
+"""Rows that are worth a thread of their own."""
 
 _TERMS = 256
-"""Terms of a product for which a panel of weights stays in the first cache; a multiple of `PARTIAL`."""
+"""Terms of a product for which a panel of weights fits in the first-level cache; a multiple of `PARTIAL`."""
 
 _tallest, _six, _four, _three = tile(TALLEST, 1), tile(6, 1), tile(4, 1), tile(3, 1)
 _two, _two_wide, _one, _one_wide = tile(2, 1), tile(2, 2), tile(1, 1), tile(1, 4)
 
-# What the addresses that `_evaluate` is given are of; the four of LayerNorm and product of a layer stand together.
+# Places among the addresses of parameters that `_evaluate` takes; those of a layer's norm and product are adjacent.
 _FREQUENCIES, _TABLE, _INPUT, _LAYERS = 0, 1, 2, 4
 
 
@@ -90,7 +90,7 @@ def _tile(height, wide, a, a_stride, w, panel, count, bias, c, c_stride, to):
 
 @compiled
 def _product(a, a_stride, rows, terms, weights, bias, panels, c, c_stride, to):
-    """C = A W + bias (+ C): addresses, strides in bytes, W in so many panels."""
+    """C = A W + bias (+ C), by addresses and strides in bytes, with W in `panels` panels."""
     panel, begin = terms * PANEL, 0
     while begin < terms:
         count, row = min(_TERMS, terms - begin), 0
@@ -102,7 +102,7 @@ def _product(a, a_stride, rows, terms, weights, bias, panels, c, c_stride, to):
             while column < panels:
                 wide = most if column + most <= panels else 1
                 w, shift = weights + column * panel + begin * PANEL, bias + column * PANEL
-                for r in range(row, end, height):  # all tiles of one height share a panel while it is in the cache
+                for r in range(row, end, height):  # all tiles of this height share the panel while it is cached
                     from_a, to_c = a + r * a_stride + begin * BYTES, c + r * c_stride + column * PANEL
                     _tile(height, wide, from_a, a_stride, w, panel, count, shift, to_c, c_stride, to)
                 column += wide
@@ -113,7 +113,7 @@ def _product(a, a_stride, rows, terms, weights, bias, panels, c, c_stride, to):
 
 @compiled
 def _gather(x, t, given, first, count, half, frequencies, inputs, at):
-    """Write embedded times, states and condition vectors of some rows into `inputs`, whose address is `at`."""
+    """Write embedded times, states and condition vectors of `count` rows into `inputs`, whose address is `at`."""
     room = (half + LANES - 1) // LANES * LANES
     dim, width, stride = x.shape[1], given.shape[1], inputs.shape[1] * BYTES
     for row in range(count):
@@ -135,14 +135,14 @@ def _evaluate(x_at, t_at, given_at, chosen_at, v_at, rows, sizes, epsilon, param
 
     Args:
         x_at, t_at: addresses of states and times.
-        given_at, chosen_at: of condition vectors, and of row numbers in the condition's table; 0 where there are none.
+        given_at, chosen_at: of condition vectors, and of row numbers in the condition's table; 0 if there are none.
         sizes: dim, hidden, blocks, frequencies, width of a condition vector, rows of the condition's table.
         epsilon: of LayerNorm.
         parameters: addresses of the packed parameters.
         work: address of memory as `_work` makes it.
 
     Returns:
-        False, with nothing written, if a row number is outside of the table.
+        False, with nothing written, if a row number is outside the table.
     """
     dim, hidden, blocks, half, width, table_rows = sizes
     if chosen_at:
@@ -154,7 +154,7 @@ def _evaluate(x_at, t_at, given_at, chosen_at, v_at, rows, sizes, epsilon, param
     half_room = (half + LANES - 1) // LANES * LANES
     terms = 2 * half_room + dim + width
     input_length = (terms + LANES - 1) // LANES * LANES
-    length = room + LANES  # a power of two would put all rows into the same lines of the cache
+    length = room + LANES  # a power of two would map all rows to the same cache lines
     input_stride, stride, out_stride = input_length * BYTES, length * BYTES, out_panels * PANEL
     stream_at = work + _BLOCK * input_stride
     normal_at, inner_at = stream_at + _BLOCK * stride, stream_at + 2 * _BLOCK * stride
@@ -215,7 +215,7 @@ def can_fuse(velocity: object) -> str | None:
 
 
 class FusedResidualMLP:
-    """A `ResidualMLP` as it was when this was made: later changes of its parameters do not show.
+    """A `ResidualMLP` as it was when this was made; it does not follow later changes of the parameters.
 
     Any number of threads may call it at once.
     """
@@ -224,7 +224,7 @@ class FusedResidualMLP:
         """Pack the parameters.
 
         Raises:
-            FusedError: `can_fuse` says why.
+            FusedError: the network has no fused form (see `can_fuse`).
         """
         if why := can_fuse(network):
             raise FusedError(why)
@@ -244,7 +244,7 @@ class FusedResidualMLP:
         """Evaluate float32 states on the CPU; see `ResidualMLP.forward`.
 
         Raises:
-            VelocityError: states, times or conditions of another shape or type, or a label that there is not.
+            VelocityError: states, times or conditions have another shape or dtype, or a label is out of range.
         """
         rows = len(x)
         if x.dtype != torch.float32 or x.shape[1:] != self.event_shape or t.dtype != x.dtype or t.shape != (rows,):
@@ -257,7 +257,7 @@ class FusedResidualMLP:
         v = torch.empty_like(x)
         tensors = (x, t, given, chosen, v)
         if not all(_shared(partial(self._rows, tensors), rows)):
-            raise VelocityError(f"condition holds a label outside of 0 to {self._sizes[-1] - 1}")
+            raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")
         return v
 
     def _rows(self, tensors: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor], begin: int, end: int) -> bool:
@@ -267,9 +267,9 @@ class FusedResidualMLP:
         return _evaluate(x, t, given, chosen, v, end - begin, sizes, self._epsilon, parameters, self._work())
 
     def runner(self, condition: Tensor | None = None, *, rows: int) -> Runner | None:
-        """What runs lanes with conditions, one row a lane, in compiled calls (see `solvers.lanes.Lanes.run`).
+        """A runner of lanes with these conditions, one row for each lane, in compiled calls (see `Lanes.run`).
 
-        None where more threads than one should share the rows: a runner keeps to its own.
+        None if several threads should share the rows, as a runner keeps to its own.
         """
         if torch.get_num_threads() > 1 and rows >= 2 * _ROWS_OF_A_THREAD:
             return None
@@ -294,11 +294,11 @@ class FusedResidualMLP:
             lanes, states, k, bank.weights, bank.rows, bank.times, kinds, limits.calls, limits.kinds, addresses, known
         )
         if calls == 0:
-            raise VelocityError(f"condition holds a label outside of 0 to {self._sizes[-1] - 1}")
+            raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")
         return present, ended, calls
 
     def _conditions(self, condition: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Condition vectors, and each row's number in the condition's table."""
+        """Condition vectors, and the number of each row in the condition's table."""
         config = self.condition
         if config is None:
             refuse_condition(condition)
@@ -322,7 +322,7 @@ class FusedResidualMLP:
 
 
 def _shared(evaluate: Callable[[int, int], bool], rows: int) -> Iterable[bool]:
-    """Share rows among as many threads as torch may use, if there are enough for more than one."""
+    """Share rows among as many threads as torch may use, if there are enough rows."""
     parts = min(torch.get_num_threads(), rows // _ROWS_OF_A_THREAD)
     if parts < 2:
         return (evaluate(0, rows),)

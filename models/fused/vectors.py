@@ -1,8 +1,8 @@
 """An emitter of LLVM IR for vectors of 16 numbers, for use in Numba intrinsics.
 
-LLVM splits a vector into as many registers as the processor needs (one with AVX-512, two with AVX2, four with NEON),
-so the order of operations, and with it every bit, is the same on each. Nothing here is fast-math: an operation is
-rounded as written, and a fused multiply-add is one only where `fma` says so.
+LLVM splits a vector into as many registers as the processor needs (one with AVX-512, two with AVX2, four with NEON), so
+the order of operations, and with it every bit, is the same on each. Nothing is fast-math: every operation is rounded as
+written, and only `fma` makes a fused multiply-add.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 LANES = 16
-"""Numbers of a vector."""
+"""Numbers in a vector."""
 
 F32, F64, I32, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
 VECTOR = ir.VectorType(F32, LANES)
@@ -25,20 +25,20 @@ _SUFFIX = {F32: "f32", VECTOR: f"v{LANES}f32", _DOUBLES: f"v{LANES}f64"}
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 _LN2_HIGH, _LN2_LOW, _LOG2_E = 0.693359375, -2.12194440e-4, 1.4426950408889634
 
-# sin and cos on |r| <= pi / 4 by their Taylor series to r^11 and r^12: good to 1e-9, so the float32 that is kept is
-# off by little more than its own rounding. pi / 2 is in two parts (W. Cody & W. Waite, 1980).
+# sin and cos on |r| <= pi / 4 by their Taylor series to r^11 and r^12: good to 1e-9, so the error of the
+# float32 result is little more than its rounding. pi / 2 is in two parts (W. Cody & W. Waite, 1980).
 _SIN = (-1 / 39916800, 1 / 362880, -1 / 5040, 1 / 120, -1 / 6)
 _COS = (1 / 479001600, -1 / 3628800, 1 / 40320, -1 / 720, 1 / 24, -1 / 2)
 _HALF_PI_HIGH, _HALF_PI_LOW, _TWO_OVER_PI = 1.5707963267948966, 6.123233995736766e-17, 0.6366197723675814
 
 
 def fill(value: float, kind: ir.VectorType = VECTOR) -> ir.Constant:
-    """A vector whose lanes all hold one constant."""
+    """A vector with the same constant in all lanes."""
     return ir.Constant(kind, [value] * LANES)
 
 
 class Emitter:
-    """Adds vector operations to a function that is being built; addresses are 64-bit integers, in bytes."""
+    """Appends vector operations to a function under construction; addresses are 64-bit integers, in bytes."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.ir = builder
@@ -50,7 +50,7 @@ class Emitter:
         return self.ir.call(function, arguments)
 
     def load(self, address: Any, vector: int = 0) -> Any:
-        """The vector at an address, or that many vectors behind it; any alignment of float32 will do."""
+        """The vector at an address, or `vector` vectors after it, aligned as float32."""
         return self._at(address, VECTOR, 4 * LANES * vector)
 
     def load_scalar(self, address: Any) -> Any:
@@ -61,14 +61,14 @@ class Emitter:
         return self.ir.load(self._pointer(address, kind, offset), align=4)
 
     def store(self, value: Any, address: Any, vector: int = 0) -> None:
-        """Write a vector to an address, or that many vectors behind it."""
+        """Write a vector to an address, or `vector` vectors after it."""
         self.ir.store(value, self._pointer(address, VECTOR, 4 * LANES * vector), align=4)
 
     def _pointer(self, address: Any, kind: ir.Type, offset: int) -> Any:
         return self.ir.inttoptr(self.ir.add(address, I64(offset)) if offset else address, kind.as_pointer())
 
     def splat(self, number: Any) -> Any:
-        """A vector of one number."""
+        """A vector with one number in all lanes."""
         nothing = ir.Constant(VECTOR, ir.Undefined)
         first = self.ir.insert_element(nothing, number, I32(0))
         return self.ir.shuffle_vector(first, nothing, fill(0, _INTEGERS))
@@ -82,7 +82,7 @@ class Emitter:
         return self._call("sqrt", a)
 
     def negative(self, a: Any) -> Any:
-        """The number with the other sign."""
+        """The number with its sign flipped."""
         return self.ir.fneg(a)
 
     def within(self, a: Any, least: float, most: float) -> Any:
@@ -90,7 +90,7 @@ class Emitter:
         return self._call("minnum", self._call("maxnum", a, fill(least, a.type)), fill(most, a.type))
 
     def sum(self, vector: Any) -> Any:
-        """The sum of the lanes, halves added to halves."""
+        """The sum of the lanes, by adding halves."""
         width = LANES
         while width > 1:
             width //= 2
@@ -99,14 +99,14 @@ class Emitter:
         return self.ir.extract_element(vector, I32(0))
 
     def first(self, count: Any) -> Any:
-        """Which lanes have numbers below a count, as a vector of bits."""
+        """A mask of the first `count` lanes."""
         lane = ir.Constant(_INTEGERS, list(range(LANES)))
         nothing = ir.Constant(_INTEGERS, ir.Undefined)
         placed = self.ir.insert_element(nothing, self.ir.trunc(count, I32), I32(0))
         return self.ir.icmp_signed("<", lane, self.ir.shuffle_vector(placed, nothing, fill(0, _INTEGERS)))
 
     def loop(self, count: Any, start: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-        """Run `body(i, values) -> values` for i = 0 .. count - 1; returns the last values."""
+        """Run `body(i, values) -> values` for i = 0 .. count - 1; return the last values."""
         build = self.ir
         before = build.block
         head, inside, after = (build.append_basic_block(name) for name in ("head", "inside", "after"))
@@ -166,7 +166,7 @@ class Emitter:
         return build.bitcast(build.xor(build.bitcast(value, _INTEGERS), sign), VECTOR)
 
     def _polynomial(self, coefficients: Sequence[float], x: Any, kind: ir.VectorType) -> Any:
-        """By Horner's rule, the coefficient of the highest power first."""
+        """The polynomial by Horner's rule, with the coefficient of the highest power first."""
         result: Any = fill(coefficients[0], kind)
         for coefficient in coefficients[1:]:
             result = self.fma(result, x, fill(coefficient, kind))

@@ -1,1 +1,1 @@
-"""Turning other people's weights into checkpoints: state dicts for our architectures, exported programs for others."""
+"""Importing weights: state dicts for our architectures, and exported programs for any other network."""

@@ -1,4 +1,4 @@
-"""The archive of a `torch.export` program (.pt2): listed members only, as JSON or as the plain bytes of tensors."""
+"""The archive of a `torch.export` program (.pt2), of which listed members are read, as JSON or as bytes of tensors."""
 
 import json
 import math
@@ -14,11 +14,11 @@ from torch import Tensor
 from models.importing.files import ForeignError
 from models.program.network import TENSOR_DTYPES
 
-_MAJOR = 8  # of the schema of torch.export that is understood
+_MAJOR = 8  # the major version of torch.export's schema that is understood
 _MOST_JSON = 64 << 20
-_MOST_REPEATED = 1 << 22  # numbers of a tensor that has fewer of its own, because dimensions repeat them
+_MOST_REPEATED = 1 << 22  # the most numbers of a tensor whose dimensions repeat fewer stored ones
 SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
-"""Types of tensors by their number in the schema; others are not served."""
+"""Dtypes by their number in the schema; others are not served."""
 _OTHER_TYPES = {6: "float16", 13: "bfloat16", 9: "complex32", 10: "complex64", 11: "complex128", 28: "uint16"}
 _OTHER_TYPES |= {34: "uint32", 35: "uint64", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz"}
 _OTHER_TYPES |= {32: "float8_e5m2fnuz", 33: "float8_e8m0fnu"}
@@ -35,7 +35,7 @@ class Members:
         self._root = roots.pop()
 
     def read(self, name: str, most: int) -> bytes:
-        """A member of at most so many bytes."""
+        """The bytes of a member, at most `most`."""
         info = self._archive.getinfo(f"{self._root}/{name}")
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > most:
             raise ForeignError(f"{self.path}: {name} is compressed or has {info.file_size} bytes, over {most}")
@@ -58,7 +58,7 @@ class Members:
     def tensor(self, folder: str, entry: Mapping[str, Any], name: str) -> Tensor:
         """A tensor from its plain bytes."""
         if entry["use_pickle"] is not False or not re.fullmatch(r"(weight|tensor)_\d+", entry["path_name"]):
-            raise ForeignError(f"{self.path}: tensor {name} is pickled or no plain file; it was not read")
+            raise ForeignError(f"{self.path}: tensor {name} is pickled or not a plain file; it was not read")
         meta = entry["tensor_meta"]
         kind = SCALAR_TYPES.get(meta["dtype"])
         if kind is None:

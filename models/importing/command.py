@@ -1,4 +1,4 @@
-"""``python -m models import``: arguments, and what is printed."""
+"""The command `python -m models import`: its arguments and its output."""
 
 import argparse
 import json
@@ -7,55 +7,56 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.weights import shown
+from models.architectures import SIZES
 from models.conditions import LabelCondition
-from models.importing.checking import look
 from models.importing.files import ForeignError
+from models.importing.preview import preview
 from models.importing.weights import Declared, Imported, import_program, import_weights
+from models.messages import printable
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
-"""The setting that allows programs."""
+"""The setting that allows programs to be imported and served."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("file", type=Path, help="weights: .safetensors, .pt, .pth, .ckpt, .bin; nothing in it is run")
+    parser.add_argument("file", type=Path, help="weights: .safetensors, .pt, .pth, .ckpt, .bin; no code in it is run")
     parser.add_argument("--name", required=True, help="name of the model in the repository")
     parser.add_argument("--version", type=int, help="version to save as (default: the next)")
-    parser.add_argument("--architecture", help="residual_mlp, unet, ...: whose weights these are")
+    parser.add_argument("--architecture", help=f"the network that has these weights: {', '.join(SIZES)}")
     parser.add_argument("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
     parser.add_argument("--program", action="store_true", help="the file is a program of torch.export (.pt2)")
-    parser.add_argument("--event-shape", type=_shape, help="shape that one state of the program must have: 1x28x28")
+    parser.add_argument("--event-shape", type=_shape, help="shape of one state of the program, such as 1x28x28")
     parser.add_argument("--classes", type=int, metavar="N", help="the program takes class labels from 0 to N - 1")
-    parser.add_argument("--null-class", action="store_true", help="and its label N means no condition")
-    parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, where the file has both")
-    parser.add_argument("--noise-at", type=int, choices=(0, 1), help="end of the network's time with noise")
-    parser.add_argument("--time-scale", type=float, help="what the network's time runs to: 1, or 1000")
+    parser.add_argument("--null-class", action="store_true", help="label N means no condition")
+    parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, if the file has both")
+    parser.add_argument("--noise-at", type=int, choices=(0, 1), help="the end of the network's time with noise")
+    parser.add_argument("--time-scale", type=float, help="where the network's time ends: 1, or 1000")
     parser.add_argument(
-        "--sign", type=int, choices=(1, -1), help="1: it answers the derivative by its own time, -1: the negative"
+        "--sign", type=int, choices=(1, -1), help="1: it returns the derivative by its own time; -1: the negative"
     )
     parser.add_argument("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
     parser.add_argument("--clip", type=float, nargs=2, metavar=("LOW", "HIGH"), help="range of decoded samples")
     parser.add_argument(
-        "--row-by-row", action="store_true", help="make each row a network call of its own, for one that mixes rows"
+        "--row-by-row", action="store_true", help="give each row its own network call, for a network that mixes rows"
     )
-    parser.add_argument("--check", action="store_true", help="draw samples; print their mean, spread and a picture")
+    parser.add_argument("--check", action="store_true", help="draw samples; print their mean, spread and a sketch")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import, and print what was found.
+    """Import a file and print the report.
 
     Raises:
-        CheckpointError: the file was refused, or nothing could be written.
+        CheckpointError: the file was refused, or the checkpoint could not be written.
     """
-    wanted = {"data_shape": options.data_shape, "clip": options.clip}
-    decoder = {name: value for name, value in wanted.items() if value is not None}
+    given = {"data_shape": options.data_shape, "clip": options.clip}
+    decoder = {name: value for name, value in given.items() if value is not None}
     declared = Declared(options.noise_at, options.time_scale, options.sign)
     take = _program if options.program else _weights
     imported = take(options, declared, decoder)
-    print(*imported.said, f"saved: {imported.path}", sep="\n")
+    print(*imported.report, f"saved: {imported.path}", sep="\n")
     if options.check:
-        print(*look(imported.path), sep="\n")
+        print(*preview(imported.path), sep="\n")
     return 0
 
 
@@ -104,10 +105,10 @@ def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str,
 
 
 def read_config(text: str) -> dict[str, Any]:
-    """Read a config: JSON itself, or the name of a JSON or TOML file.
+    """Read a config from JSON text, or from a JSON or TOML file.
 
     Raises:
-        ForeignError: it is neither, or no object.
+        ForeignError: it is neither, or not an object.
     """
     try:
         if text.lstrip().startswith("{"):
@@ -118,7 +119,7 @@ def read_config(text: str) -> dict[str, Any]:
     except OSError as error:
         raise ForeignError(f"--config {text}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise ForeignError(f"--config {shown(text)}: {error}") from None
+        raise ForeignError(f"--config {printable(text)}: {error}") from None
     if not isinstance(config, dict):
         raise ForeignError(f"--config {text}: is not a JSON object")
     return config

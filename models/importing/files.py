@@ -1,7 +1,8 @@
-"""Reading the tensors of a foreign file; nothing in it is run.
+"""Foreign files: the tensors in them, read without running anything.
 
-Safetensors files hold numbers only. Pickles (`.pt`, `.pth`, `.ckpt`, `.bin`) go through ``torch.load(weights_only=
-True)``, which knows tensors and plain containers and refuses everything else. Zip-based ones are mapped, not read.
+Safetensors files hold numbers only. Pickles (`.pt`, `.pth`, `.ckpt`, `.bin`) go through
+`torch.load(weights_only=True)`, which knows tensors and plain containers and refuses everything else. Those in a zip
+archive are mapped, not read.
 """
 
 import pickle
@@ -21,10 +22,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from models.checkpoint.card import CheckpointError
-from models.checkpoint.weights import first_line
+from models.messages import first_line
 from models.regular import open_regular, opened_path
 
-_DEEPEST = 32  # levels of nested containers
+_DEEPEST = 32  # the most levels of nested containers
 
 
 class ForeignError(CheckpointError):
@@ -48,7 +49,7 @@ def read_tensors(path: Path) -> dict[str, Found]:
     """Read all tensors of a file by their full key: the keys of nested containers joined by dots.
 
     Raises:
-        ForeignError: the file is missing, damaged, no tensors are in it, or it would have to run code to be read.
+        ForeignError: the file is missing or damaged, holds no tensors, or could be read only by running code.
     """
     read = _safetensors if path.suffix.lower() == ".safetensors" else _pickle
     with opened(path) as stream:
@@ -65,7 +66,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
     """Open a foreign file.
 
     Raises:
-        ForeignError: it is missing, no regular file, or cannot be read, also in the block.
+        ForeignError: it is missing, not a regular file, or cannot be read, even within the block.
     """
     try:
         with open_regular(path) as stream:
@@ -90,7 +91,7 @@ def _pickle(path: Path, stream: BufferedReader) -> Any:
             if any(name.endswith("/models/model.json") for name in archive.namelist()):
                 raise ForeignError(f"{path}: is an exported program; import it with --program")
     try:
-        with warnings.catch_warnings():  # of pickle protocols: what cannot be read is an error below
+        with warnings.catch_warnings():  # about pickle protocols; what cannot be read is an error below
             warnings.simplefilter("ignore")
             return torch.load(opened_path(stream), map_location="cpu", weights_only=True, mmap=mapped or None)
     except pickle.UnpicklingError as error:
@@ -101,17 +102,17 @@ def _pickle(path: Path, stream: BufferedReader) -> Any:
             "save model.state_dict() alone, best as safetensors"
         ) from None
     except (RuntimeError, zipfile.BadZipFile) as error:
-        said = first_line(error)
+        fault = first_line(error)
     except (EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, LookupError) as error:
-        said = type(error).__name__  # (its text may quote the file)
-    raise ForeignError(f"{path}: is not a file written by torch.save: {said}")
+        fault = type(error).__name__  # its text may quote the file
+    raise ForeignError(f"{path}: is not a file written by torch.save: {fault}")
 
 
 def _walk(value: Any, path: tuple[str, ...], depth: int, seen: set[int]) -> Iterator[tuple[str, Found]]:
-    """Go through nested containers; what is neither a container nor a tensor is passed over.
+    """Walk through nested containers; what is neither a container nor a tensor is skipped.
 
-    A container that is in several places, or in itself, is gone through where it is met first: nested ones that share
-    their parts would have more places than could ever be visited.
+    A container that is in several places, or in itself, is visited once: nested containers that share their parts have
+    more paths than could ever be visited.
     """
     if isinstance(value, Tensor):
         yield ".".join(path), Found(".".join(path[:-1]) if depth else "", value)

@@ -1,4 +1,4 @@
-"""Finding the state dict of an architecture in a foreign file: under which prefix, averaged or raw."""
+"""Matching of a foreign file with an architecture: which state dict in it, under which prefix, averaged or raw."""
 
 import re
 from collections import Counter
@@ -8,8 +8,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from models.checkpoint.weights import differences, shown
+from models.checkpoint.weights import differences
 from models.importing.files import ForeignError, Found
+from models.messages import printable
 
 Which = Literal["ema", "raw"]
 
@@ -22,9 +23,9 @@ class Candidate:
     """One state dict in a file.
 
     Attributes:
-        prefix: what stands before the architecture's own keys, such as `ema_model.module.`.
-        which: `ema` for averaged weights, by the words in the prefix; else `raw`.
-        matched: how many of the architecture's keys it has.
+        prefix: what precedes the architecture's own keys, such as `ema_model.module.`.
+        which: `ema` for averaged weights, by the words in the prefix, else `raw`.
+        matched: the number of the architecture's keys that it has.
     """
 
     prefix: str
@@ -33,9 +34,9 @@ class Candidate:
 
 
 def candidates(found: Mapping[str, Found], expected: Mapping[str, Tensor]) -> list[Candidate]:
-    """The state dicts in a file that have the most of an architecture's keys, the best first.
+    """The state dicts in a file that have most of an architecture's keys, the best first.
 
-    Any prefix is found, for what is looked for is the architecture's own keys at the end of the file's.
+    Any prefix is found, as the architecture's own keys are sought at the end of the file's.
     """
     counts: Counter[str] = Counter()
     longest = max((key.count(".") + 1 for key in expected), default=0)
@@ -45,7 +46,7 @@ def candidates(found: Mapping[str, Found], expected: Mapping[str, Tensor]) -> li
             if ".".join(parts[cut:]) in expected:
                 counts[".".join(parts[:cut]) + ("." if cut else "")] += 1
     best = max(counts.values(), default=0)
-    # A state dict whose keys end like others' (`norm.weight`) is found with a few; those are none.
+    # Other state dicts match a few keys, as they have names such as `norm.weight` too; those do not count.
     good = [(prefix, count) for prefix, count in counts.items() if 2 * count > best]
     return [Candidate(p, _which(p), count) for p, count in sorted(good, key=lambda each: (-each[1], len(each[0])))]
 
@@ -55,10 +56,10 @@ def _which(prefix: str) -> Which:
 
 
 def choose(file: str, there: list[Candidate], which: Which | None) -> Candidate:
-    """Take one of the candidates.
+    """Choose one of the candidates.
 
     Raises:
-        ForeignError: there is none of the kind, or both kinds and `which` does not say which one.
+        ForeignError: there is none of this kind, or there are both kinds and `which` does not say which.
     """
     kinds = {candidate.which for candidate in there}
     if which is None and len(kinds) > 1:
@@ -67,28 +68,26 @@ def choose(file: str, there: list[Candidate], which: Which | None) -> Candidate:
     if there and not fit:
         raise ForeignError(f"{file}: holds no {which} weights, only {_list(there)}; leave --which out")
     if len(fit) > 1 and fit[0].matched == fit[1].matched:
-        raise ForeignError(
-            f"{file}: holds several networks of this kind, {_list(fit)}; save the one that is meant alone"
-        )
+        raise ForeignError(f"{file}: holds several networks of this kind, {_list(fit)}; save the one you mean alone")
     return fit[0]
 
 
 def select(
     file: str, found: Mapping[str, Found], expected: Mapping[str, Tensor], which: Which | None
 ) -> tuple[Candidate, dict[str, Tensor]]:
-    """Take an architecture's tensors out of a file.
+    """Select an architecture's tensors from a file.
 
     Args:
         file: its name, for messages.
         found: what `read_tensors` returned.
-        expected: every key of the architecture with a tensor of the shape it must have.
-        which: averaged or raw weights; needed only where the file has both.
+        expected: every key of the architecture, with a tensor of the shape that it must have.
+        which: averaged or raw weights; needed only if the file has both.
 
     Returns:
-        Where they were, and the tensors by the architecture's keys, as they are in the file.
+        The state dict they belong to, and the tensors by the architecture's keys, as they are in the file.
 
     Raises:
-        ForeignError: keys are missing or surplus (each with the nearest name), shapes differ, or a tensor has none.
+        ForeignError: keys are missing or unexpected (each with the nearest name), or shapes differ.
     """
     there = candidates(found, expected)
     if not there:
@@ -105,20 +104,22 @@ def select(
     }
     for key, tensor in mine.items():
         if tensor.is_nested:  # such a tensor has no shape to compare
-            raise ForeignError(f"{file}: key {shown(key)}: is nested; save plain tensors, such as those of unbind()")
+            raise ForeignError(
+                f"{file}: key {printable(key)}: is nested; save plain tensors, such as those of unbind()"
+            )
     shapes = {key: ("", list(tensor.shape)) for key, tensor in mine.items()}
     problems = differences(shapes, expected, 0.6, "nearest is {}")
     if problems is not None:
-        where = f" under the prefix {shown(repr(chosen.prefix))}" if chosen.prefix else ""
+        where = f" under the prefix {printable(repr(chosen.prefix))}" if chosen.prefix else ""
         raise ForeignError(f"{file}{where}: {problems}")
     return chosen, mine
 
 
 def _names(keys: Mapping[str, object]) -> str:
-    first = [shown(key) for key in sorted(keys)[:_SHOWN]]
+    first = [printable(key) for key in sorted(keys)[:_SHOWN]]
     return ", ".join(first) + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
 
 
 def _list(there: list[Candidate]) -> str:
-    listed = ", ".join(f"{each.which} under {shown(repr(each.prefix))}" for each in there[:_SHOWN])
+    listed = ", ".join(f"{each.which} under {printable(repr(each.prefix))}" for each in there[:_SHOWN])
     return listed + (f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else "")

@@ -1,9 +1,9 @@
-"""Guessing a network's convention from what it answers at the two ends of its time.
+"""The probe of a network's convention: its velocities at the two ends of its time tell which end is noise.
 
-On the straight path x_t = (1 - t) x0 + t x1 the velocity is E[x1 - x0 | x_t]. Where x is pure noise, that is E[x1] - x:
-a line of slope -1 through all of noise, whatever the data are. At the other end noise is no data, and a trained
-network's answers lie on no such line. So the end with the line is the noise, its slope tells the sign, and a
-network that counts time in thousands cannot tell 0 from 1.
+On the straight path x_t = (1 - t) x0 + t x1 the velocity is E[x1 - x0 | x_t]. Where x is pure noise, that is E[x1] - x,
+a line of slope -1 over the noise whatever the data are. At the other end noise is not data, and the velocities of a
+trained network lie on no such line. So the end with the line is the noise, and the slope tells the sign. A network that
+counts time in thousands cannot tell 0 from 1.
 """
 
 import math
@@ -19,20 +19,20 @@ from models.noise import noise
 Network = Callable[[Tensor, Tensor], Tensor]
 
 _NUMBERS = 1 << 14  # of all states together, in 16 to 256 rows
-_LINE = 0.35  # a noise end misses its line by less, as a part of the spread of x
-_CLEARLY = 2.0  # and the other end by so many times more
-_SAME = 0.1  # answers at 0 and 1 that differ by less come from a network that counts in thousands
+_LINE = 0.35  # velocities at the noise end are off the line by less, relative to the spread of x
+_CLEARLY = 2.0  # and those at the other end by at least this many times more
+_SAME = 0.1  # velocities at 0 and 1 that differ by less come from a network that counts in thousands
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found.
+    """The findings of a probe.
 
     Attributes:
-        slopes: slope of the answer over noise x at the network's own times 0 and `scale`.
-        misses: how far the answers lie from a line of slope 1 or -1 there, as a part of the spread of x.
+        slopes: slope of the velocity over noise x at the network's own times 0 and `scale`.
+        misses: rms distance of the velocities from a line of slope 1 or -1 there, relative to the spread of x.
         scale: 1 or 1000.
-        time: the convention that this points to; None where it cannot be told.
+        time: the convention that this points to, or None if it cannot be told.
     """
 
     slopes: tuple[float, float]
@@ -52,7 +52,7 @@ class Probe:
 
 @torch.no_grad()
 def probe(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -> Probe:
-    """Ask a network at the ends of its time.
+    """Evaluate a network at the ends of its time.
 
     Args:
         network: states (rows, *event) and times (rows,) in its own convention -> velocities.

@@ -1,8 +1,8 @@
-"""From the archive of a `torch.export` program (.pt2) to a program of ours, reading data only.
+"""Programs of `torch.export` (.pt2), turned into programs of ours by reading data only.
 
-``torch.export.load`` is never called: it unpickles sample inputs and weights that say so, evaluates the text of
-symbolic sizes and compiles guards. Here only listed members of the archive are opened: the graph as JSON, and
-tensors as plain bytes. Whatever else is in it is left alone.
+`torch.export.load` is never called: it unpickles sample inputs, and weights that say so, evaluates the text of symbolic
+sizes and compiles guards. Here only listed members of the archive are opened, the graph as JSON and tensors as plain
+bytes; anything else in it is left alone.
 """
 
 import re
@@ -20,7 +20,7 @@ from models.program.aten import OperationError, operation
 
 _ROWS_NEEDED = 1024
 _MEMORY_FORMATS = {1: "contiguous", 2: "channels_last", 4: "preserve"}
-_CHECKS = re.compile(r"torch\.ops\.aten\.(_assert_\w+|sym_constrain_range\w*)\.\w+")  # (they compute nothing)
+_CHECKS = re.compile(r"torch\.ops\.aten\.(_assert_\w+|sym_constrain_range\w*)\.\w+")  # they compute nothing
 _PLAIN = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
 
 
@@ -31,14 +31,14 @@ def read_program(
 
     Args:
         path: the archive.
-        event_shape: the shape that one state must have, or None to take what the program says.
-        labels: the class labels that it takes, which it cannot say itself; None where it takes none.
+        event_shape: the shape that one state must have, or None to take the program's.
+        labels: the class labels that it takes, which it cannot declare itself; None if it takes none.
 
     Returns:
         The config of a `models.program.network.Program`, its tensors, and the order of its arguments (such as `t, x`).
 
     Raises:
-        ForeignError: it is none, or holds something that a program may not; the message says what.
+        ForeignError: it is not a program, or holds something that a program may not; the message says what.
     """
     try:
         with opened(path) as stream, zipfile.ZipFile(stream) as archive:
@@ -76,7 +76,7 @@ class _Reader:
         return config | {"output": self.names[output]}, self.tensors, ", ".join(order)
 
     def _inputs(self) -> list[str]:
-        """Read the tensors of the graph's inputs; return the names of those that the caller gives."""
+        """Read the tensors among the graph's inputs; return the names of the inputs that the caller gives."""
         given: list[str] = []
         weights = self.members.json("data/weights/model_weights_config.json")["config"]
         constants = self.members.json("data/constants/model_constants_config.json")["config"]
@@ -97,9 +97,9 @@ class _Reader:
         return given
 
     def _arguments(self, given: list[str], output: str) -> list[str]:
-        """Tell states, times and a condition apart by dimensions and types; return `x`, `t`, `c` in their order.
+        """Tell states, times and condition apart by dimensions and dtypes; return `x`, `t`, `c` in their order.
 
-        States have the shape of the answer, and come first where a vector condition has it too.
+        States have the shape of the result, and come first if a vector condition has it too.
         """
         ranks = [len(self._meta(name)["sizes"]) for name in given]
         rest = [name for name, rank in zip(given, ranks, strict=True) if rank > 1]
@@ -119,7 +119,7 @@ class _Reader:
         return order
 
     def _condition(self, labels: LabelCondition | None) -> dict[str, Any] | None:
-        """What the program is conditioned on."""
+        """The condition of the program as a card has it, or None."""
         given = next((name for name, ours in self.names.items() if ours == "c"), None)
         if labels is not None and (given is None or self._kind(given) != "int64"):
             raise ForeignError(f"{self.path}: takes no class labels (int64 of one dimension); leave --classes out")
@@ -150,7 +150,7 @@ class _Reader:
         return outputs[0]["as_tensor"]["name"]
 
     def _rows(self, order: list[str], output: str, declared: tuple[int, ...] | None) -> tuple[tuple[int, ...], str]:
-        """Check shapes and types: any number of rows, the same in states, times and velocities."""
+        """Check shapes and dtypes: any number of rows, the same in states, times and velocities."""
         theirs = {ours: name for name, ours in self.names.items()}
         x, t, v = self._meta(theirs["x"]), self._meta(theirs["t"]), self._meta(output)
         given = [self._meta(theirs["c"])] if "c" in theirs else []
@@ -244,7 +244,7 @@ class _Reader:
 
 
 def _symbol(size: Mapping[str, Any]) -> str | None:
-    """The name of a free size; its text is matched, never evaluated."""
+    """The name of a free size, whose text is matched and never evaluated."""
     text = size.get("as_expr", {}).get("expr_str", "")
     found = re.fullmatch(r"Symbol\('(\w+)'(?:, \w+=True)*\)|(\w+)", text)
     return None if found is None else found.group(1) or found.group(2)

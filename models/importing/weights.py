@@ -1,4 +1,4 @@
-"""From a foreign state dict to a checkpoint."""
+"""Imports: a foreign state dict or program becomes a checkpoint."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,9 +10,8 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor, nn
 
-from models.architectures import PROGRAM, ArchitectureError, build, condition_of, event_shape_of
+from models.architectures import PROGRAM, ArchitectureError, build
 from models.checkpoint.saving import save
-from models.checkpoint.weights import first_line
 from models.conditions import LabelCondition
 from models.conventions import TimeCard
 from models.decoder import Decoder, DecoderConfig
@@ -20,38 +19,41 @@ from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select
 from models.importing.probe import Probe, probe
 from models.importing.programs import read_program
-from models.mixing import Mixing, RowByRow, find_mixing
+from models.messages import first_line
+from models.mixing import Mixing, find_mixing
+from models.network import Network
+from models.row_padding import RowByRow
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What the user says of the network's convention; None is what the probe finds."""
+    """The convention that the user declares; None is left to the probe."""
 
     noise_at: int | None = None
     scale: float | None = None
     sign: int | None = None
 
     def resolve(self, found: Probe) -> tuple[TimeCard, list[str]]:
-        """The convention to store, and what to tell the user: what was taken, and where the probe disagrees."""
+        """The convention to store, and lines for the user: what was taken, and where the probe disagrees."""
         usual = found.time or TimeCard()
         declared = {"noise_at": self.noise_at, "scale": self.scale, "sign": self.sign}
         taken = {name: getattr(usual, name) if value is None else value for name, value in declared.items()}
         time = TimeCard.model_validate({**taken, "data_at": 1 - taken["noise_at"]})
-        said = [f"convention: noise at {time.noise_at}, time scale {time.scale:g}, sign {time.sign:+d}"]
+        report = [f"convention: noise at {time.noise_at}, time scale {time.scale:g}, sign {time.sign:+d}"]
         if found.time is None and None in declared.values():
-            said.append(f"warning: the convention {found}")
+            report.append(f"warning: the convention {found}")
         wrong = [name for name, value in declared.items() if found.time and value not in (None, getattr(usual, name))]
         if wrong:
-            said.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the probe says {found}")
-        return time, said
+            report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the probe says {found}")
+        return time, report
 
 
 @dataclass(frozen=True)
 class Imported:
-    """Where the checkpoint is, and what to tell the user, line by line."""
+    """An imported checkpoint: its folder, and a report for the user, line by line."""
 
     path: Path
-    said: list[str]
+    report: list[str]
 
 
 def import_weights(
@@ -72,14 +74,14 @@ def import_weights(
     Args:
         file: safetensors, or a file of ``torch.save``; nothing in it is run.
         repository: where the checkpoint goes.
-        name: of the model.
-        architecture: a name of `models.architectures`.
+        name: name of the model.
+        architecture: a key of `models.architectures.ARCHITECTURES`.
         config: its config.
-        which: averaged or raw weights, where the file has both.
+        which: averaged or raw weights, if the file has both.
         declared: the network's convention; what is left out is probed.
         decoder: `data_shape` and `clip` of an identity decoder; None leaves samples as they are.
-        version: an unused one; None takes the next.
-        row_by_row: whether each row is to be a call of its own.
+        version: an unused version; None takes the next.
+        row_by_row: whether each row is to be a network call of its own.
 
     Raises:
         ForeignError: the file does not hold this architecture's weights.
@@ -92,12 +94,12 @@ def import_weights(
         raise ForeignError(f"--architecture {architecture}: {error}") from None
     chosen, tensors = select(str(file), read_tensors(file), network.state_dict(), which)
     prefix = f"the prefix {chosen.prefix!r}" if chosen.prefix else "no prefix"
-    said = [f"weights: {chosen.matched} tensors, {chosen.which}, under {prefix}"]
+    report = [f"weights: {chosen.matched} tensors, {chosen.which}, under {prefix}"]
     tensors, notes = _usable(str(file), tensors, network.state_dict())
     network.load_state_dict(tensors, assign=True)
     source: dict[str, JsonValue] = {"imported_from": file.name, "which": chosen.which, "prefix": chosen.prefix}
-    path, told = _store(network, repository, name, source, declared or Declared(), decoder or {}, version, row_by_row)
-    return Imported(path, [*said, *notes, *told])
+    path, stored = _store(network, repository, name, source, declared or Declared(), decoder or {}, version, row_by_row)
+    return Imported(path, [*report, *notes, *stored])
 
 
 def import_program(
@@ -112,16 +114,16 @@ def import_program(
     version: int | None = None,
     row_by_row: bool = False,
 ) -> Imported:
-    """Turn a program of `torch.export` into a checkpoint; of its archive data are read, and nothing is run but ATen.
+    """Turn a program of `torch.export` into a checkpoint; only data is read from its archive, and only ATen is run.
 
     Args:
         file: the .pt2 archive of a velocity f(x, t) or f(x, t, condition), in any order, with a free number of rows.
         repository, name, declared, decoder, version, row_by_row: see `import_weights`.
         event_shape: the shape that one state must have; None takes the program's.
-        labels: the class labels that it takes as a condition; the width of a vector it says itself.
+        labels: the class labels that it takes as a condition; it declares the width of a vector itself.
 
     Raises:
-        ForeignError: the archive is none, or holds what a program may not, or the program mixes rows.
+        ForeignError: the archive is not a program, holds what a program may not, or the program mixes rows.
         CheckpointError: the checkpoint cannot be written.
     """
     config, tensors, order = read_program(file, event_shape, labels)
@@ -131,14 +133,14 @@ def import_program(
     except ArchitectureError as error:
         raise ForeignError(f"{file}: {error}") from None
     network.load_state_dict({f"data_{key}": tensor for key, tensor in tensors.items()}, assign=True)
-    said = [f"program: {len(config['steps'])} steps, {len(tensors)} tensors, arguments ({order})"]
+    report = [f"program: {len(config['steps'])} steps, {len(tensors)} tensors, arguments ({order})"]
     source: dict[str, JsonValue] = {"imported_from": file.name}
-    path, told = _store(network, repository, name, source, declared or Declared(), decoder or {}, version, row_by_row)
-    return Imported(path, [*said, *told])
+    path, stored = _store(network, repository, name, source, declared or Declared(), decoder or {}, version, row_by_row)
+    return Imported(path, [*report, *stored])
 
 
 def _store(
-    network: nn.Module,
+    network: Network,
     repository: Path,
     name: str,
     source: dict[str, JsonValue],
@@ -149,16 +151,16 @@ def _store(
 ) -> tuple[Path, list[str]]:
     network.eval().requires_grad_(False)
     asked = RowByRow(network) if row_by_row else network
-    time, told = declared.resolve(probe_network(network, asked))
+    time, report = declared.resolve(probe_network(network, asked))
     if row_by_row:
-        told.append("rows: each is a network call of its own")
+        report.append("rows: each is a network call of its own")
     elif (mixing := _mixing(network)) is not None:
         raise ForeignError(f"{source['imported_from']}: {mixing}")
     path = save(
         repository,
         name,
         network,
-        make_decoder(event_shape_of(network), decoder),
+        make_decoder(network.event_shape, decoder),
         dataset={"name": "imported"},
         training=source,
         seed=0,
@@ -166,36 +168,36 @@ def _store(
         time=time,
         row_by_row=row_by_row,
     )
-    return path, told
+    return path, report
 
 
-def probe_network(network: nn.Module, asked: nn.Module | None = None) -> Probe:
-    """Probe a module of an architecture in its own convention.
+def probe_network(network: Network, asked: nn.Module | None = None) -> Probe:
+    """Probe a network in its own convention.
 
     Args:
-        network: the module.
-        asked: what is asked in its place, such as the same row by row; None is the module.
+        network: the network.
+        asked: what is evaluated in its place, such as the network row by row; None is the network.
 
     Raises:
         ForeignError: it cannot be evaluated.
     """
-    dtype, given = _dtype_of(network), condition_of(network)
+    dtype, given = _dtype_of(network), network.condition
     asked = network if asked is None else asked
 
     def ask(x: Tensor, t: Tensor) -> Tensor:
         return asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
 
     with _evaluated():
-        return probe(ask, event_shape_of(network), dtype)
+        return probe(ask, network.event_shape, dtype)
 
 
-def _mixing(network: nn.Module) -> Mixing | None:
+def _mixing(network: Network) -> Mixing | None:
     with _evaluated():
-        shape = event_shape_of(network)
-        return find_mixing(network, shape, _dtype_of(network), condition=condition_of(network))
+        shape = network.event_shape
+        return find_mixing(network, shape, _dtype_of(network), condition=network.condition)
 
 
-def _dtype_of(network: nn.Module) -> torch.dtype:
+def _dtype_of(network: Network) -> torch.dtype:
     return next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
 
 
@@ -208,7 +210,7 @@ def _evaluated() -> Iterator[None]:
 
 
 def make_decoder(event_shape: tuple[int, ...], wanted: Mapping[str, Any]) -> Decoder:
-    """An identity decoder with a shape and a range of its own; a ForeignError if they do not fit."""
+    """An identity decoder with a shape and range of its own; a ForeignError if they do not fit."""
     try:
         fields = {"kind": "identity", "event_shape": event_shape, "data_shape": event_shape, **wanted}
         return Decoder(DecoderConfig.model_validate(fields))
@@ -219,7 +221,7 @@ def make_decoder(event_shape: tuple[int, ...], wanted: Mapping[str, Any]) -> Dec
 def _usable(
     file: str, tensors: dict[str, Tensor], expected: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Bring the tensors to one type, float32 unless all floating ones are float64; refuse what is not finite."""
+    """Convert the tensors to one dtype, float32 unless all are float64; refuse numbers that are not finite."""
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     target = torch.float64 if kinds == {torch.float64} else torch.float32
     usable = {}
@@ -243,7 +245,7 @@ def _usable(
 
 
 def _unusable(tensor: Tensor) -> str | None:
-    """Why the numbers of a tensor cannot be taken, whatever its shape; None if they can."""
+    """Why the numbers of a tensor cannot be used, whatever its shape; None if they can."""
     if tensor.is_meta:
         return "has a shape but no numbers (meta device); save the state dict of a network whose weights were loaded"
     if tensor.layout != torch.strided:

@@ -1,1 +1,1 @@
-"""Networks imported as data: programs of ATen operations."""
+"""Programs: networks imported as data, as lists of ATen operations."""

@@ -1,7 +1,7 @@
-"""What a program may compute: operations of ATen that are functions of their arguments, and whole-number arithmetic.
+"""The operations that a program may use: functions of ATen without side effects, and arithmetic of sizes.
 
-Those tagged as core or elementwise by torch are in, and those that `torch.export` leaves whole. Out are operations that
-change their arguments, draw random numbers, show uninitialised memory, or open files.
+Allowed are those that torch tags as core or elementwise and some that `torch.export` leaves whole. Operations that
+change their arguments, draw random numbers, show uninitialised memory or open files are not.
 """
 
 import operator
@@ -31,7 +31,7 @@ _WHOLE = set(
 _FORBIDDEN = re.compile(
     r"from_file|empty|rand|bernoulli|normal_functional|multinomial|poisson|item|_local_scalar|nonzero"
 )
-_ONLY_AT_REST = ("dropout", "feature_dropout", "alpha_dropout")  # their third argument says whether one is training
+_ONLY_AT_REST = ("dropout", "feature_dropout", "alpha_dropout")  # the third argument says whether it is training
 
 _NUMBERS: dict[str, Callable[..., Any]] = {
     f"_operator.{name}": getattr(operator, name)
@@ -44,15 +44,15 @@ _SIZES: dict[str, Callable[..., Any]] = {
 
 
 class OperationError(ValueError):
-    """An operation is unknown or not allowed in a program."""
+    """An operation is unknown, or not allowed in a program."""
 
 
 @cache
 def operation(target: str) -> Callable[..., Any]:
-    """The function behind a target of an exported graph.
+    """The function that a target of an exported graph names.
 
     Raises:
-        OperationError: it is not one that a program may use; the message says why.
+        OperationError: a program may not use it; the message says why.
     """
     plain = _NUMBERS.get(target) or _SIZES.get(target)
     if plain is not None:

@@ -1,18 +1,25 @@
-"""Networks we do not know: a program of ATen operations, as data, run step by step.
+"""Programs: networks imported as data, as a list of ATen operations that is run step by step.
 
-A program comes from `torch.export` (see `models.importing.programs`). It is stored in the card as plain JSON and its
-tensors in the weights file; torch's own loader, which can be made to unpickle and to evaluate text, is not used.
+A program comes from `torch.export` (see `models.importing.programs`). The card stores it as plain JSON, and the weights
+file its tensors. torch's own loader, which can be made to unpickle and to evaluate text, is not used.
 """
 
-from typing import Any, Self
+from __future__ import annotations
+
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.conditions import ConditionConfig
+from models.messages import first_line
+from models.network import Network, NetworkConfig
 from models.program.aten import OperationError, operation
 from models.velocity import VelocityError, refuse_condition
+
+PROGRAM = "program"
+"""The architecture of imported programs; a service serves them only if a setting allows it."""
 
 TENSOR_DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -40,7 +47,7 @@ class _Frozen(BaseModel):
 
 
 class Stored(_Frozen):
-    """A tensor of the program: its shape and the name of its type."""
+    """A tensor of the program: its shape and the name of its dtype."""
 
     shape: tuple[int, ...] = Field(max_length=16)
     dtype: str
@@ -51,10 +58,10 @@ class Step(_Frozen):
 
     Attributes:
         op: target, such as `torch.ops.aten.add.Tensor`.
-        args, kwargs: plain values, or objects: `{"value": name}` an earlier result or a tensor, `{"dtype": name}`,
-            `{"device": true}` where the states are, `{"format": name}` a memory format.
+        args, kwargs: plain values, or objects: `{"value": name}` for an earlier result or a tensor, `{"dtype": name}`,
+            `{"device": true}` for the device of the states, `{"format": name}` for a memory format.
         out: names of the results.
-        single: whether there is one result instead of a list of them.
+        single: whether there is one result rather than a list of them.
     """
 
     op: str = Field(max_length=200)
@@ -64,18 +71,19 @@ class Step(_Frozen):
     single: bool = True
 
 
-class ProgramConfig(_Frozen):
+class ProgramConfig(NetworkConfig):
     """A velocity as a list of steps.
 
     Attributes:
         event_shape: shape of one state.
         dtype: of states, times and velocities: float32 or float64.
         tensors: its weights and constants by name.
-        steps: in order; each uses only what was there before.
-        output: the name of the velocity. The names `x`, `t` and `c` are the states, times and conditions.
+        steps: in order; each uses only values that are known by then.
+        output: the name of the velocity. The names `x`, `t` and `c` stand for states, times and conditions.
         condition: what it is conditioned on, or None.
     """
 
+    architecture: Literal["program"] = PROGRAM
     event_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
     dtype: str = Field(pattern="^float(32|64)$")
     tensors: dict[str, Stored]
@@ -100,31 +108,32 @@ class ProgramConfig(_Frozen):
                 raise ValueError(f"step {number}: {error}") from None
             unknown = _names([*step.args, *step.kwargs.values()]) - known
             if unknown:
-                raise ValueError(f"step {number} ({step.op}) uses {sorted(unknown)[0][:50]!r}, which is not there yet")
+                raise ValueError(f"step {number} ({step.op}) uses {sorted(unknown)[0][:50]!r}, which is not known yet")
             known.update(step.out)
         if self.output not in known:
             raise ValueError(f"output is {self.output[:50]!r}, which no step makes")
         return self
 
+    def build(self) -> Program:
+        """See `NetworkConfig`."""
+        return Program(self)
 
-class Program(nn.Module):
+
+class Program(Network[ProgramConfig]):
     """The velocity `v(x, t, condition)` of a program."""
 
     def __init__(self, config: ProgramConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.event_shape: tuple[int, ...] = config.event_shape
-        self.condition = config.condition
+        super().__init__(config, config.event_shape, config.condition)
         for name, stored in config.tensors.items():
-            # the names are prefixed, as a module has attributes of its own
+            # A module has attributes of its own, so the names get a prefix.
             self.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
         self._calls = [(operation(step.op), step, dead) for step, dead in zip(config.steps, _dead(config), strict=True)]
 
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Evaluate states x (rows, *event_shape) at times t (rows,), see `models.conditions` for the condition.
+        """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.conditions` for the condition.
 
         Raises:
-            VelocityError: a condition that the program does not take, or a step cannot be done.
+            VelocityError: a condition that the program does not take, or a step that fails.
         """
         values: dict[str, Any] = {"x": x, "t": t}
         if self.condition is None:
@@ -141,8 +150,8 @@ class Program(nn.Module):
                     **{name: _argument(value, values, x) for name, value in step.kwargs.items()},
                 )
             except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-                said = str(error).splitlines() or [type(error).__name__]
-                raise VelocityError(f"step {step.out[0] if step.out else step.op} ({step.op}): {said[0]}") from error
+                name = step.out[0] if step.out else step.op
+                raise VelocityError(f"step {name} ({step.op}): {first_line(error)}") from error
             values.update(zip(step.out, [found] if step.single else found, strict=True))
             for name in dead:
                 del values[name]
@@ -168,7 +177,7 @@ def _names(value: Any) -> set[str]:
     """The names of the values that an argument refers to.
 
     Raises:
-        ValueError: it is an object of another kind.
+        ValueError: it is an object of an unknown kind.
     """
     if isinstance(value, list | tuple):
         return set().union(*map(_names, value)) if value else set()
@@ -184,7 +193,7 @@ def _names(value: Any) -> set[str]:
 
 
 def _dead(config: ProgramConfig) -> list[list[str]]:
-    """For each step the values that none after it uses, so that their memory is free again."""
+    """For each step, the values that no later one uses, so that their memory can be freed."""
     kept = {config.output, "x"}
     dead: list[list[str]] = []
     for step in reversed(config.steps):

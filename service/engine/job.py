@@ -105,7 +105,7 @@ class Job:
         on_logged: called in the engine's thread with a number of attempted steps under error control that are kept for
             the job's trace from now on; or None.
         follows: whether it is the second half of a request: what it lacks in time, others or the first half have taken.
-        constants: (num_samples, constants) of the operation's field, see `models.derived`; None where it has none.
+        constants: (num_samples, constants) of the operation's field, see `solvers.derived`; None where it has none.
     """
 
     model: str

@@ -14,7 +14,7 @@ from torch import Tensor
 from models.checkpoint.loading import Checkpoint
 from models.fused import FusedResidualMLP
 from models.guidance import Guided
-from models.velocity import RowStable
+from models.row_padding import RowStable
 from service.engine.conditions import Conditions
 from service.engine.device import Device
 from service.engine.job import Job
@@ -56,7 +56,7 @@ class Network:
     def _field(self, checkpoint: Checkpoint, operation: Operation) -> tuple[tuple[int, ...], RowStable]:
         """The shape of a lane's state, and what lanes follow, of their states and what rides along with them."""
         shape, place = tuple(checkpoint.card.event_shape), self._device.device
-        field = derived_field(operation, checkpoint.velocity, shape)
+        field = derived_field(operation, shape)
         if field is None:
             made = self._device.prepare(checkpoint.velocity, self._condition)
             self.path, self.path_reason = ("fused" if made.fused else "eager"), made.reason
@@ -66,9 +66,9 @@ class Network:
             return shape, stable
         if field.constants:
             self._constants = Table(place)
-        rows, whole = _DERIVED_ROWS_AT_ONCE, (field.width + field.constants,)
-        probe = field.examples(rows, self._dtype)
-        return (field.width,), RowStable(field, whole, self._dtype, place, rows, self._condition, probe)
+        whole, rows = (field.width + field.constants,), _DERIVED_ROWS_AT_ONCE
+        made_of, derived = checkpoint.velocity, {"derive": field, "examples": field.examples}
+        return (field.width,), RowStable(made_of, whole, self._dtype, place, rows, self._condition, **derived)
 
     def timed(self, rows: int) -> float:
         """Seconds of one call with so many rows."""

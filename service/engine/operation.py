@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from models.derived import DerivedField, JacobianField, LogDensityField
-from models.velocity import VelocityField
+from solvers.derived import DerivedField, JacobianField, LogDensityField
 
 
 class Operation(StrEnum):
     """What the lanes of a job follow.
 
     `sample`: x, by the velocity. The others' states are flat: `log_prob_*`: [x, log p], with the divergence exact or
-    estimated; `jacobian`: a row of the Jacobian at a given place, in one Euler step from zero (see `models.derived`).
+    estimated; `jacobian`: a row of the Jacobian at a given place, in one Euler step from zero (see `solvers.derived`).
     """
 
     SAMPLE = "sample"
@@ -25,10 +24,10 @@ class Operation(StrEnum):
     JACOBIAN = "jacobian"
 
 
-def derived_field(operation: Operation, velocity: VelocityField, event_shape: tuple[int, ...]) -> DerivedField | None:
+def derived_field(operation: Operation, event_shape: tuple[int, ...]) -> DerivedField | None:
     """The field that the lanes of an operation follow; None where it is the velocity itself."""
     if operation is Operation.SAMPLE:
         return None
     if operation is Operation.JACOBIAN:
-        return JacobianField(velocity, event_shape)
-    return LogDensityField(velocity, event_shape, exact=operation is Operation.LOG_PROB_EXACT)
+        return JacobianField(event_shape)
+    return LogDensityField(event_shape, probes=0 if operation is Operation.LOG_PROB_EXACT else 1)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from models.checkpoint.loading import CheckpointError, UnreadableCheckpoint
+from models.checkpoint.card import CheckpointError, UnreadableCheckpoint
 from models.repository import RepositoryError, Signature
 from service.errors import Kind, ProblemError
 from service.ports import Engine

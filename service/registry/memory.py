@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable
 
-from models.checkpoint.loading import CheckpointError
+from models.checkpoint.card import CheckpointError
 from models.repository import Signature
 from service.errors import Kind, ProblemError
 from service.registry.version import ModelVersion

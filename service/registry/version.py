@@ -19,9 +19,10 @@ import torch
 
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES
-from models.checkpoint.loading import Card, Checkpoint, CheckpointError, load, read_card
+from models.checkpoint.card import Card, CheckpointError, read_card
+from models.checkpoint.loading import Checkpoint, load
 from models.decoder import Decoder
-from models.inverse import Inverse
+from models.decoder import Inverse
 from models.noise import noise
 from models.repository import Signature
 from models.row_padding import RowCaller

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, WithJsonSchema
 
-from models.inverse import InverseError
-from models.probes import signs
+from models.decoder import InverseError
+from models.noise import signs
 from service.engine.job import Job, Operation, Priority
 from service.errors import invalid
 from service.ledger import Take

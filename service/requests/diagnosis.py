@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from models.diagnose import MAX_WIDTH
+from solvers.diagnose import MAX_WIDTH
 from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Take

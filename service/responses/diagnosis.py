@@ -1,7 +1,7 @@
 """Diagnoses: the Jacobian of the velocity along the paths of samples, its spectra and the response of ``diagnose``.
 
 Two jobs one after the other: the paths, in the arena for samples with their states saved; then the rows of all
-Jacobians, each a lane of one step (`models.derived.JacobianField`), in an arena of their own. Their eigenvalues are
+Jacobians, each a lane of one step (`solvers.derived.JacobianField`), in an arena of their own. Their eigenvalues are
 computed in a worker thread, in slices, so that a time limit or a disconnect ends them soon.
 """
 
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from models.diagnose import decompose, stiffness, stiffness_ratio
+from solvers.diagnose import decompose, stiffness, stiffness_ratio
 from service.engine.job import Job, JobResult, Operation
 from service.http.context import Context
 from service.registry.version import ModelVersion

@@ -23,7 +23,7 @@ from pathline import (
 )
 
 from models.architectures.analytic import Gaussian, GaussianConfig
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.app import create_app
 from service.settings import Settings

@@ -24,7 +24,7 @@ from pathline.cli import main
 from pathline.errors.api import BY_SLUG, BY_STATUS
 
 from models.architectures.analytic import Gaussian, GaussianConfig
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app

@@ -18,7 +18,7 @@ import yaml
 from kubernetes_validate.utils import all_versions
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.settings import Settings
 from tests.service.serving import serving

@@ -80,7 +80,7 @@ def test_a_network_that_is_unknown_goes_as_a_program(
     imported = import_program(tmp_path / "unet.pt2", tmp_path / "checkpoints", "torchcfm", (1, 14, 14))
     checkpoint = load(imported.path)
     assert checkpoint.velocity(torch.randn(5, 1, 14, 14), torch.rand(5)).shape == (5, 1, 14, 14)
-    assert "arguments (t, x)" in imported.said[0]
+    assert "arguments (t, x)" in imported.report[0]
 
 
 @pytest.mark.parametrize("which", ["ema", "raw"])
@@ -88,7 +88,7 @@ def test_our_own_goes_as_a_state_dict(example: ModuleType, data_dir: Path, tmp_p
     assert run(example, data_dir, tmp_path, "--network", "pathline") == 0
     config = example.CONFIG.model_dump(mode="json")
     imported = import_weights(tmp_path / "weights.pt", tmp_path / "out", "torchcfm", "unet", config, which=which)
-    assert f"{which}, under the prefix" in imported.said[0]
+    assert f"{which}, under the prefix" in imported.report[0]
 
 
 def test_what_is_missing_is_said(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 
 

@@ -8,11 +8,14 @@ import torch
 
 from models.architectures import build
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import CheckpointError, load, save
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
 from models.conditions import ConditionError, LabelCondition, VectorCondition
 from models.decoder import Decoder
 from models.noise import noise
-from models.velocity import RowStable, VelocityError
+from models.row_padding import RowStable
+from models.velocity import VelocityError
 
 LABEL = LabelCondition(classes=10)
 NAMED = LabelCondition(classes=2, names=("cat", "dog"))

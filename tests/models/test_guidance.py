@@ -6,7 +6,7 @@ from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, Mix
 from models.conditions import ConditionError, LabelCondition
 from models.guidance import Guided, network_rows
 from models.noise import noise
-from models.velocity import RowStable
+from models.row_padding import RowStable
 from solvers import integrate
 
 FIELD = Mixture(MixtureConfig(components=3, conditional=True))
@@ -29,13 +29,17 @@ def test_guidance_is_the_formula_for_each_row():
 
 
 def test_a_guided_row_is_two_network_rows_and_others_are_one():
-    stable = RowStable(FIELD, (2,), torch.float64, max_rows=128, condition=LABELS)
+    seen: list[int] = []
+
+    def spy(x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        seen.append(len(x))
+        return FIELD(x, t, condition)
+
     x, t, labels = rows(5)
     g = [0.0, 1.0, 2.0, 0.5, 1.0]
-    Guided(stable, LABELS)(x, t, labels, torch.tensor(g))
-    assert stable.live_rows == 7 == sum(network_rows(each) for each in g)
-    Guided(stable, LABELS)(x, t, labels)
-    assert stable.live_rows == 12
+    Guided(spy, LABELS)(x, t, labels, torch.tensor(g))
+    Guided(spy, LABELS)(x, t, labels)
+    assert seen == [sum(network_rows(each) for each in g), 5] == [7, 5]
     assert network_rows(None) == 1
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from models.__main__ import main
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.program.network import Program, ProgramConfig, Step
 

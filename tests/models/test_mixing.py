@@ -11,13 +11,15 @@ from torch.nn.functional import batch_norm
 from models.architectures.analytic import Gaussian, Mixture
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
-from models.checkpoint.loading import CheckpointError, load, save
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.mixing import RowByRow, find_mixing
+from models.mixing import find_mixing
 from models.noise import noise
 from models.program.network import Program, ProgramConfig, Step, Stored
-from models.velocity import RowStable
+from models.row_padding import RowByRow, RowStable
 
 Field = Callable[..., Tensor]
 
@@ -106,12 +108,11 @@ def test_where_it_is_asked_for_each_row_is_a_call_of_its_own(tmp_path: Path) -> 
 
 def test_served_row_by_row_its_rows_do_not_depend_on_each_other_and_none_is_padded(tmp_path: Path) -> None:
     field = RowStable(load(saved(tmp_path, row_by_row=True)).velocity, (2,), torch.float32, max_rows=128)
-    assert field.deterministic
+    assert field.buckets == (1,)
     x, t = noise(0, 0, 300, (2,)), torch.linspace(0, 1, 300)
     whole = field(x, t)
     for chosen in ([7], [299, 7, 4], list(range(1, 130))):
         assert torch.equal(field(x[chosen], t[chosen]), whole[chosen])
-    assert field.padded_rows == 0
 
 
 def test_rows_are_asked_for_one_at_a_time_with_their_conditions() -> None:

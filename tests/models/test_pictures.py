@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.pictures import PictureError, TooManyError, check, draw, most_bytes
-from models.scatter import SIDE
+from models.pictures import SIDE, PictureError, TooManyError, check, draw, most_bytes
 
 RNG = np.random.default_rng(0)
 

@@ -5,13 +5,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.architectures.analytic import Gaussian, Mixture
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.conventions import TimeCard, adapt
 from models.decoder import Decoder
-from models.derived import JacobianField, LogDensityField
 from models.noise import noise
-from models.row_padding import BUCKETS, RowCaller, measure
-from models.velocity import RowStable
+from models.row_padding import BUCKETS, RowCaller, RowStable, measure
+from models.velocity import VelocityError
+from solvers.derived import JacobianField, LogDensityField
 
 ROWS = [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 16, 31, 33, 48, 63, 64, 65, 100, 127, 129, 255, 256, 300]
 
@@ -81,9 +82,10 @@ def test_what_is_made_of_a_network_of_odd_width_has_its_forms(kind: str) -> None
         field: Any = adapt(velocity, TimeCard(noise_at=1, data_at=0, scale=1000.0))
         assert RowStable(field, (2,), torch.float32, max_rows=128).deterministic
         return
-    field = JacobianField(velocity, (2,)) if kind == "jacobian" else LogDensityField(velocity, (2,), exact=True)
-    whole, examples = (field.width + field.constants,), field.examples(128, torch.float32)
-    assert RowStable(field, whole, torch.float32, max_rows=128, probe=examples).deterministic
+    field = JacobianField((2,)) if kind == "jacobian" else LogDensityField((2,))
+    whole = (field.width + field.constants,)
+    stable = RowStable(velocity, whole, torch.float32, max_rows=128, derive=field, examples=field.examples)
+    assert stable.deterministic
 
 
 def test_the_first_form_that_agrees_is_taken_and_where_none_does_the_first() -> None:
@@ -112,7 +114,7 @@ def test_decoded_rows_do_not_depend_on_their_neighbours(threads: int) -> None:
     generator = torch.Generator().manual_seed(0)
     parts = (torch.randn(size, generator=generator) for size in ((784,), (64, 784), (64,)))
     decoder = Decoder.pca(*parts, data_shape=(28, 28), clip=(-9.0, 9.0))
-    decode = decoder.row_stable(torch.float32, max_rows=256)
+    decode = RowCaller(decoder.decode, (noise(0, 0, 256, (64,)),), 256)
     assert decode.deterministic
     x = noise(2, 0, 300, (64,))
     whole = decode(x)
@@ -149,10 +151,9 @@ def test_a_function_of_the_place_in_the_batch_is_not_deterministic() -> None:
     assert not call.deterministic
     assert call.buckets == ()
     assert torch.equal(call(torch.zeros(3, 1)), torch.tensor([[0.0], [1.0], [2.0]]))
-    assert call.padded_rows == 0
 
 
-def test_padding_copies_a_live_row_and_is_counted() -> None:
+def test_padding_copies_a_live_row() -> None:
     seen: list[Tensor] = []
 
     def spy(x: Tensor) -> Tensor:
@@ -164,10 +165,8 @@ def test_padding_copies_a_live_row_and_is_counted() -> None:
     x = torch.arange(18.0).reshape(6, 3)
     assert torch.equal(call(x), x * 2)
     assert torch.equal(seen[0], torch.cat([x, x[:1], x[:1]]))
-    assert (call.live_rows, call.padded_rows) == (6, 2)
     call(x[:4])
     assert seen[1].data_ptr() == x.data_ptr()  # nothing is copied where nothing is missing
-    assert (call.live_rows, call.padded_rows) == (10, 2)
 
 
 def test_calls_over_the_limit_are_made_in_pieces() -> None:
@@ -182,4 +181,62 @@ def test_calls_over_the_limit_are_made_in_pieces() -> None:
     x = noise(0, 0, 261, (3,))
     assert torch.equal(call(x), x)
     assert sizes == [128, 128, 8]
-    assert (call.live_rows, call.padded_rows) == (261, 3)
+
+
+@pytest.mark.parametrize("field", [Gaussian(), Mixture()])
+def test_analytic_fields_are_deterministic_in_float64(field: Gaussian | Mixture) -> None:
+    stable = RowStable(field, (2,), torch.float64, max_rows=256)
+    assert stable.deterministic
+    x, t = noise(0, 0, 257, (2,), torch.float64), torch.linspace(0, 1, 257, dtype=torch.float64)
+    whole = stable(x, t)
+    assert torch.equal(whole[:1], stable(x[:1], t[:1]))
+    assert torch.equal(whole[200:], stable(x[200:], t[200:]))
+    torch.testing.assert_close(whole, field(x, t))
+
+
+def test_calls_are_padded_to_the_smallest_bucket_and_cut_at_the_row_limit_rounded_up() -> None:
+    seen: list[int] = []
+
+    def spy(x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        seen.append(len(x))
+        return x * 2
+
+    stable = RowStable(spy, (2,), torch.float64, max_rows=200)
+    seen.clear()
+    for rows in (5, 256, 257):
+        stable(torch.zeros(rows, 2, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64))
+    assert stable.buckets[0] == 4
+    assert seen == [8, 256, 256, 4]
+
+
+def test_no_rows_are_no_call() -> None:
+    stable = RowStable(Gaussian(), (2,), torch.float64, max_rows=128)
+    empty = torch.zeros(0, 2, dtype=torch.float64)
+    assert stable(empty, empty[:, 0]).shape == (0, 2)
+
+
+def test_a_condition_reaches_the_field() -> None:
+    stable = RowStable(Gaussian(), (2,), torch.float64, max_rows=128)
+    x = torch.zeros(1, 2, dtype=torch.float64)
+    with pytest.raises(VelocityError, match="unconditional"):
+        stable(x, x[:, 0], x)
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [(lambda x: x[:, :1], r"shape \(128, 1\)"), (lambda x: x.double(), "float64"), (lambda x: x[0], r"shape \(2,\)")],
+)
+def test_a_wrong_answer_is_a_velocity_error(answer, named: str) -> None:
+    def field(x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        return answer(x)
+
+    with pytest.raises(VelocityError, match=f"returned .*{named}"):
+        RowStable(field, (2,), torch.float32, max_rows=128)
+
+
+def test_wrong_states_or_times_are_a_velocity_error() -> None:
+    stable = RowStable(Gaussian(), (2,), torch.float64, max_rows=128)
+    good = torch.zeros(3, 2, dtype=torch.float64)
+    for x, t in [(good.float(), good[:, 0]), (good[:, :1], good[:, 0]), (good, good[:2, 0]), (good, good)]:
+        with pytest.raises(VelocityError, match=r"this field takes torch.float64 of shape \(rows, 2\)"):
+            stable(x, t)

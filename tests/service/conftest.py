@@ -14,7 +14,8 @@ import torch
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import Checkpoint, save
+from models.checkpoint.loading import Checkpoint
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.app import create_app
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded

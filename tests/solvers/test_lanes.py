@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.velocity import RowStable
+from models.row_padding import RowStable
 from solvers import SolverError, Status, catalogue, resolve
 from solvers.errors import CODES
 from solvers.lanes import Admission, Lanes

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.diagnose import spectrum
 from solvers import SolverError, integrate, resolve
+from solvers.diagnose import spectrum
 from solvers.grids import apart, nearest, snapped
 from solvers.saving import check_save_at
 from tests.solvers.support import decay, ones

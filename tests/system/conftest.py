@@ -18,7 +18,7 @@ from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
 from tests.system.support import ROOT, until

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from models.architectures.analytic import Gaussian
-from models.checkpoint.loading import load, save
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from training.__main__ import main
 from training.assess import evaluate_checkpoint

@@ -2,7 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from training.config import CONFIGS, load_recipe
+from models.architectures.residual_mlp import ResidualMLPSize
+from models.architectures.unet import UNetSize
+from models.network import NetworkSize
+from training.config import CONFIGS, Recipe, load_recipe
 from training.data_config import DATASETS
 from training.errors import UsageError
 
@@ -26,7 +29,7 @@ def test_a_recipe_ships_for_every_data_set(name: str):
 )
 def test_paper_recipes(name: str, epochs: int, hidden: int, blocks: int):
     recipe = load_recipe(CONFIGS / f"{name}.toml")
-    assert (recipe.epochs, recipe.network.hidden, recipe.network.blocks) == (epochs, hidden, blocks)
+    assert (recipe.epochs, recipe.network) == (epochs, ResidualMLPSize(hidden=hidden, blocks=blocks))
     assert (recipe.learning_rate, recipe.batch_size, recipe.ema) == (1e-3, 256, 0.0)
 
 
@@ -91,3 +94,59 @@ def test_hash_follows_the_recipe_but_not_the_name(tmp_path: Path):
     assert recipe.hash == recipe.model_copy(update={"name": "other"}).hash
     assert len({recipe.hash, *(load_recipe(path, {key: 1 / 2}).hash for key in ("ema", "learning_rate"))}) == 3
     assert recipe.hash != load_recipe(path, {"seed": 1}).hash
+
+
+NETWORK = GOOD + "[network]\n"
+
+
+@pytest.mark.parametrize(
+    ("table", "size"),
+    [
+        ("", ResidualMLPSize()),
+        ("hidden = 8\nmax_frequency = 9.5\n", ResidualMLPSize(hidden=8, max_frequency=9.5)),
+        ('architecture = "residual_mlp"\nblocks = 0\n', ResidualMLPSize(blocks=0)),
+        ('architecture = "unet"\nhidden = 8\nlevels = 2\n', UNetSize(hidden=8, levels=2)),
+    ],
+)
+def test_the_network_is_of_the_architecture_that_its_table_names(tmp_path: Path, table: str, size: NetworkSize):
+    recipe = load_recipe(write(tmp_path, NETWORK + table))
+    assert (type(recipe.network), recipe.network) == (type(size), size)
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (
+            "levels = 2\n",
+            "network.levels is unknown for architecture 'residual_mlp'; allowed there: "
+            "architecture, hidden, blocks, time_width, max_frequency",
+        ),
+        (
+            'architecture = "unet"\ndim = 2\n',
+            "network.dim is unknown for architecture 'unet'; allowed there: "
+            "architecture, hidden, blocks, levels, time_width, max_frequency",
+        ),
+        ('architecture = "resnet"\n', "network.architecture is 'resnet'; allowed: residual_mlp, unet"),
+        ('architecture = "gaussian"\n', "network.architecture is 'gaussian'; allowed: residual_mlp, unet"),
+        ("architecture = 3\n", "network.architecture is 3; allowed: residual_mlp, unet"),
+        ('architecture = "unet"\nhidden = 6\n', "network.hidden is 6; it must be a multiple of 4"),
+        ('hidden = "32"\n', "network.hidden is '32'; it must be a valid integer"),
+        ("hidden = 32.0\n", "network.hidden is 32.0; it must be a valid integer"),
+    ],
+)
+def test_fields_of_other_architectures_and_bad_values_are_refused(tmp_path: Path, table: str, said: str):
+    path = write(tmp_path, NETWORK + table)
+    with pytest.raises(UsageError) as caught:
+        load_recipe(path)
+    assert str(caught.value) == f"{path}: {said}"
+
+
+def test_a_network_that_is_no_table_is_refused(tmp_path: Path):
+    with pytest.raises(UsageError, match="network is 3; it must be a valid dictionary"):
+        load_recipe(write(tmp_path, "network = 3\n" + GOOD))
+
+
+@pytest.mark.parametrize(("name", "expected"), [("moons", "70948170c5f7"), ("digits_unet", "dd1e3119659d")])
+def test_the_hash_of_a_recipe_stays_when_fields_are_added(name: str, expected: str):
+    assert load_recipe(CONFIGS / f"{name}.toml").hash == expected

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.architectures.unet import UNetSize
 from models.checkpoint.loading import load
 from models.conditions import LabelCondition
 from training.__main__ import main
@@ -154,6 +155,5 @@ def test_options_that_do_not_fit_are_wrong_usage(arguments: list[str], said: str
 def test_a_unet_on_points_is_refused(recipe: Recipe):
     from training.errors import DataError
 
-    network = recipe.network.model_copy(update={"architecture": "unet"})
     with pytest.raises(DataError, match="needs pictures, and the moons samples are vectors"):
-        prepare(recipe.model_copy(update={"network": network}))
+        prepare(recipe.model_copy(update={"network": UNetSize()}))

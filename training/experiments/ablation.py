@@ -8,7 +8,7 @@ from training.experiments.curves import means
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from training.experiments.figures import Figures
 from training.experiments.sampling import Amount, Spec, quality
-from training.experiments.trained import Model
+from training.experiments.trained import Model, size_of
 from training.experiments.verdicts import Interval, at_least, over_seeds
 
 DATASET = "moons"
@@ -46,7 +46,7 @@ def run(context: Context) -> Results:
 
             def get(recipe: Recipe = recipe, epochs: int = epochs) -> Model:
                 # One run gives the models of all numbers of epochs (see `trained`).
-                counts = sizes.epoch_counts if recipe.network.hidden == sizes.hidden else (sizes.epochs,)
+                counts = sizes.epoch_counts if size_of(recipe).hidden == sizes.hidden else (sizes.epochs,)
                 return context.models.series(recipe, counts)[counts.index(epochs)]
 
             label = f"hidden{width}-epochs{epochs}-seed{seed}"

@@ -9,7 +9,7 @@ from training.config import CONFIGS, Recipe, load_recipe
 from training.data_config import MnistData
 from training.experiments.cells import Cells
 from training.experiments.sizes import Sizes
-from training.experiments.trained import Model, TrainedModels
+from training.experiments.trained import Model, TrainedModels, size_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Context:
     def points_model(self, recipe: Recipe) -> Model:
         """The model of a recipe for moons or circles; on moons one run also gives the ablation's numbers of epochs."""
         counts = (recipe.epochs,)
-        if recipe.data.name == "moons" and recipe.network.hidden == self.sizes.hidden:
+        if recipe.data.name == "moons" and size_of(recipe).hidden == self.sizes.hidden:
             counts = self.sizes.epoch_counts
         return self.models.series(recipe, counts)[counts.index(recipe.epochs)]
 

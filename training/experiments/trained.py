@@ -15,7 +15,9 @@ import torch
 from pydantic import JsonValue
 from torch import nn
 
-from models.checkpoint.loading import load, save
+from models.architectures.residual_mlp import ResidualMLPSize
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
 from training import published
 from training.config import Recipe
 from training.data import prepare
@@ -167,8 +169,15 @@ def _resume(trainer: Trainer, run: RunFolder, data: DataSet, first: int) -> None
     torch.set_num_threads(saved[1].threads)  # another number would change the last bits
 
 
+def size_of(recipe: Recipe) -> ResidualMLPSize:
+    """The size of a network of the paper; all of them are residual MLPs."""
+    assert isinstance(recipe.network, ResidualMLPSize)  # noqa: S101
+    return recipe.network
+
+
 def _label(recipe: Recipe) -> str:
-    return f"{recipe.name} {recipe.network.hidden} x {recipe.network.blocks}, seed {recipe.seed}"
+    size = size_of(recipe)
+    return f"{recipe.name} {size.hidden} x {size.blocks}, seed {recipe.seed}"
 
 
 def training_seconds(folder: Path) -> float:

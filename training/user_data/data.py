@@ -78,7 +78,9 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
         shape = samples.shape[2:] if samples.shape[1] == 1 else samples.shape[1:]
         flat = samples.reshape(count, -1).astype(np.float64)
         if config.components and as_picture:
-            raise DataError("data.components needs network.architecture = 'residual_mlp': a unet takes pixels")
+            raise DataError(
+                "data.components needs network.architecture = 'residual_mlp': networks of pictures take pixels"
+            )
         if config.components:
             made = components(flat[held:], flat[:held], config.components, shape, "pictures")
         else:

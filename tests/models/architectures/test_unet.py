@@ -5,11 +5,12 @@ import torch
 
 from models.architectures import ArchitectureError, build
 from models.architectures.unet import UNet, UNetConfig
-from models.checkpoint.loading import load, save
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
 from models.noise import noise
-from models.velocity import RowStable
+from models.row_padding import RowStable
 
 
 def network(**fields: object) -> UNet:

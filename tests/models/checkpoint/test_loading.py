@@ -13,7 +13,9 @@ import torch
 
 from models.architectures.analytic import Gaussian, Mixture
 from models.architectures.residual_mlp import ResidualMLP
-from models.checkpoint.loading import CheckpointError, load, save
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
 

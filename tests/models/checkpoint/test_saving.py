@@ -6,7 +6,7 @@ import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,7 +14,9 @@ from torch import nn
 
 from models.architectures.analytic import Gaussian
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import CheckpointError, load, save
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 
 
@@ -90,7 +92,7 @@ def test_what_cannot_be_served_is_not_saved(tmp_path: Path, more: dict, named: s
 def test_a_model_that_cannot_be_rebuilt_is_not_saved(tmp_path: Path, network: ResidualMLP) -> None:
     arguments: Any = {"dataset": {}, "training": {}, "seed": 0}
     with pytest.raises(CheckpointError, match="Linear is not a registered architecture"):
-        save(tmp_path, "m", nn.Linear(2, 2), Decoder.identity((2,)), **arguments)
+        save(tmp_path, "m", cast(Any, nn.Linear(2, 2)), Decoder.identity((2,)), **arguments)
     with pytest.raises(CheckpointError, match="event_shape"):
         save(tmp_path, "m", network, Decoder.identity((3,)), **arguments)
     with torch.no_grad():

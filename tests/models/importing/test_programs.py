@@ -76,7 +76,7 @@ def take(path: Path, root: Path, **arguments: Any) -> Any:
 @pytest.mark.parametrize("rows", [1, 5, 64])
 def test_it_answers_as_the_network_does(network: Convolutional, archive: Path, tmp_path: Path, rows: int) -> None:
     imported = take(archive, tmp_path, event_shape=(1, 8, 8))
-    assert imported.said[0].endswith("arguments (t, x)")
+    assert imported.report[0].endswith("arguments (t, x)")
     checkpoint = load(imported.path)
     assert checkpoint.card.event_shape == (1, 8, 8)
     x, t = torch.randn(rows, 1, 8, 8), torch.rand(rows)
@@ -100,7 +100,7 @@ def test_decomposed_programs_and_the_other_order(tmp_path: Path) -> None:
     program = torch.export.export(plain, (x, t), dynamic_shapes=({0: rows}, {0: rows})).run_decompositions({})
     torch.export.save(program, tmp_path / "net.pt2")
     imported = take(tmp_path / "net.pt2", tmp_path)
-    assert imported.said[0].endswith("arguments (x, t)")
+    assert imported.report[0].endswith("arguments (x, t)")
     with torch.no_grad():
         torch.testing.assert_close(load(imported.path).velocity(x, t), plain(x, t))
 
@@ -124,7 +124,7 @@ def test_a_program_that_mixes_rows_is_refused_unless_it_is_asked_for_row_by_row(
         take(path, tmp_path)
     assert not (tmp_path / "repository").exists()
     imported = take(path, tmp_path, row_by_row=True)
-    assert "rows: each is a network call of its own" in imported.said
+    assert "rows: each is a network call of its own" in imported.report
     alone = torch.cat([plain(x[i : i + 1], t[i : i + 1]) for i in range(6)])
     with torch.no_grad():
         torch.testing.assert_close(load(imported.path).velocity(x, t), alone)
@@ -259,8 +259,8 @@ def custom_object(members: dict[str, bytes], target: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (pickled_weight, "is pickled or no plain file; it was not read"),
-        (weight_elsewhere, "is pickled or no plain file; it was not read"),
+        (pickled_weight, "is pickled or not a plain file; it was not read"),
+        (weight_elsewhere, "is pickled or not a plain file; it was not read"),
         (huge_weight, "is larger than its"),
         (evil_size, "not one free number of rows"),
         (custom_object, "has an input of kind custom_obj"),
@@ -349,7 +349,7 @@ def test_class_labels_and_their_null(tmp_path: Path) -> None:
     network = Labelled().eval()
     path = export(network, (torch.rand(4), torch.randn(4, 3), torch.tensor([0, 1, 2, 3])), tmp_path / "net.pt2")
     imported = take(path, tmp_path, labels=LabelCondition(classes=3))
-    assert imported.said[0].endswith("arguments (t, x, c)")
+    assert imported.report[0].endswith("arguments (t, x, c)")
     checkpoint = load(imported.path)
     assert checkpoint.card.condition == LabelCondition(classes=3)
     t, x, y = torch.rand(5), torch.randn(5, 3), torch.tensor([0, 2, 1, 1, 0])

@@ -37,7 +37,7 @@ def under(prefix: str, state: State, factor: float = 1.0) -> State:
 )
 def test_prefixes_are_found_and_reported(trained: State, saved: Save, prefix: str) -> None:
     imported = take(saved(under(prefix, trained)))
-    assert imported.said[0].endswith(f"under the prefix {prefix!r}" if prefix else "under no prefix")
+    assert imported.report[0].endswith(f"under the prefix {prefix!r}" if prefix else "under no prefix")
     velocity = load(imported.path).velocity
     assert all(torch.equal(velocity.state_dict()[key], tensor) for key, tensor in trained.items())
 
@@ -48,7 +48,7 @@ def test_nested_containers_and_an_optimizer(trained: State, saved: Save) -> None
         "net_model": under("module.", trained),
         "optim": {"state": {0: {"exp_avg": torch.zeros(3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
     }
-    assert "under the prefix 'net_model.module.'" in take(saved(content)).said[0]
+    assert "under the prefix 'net_model.module.'" in take(saved(content)).report[0]
 
 
 def test_averaged_or_raw_must_be_said_where_both_are_there(trained: State, saved: Save) -> None:
@@ -95,7 +95,7 @@ def test_another_network_altogether(saved: Save) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_becomes_single(trained: State, saved: Save, dtype: torch.dtype) -> None:
     imported = take(saved({key: tensor.to(dtype) for key, tensor in trained.items()}))
-    assert f"precision: {str(dtype)[6:]} became float32" in imported.said
+    assert f"precision: {str(dtype)[6:]} became float32" in imported.report
     assert load(imported.path).dtype == torch.float32
 
 
@@ -182,8 +182,8 @@ def test_what_is_declared_is_stored_and_followed(trained: State, saved: Save, ti
 
 def test_the_convention_is_probed_where_it_is_not_declared(trained: State, saved: Save) -> None:
     backwards = {**trained, "output.weight": -trained["output.weight"], "output.bias": -trained["output.bias"]}
-    assert "convention: noise at 0, time scale 1, sign +1" in take(saved(trained)).said
-    assert "convention: noise at 0, time scale 1, sign -1" in take(saved(backwards)).said
+    assert "convention: noise at 0, time scale 1, sign +1" in take(saved(trained)).report
+    assert "convention: noise at 0, time scale 1, sign -1" in take(saved(backwards)).report
 
 
 @pytest.mark.parametrize(
@@ -193,14 +193,14 @@ def test_the_convention_is_probed_where_it_is_not_declared(trained: State, saved
 def test_a_declared_convention_that_looks_wrong_is_warned_of(
     trained: State, saved: Save, declared: Declared, wrong: str
 ) -> None:
-    said = take(saved(trained), declared=declared).said
+    said = take(saved(trained), declared=declared).report
     assert any(line.startswith(f"warning: {wrong} as declared looks wrong") for line in said)
 
 
 def test_an_untrained_network_cannot_be_probed(trained: State, saved: Save) -> None:
     state = {key: torch.zeros_like(tensor) for key, tensor in trained.items()}
     imported = take(saved(state))
-    assert any(line.startswith("warning: the convention cannot be told") for line in imported.said)
+    assert any(line.startswith("warning: the convention cannot be told") for line in imported.report)
     assert load(imported.path).card.time == TimeCard()
 
 
@@ -229,13 +229,14 @@ def test_eight_bits_become_single_and_are_said(
     imported = take(file)
     name = str(dtype).removeprefix("torch.")
     note = f"precision: {name} became float32; scales that may belong to them were not applied"
-    assert note in imported.said
+    assert note in imported.report
     weight = load(imported.path).velocity.state_dict()["output.weight"]
     assert torch.equal(weight, state["output.weight"].float())
 
 
 def test_double_beside_single_becomes_single_and_is_said(trained: State, saved: Save) -> None:
-    assert "precision: float64 became float32" in take(saved({**trained, "output.bias": torch.zeros(2).double()})).said
+    imported = take(saved({**trained, "output.bias": torch.zeros(2).double()}))
+    assert "precision: float64 became float32" in imported.report
     with pytest.raises(ForeignError, match=r"key output.bias: holds numbers that are too large for float32"):
         take(saved({**trained, "output.bias": torch.full((2,), 1e300, dtype=torch.float64)}))
 
@@ -279,7 +280,7 @@ def test_containers_that_share_their_parts_are_gone_through_once(trained: State,
     nested: Any = {"a": 1.0}
     for _ in range(30):
         nested = {"a": nested, "b": nested}  # a billion paths
-    assert "under the prefix 'net.'" in take(saved({"more": nested, "net": trained})).said[0]
+    assert "under the prefix 'net.'" in take(saved({"more": nested, "net": trained})).report[0]
 
 
 def test_keys_of_very_many_parts_and_very_many_keys_are_refused(trained: State, saved: Save) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from models.architectures.analytic import Gaussian
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import Checkpoint, load, save
+from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.engine.engine import Engine
 from service.engine.job import Job

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import Checkpoint, load, save
+from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.saving import save
 from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
 from models.guidance import Guided

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from models.architectures.analytic import Mixture
-from models.checkpoint.loading import Checkpoint, load, save
+from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.engine.job import Priority
 

@@ -16,7 +16,7 @@ import torch
 
 from models.architectures.analytic import Gaussian, Mixture
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 
 ROOT = Path(__file__).parents[3]

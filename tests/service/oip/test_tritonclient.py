@@ -12,7 +12,7 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 from tritonclient.utils import InferenceServerException
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
 from tests.service.serving import serving

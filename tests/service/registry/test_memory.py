@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from models.checkpoint.loading import CheckpointError
+from models.checkpoint.card import CheckpointError
 from service.errors import Kind, ProblemError
 from service.registry.memory import Memory
 from service.registry.version import Lease, ModelVersion

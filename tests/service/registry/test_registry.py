@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import service.registry.entries
-from models.checkpoint.loading import CheckpointError
+from models.checkpoint.card import CheckpointError
 from models.repository import RepositoryError
 from service.errors import Kind, ProblemError
 from service.registry.registry import Registry

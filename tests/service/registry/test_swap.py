@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.checkpoint.loading import load, save
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.app import create_app
 from service.settings import Settings

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from models.architectures import build
-from models.checkpoint.loading import CheckpointError, save
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.saving import save
 from models.decoder import Decoder
 from service.registry.version import Lease, ModelVersion, load_version
 

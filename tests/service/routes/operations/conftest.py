@@ -15,7 +15,7 @@ import torch
 from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.architectures.unet import UNet, UNetConfig
-from models.checkpoint.loading import save
+from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
 from service.app import create_app

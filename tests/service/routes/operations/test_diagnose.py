@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from models.checkpoint.loading import load
-from models.diagnose import spectrum
 from models.noise import noise
+from solvers.diagnose import spectrum
 
 from .conftest import Real
 

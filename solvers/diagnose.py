@@ -5,7 +5,6 @@ eigenvalue limits the step of explicit methods; the condition number says how di
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers import Status, resolve
+from solvers import Status, derived, resolve
 from solvers.grids import TimesSpec
-from solvers.integrate import integrate_indexed
+from solvers.integrate import Velocity, integrate_indexed
 from solvers.saving import check_save_at
 
 MAX_WIDTH = 256
@@ -25,9 +24,7 @@ MAX_NUMBERS = 1 << 24
 """The most entries of all Jacobians together, samples x times x width^2: what memory and time are bounded by."""
 MAX_TIMES = 1000
 
-_DIRECTIONS = 16  # products at once, which bounds the memory of one call
 Array = NDArray[np.floating]
-Velocity = Callable[[Tensor, Tensor], Tensor]
 
 
 class DiagnoseError(ValueError):
@@ -114,7 +111,7 @@ def spectrum(
 
     Args:
         velocity: (rows, *event), (rows,) -> (rows, *event); each row of the answer may depend on that row alone, and it
-            must be differentiable by `torch.func`. Bind the condition of a conditional field first.
+            must be differentiable by `torch.autograd`. Bind the condition of a conditional field first.
         x0: (samples, *event) starting states, float32 or float64.
         times: strictly ascending times in [0, 1]. With fixed steps these must be grid points, but for rounding.
         solver, steps, rtol, atol, max_step, max_nfe: how the paths are solved (see `solvers.resolve`); `steps=None` for
@@ -157,14 +154,8 @@ def jacobian(velocity: Velocity, x: Tensor, t: float) -> Array:
     Returns:
         (rows, width, width) float64, on the CPU.
     """
-    width = math.prod(x.shape[1:])
-    with torch.no_grad():
-        at = torch.full((len(x),), t, dtype=x.dtype, device=x.device)
-        _, pull = torch.func.vjp(lambda y: velocity(y, at), x)  # type: ignore[misc]
-        basis = torch.eye(width, dtype=x.dtype, device=x.device).reshape(width, 1, *x.shape[1:])
-        # Rows do not depend on each other, so one product gives row i of every sample's Jacobian.
-        rows = torch.vmap(lambda e: pull(e.expand_as(x))[0].flatten(1), chunk_size=_DIRECTIONS)(basis)
-    return rows.transpose(0, 1).double().cpu().numpy()
+    at = torch.full((len(x),), t, dtype=x.dtype, device=x.device)
+    return derived.jacobian(velocity, x, at).double().cpu().numpy()
 
 
 def _check_size(samples: int, times: int, width: int) -> None:

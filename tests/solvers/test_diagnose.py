@@ -7,9 +7,9 @@ from torch import Tensor
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.diagnose import MAX_NUMBERS, MAX_TIMES, MAX_WIDTH, DiagnoseError, jacobian, spectrum
 from models.noise import noise
 from solvers import SolverError, Status
+from solvers.diagnose import MAX_NUMBERS, MAX_TIMES, MAX_WIDTH, DiagnoseError, jacobian, spectrum
 
 TIMES = [0.0, 0.3, 0.5, 1.0]
 

@@ -1,0 +1,36 @@
+"""Parts of error messages: what pydantic found, the first line of another error, names that fit on one line."""
+
+from pydantic import ValidationError
+
+_MOST_FAULTS = 20
+_LONGEST_VALUE = 60
+_LONGEST_NAME = 200
+
+
+def explain(error: ValidationError) -> str:
+    """Say in one line what pydantic found: each field, what is wrong with it, and the value found.
+
+    The value of an unknown field is not shown: nobody knows what it is. Of many faults the first are named.
+    """
+    parts, faults = [], error.errors(include_url=False, include_context=False)
+    for item in faults[:_MOST_FAULTS]:
+        field = _cut(".".join(str(part) for part in item["loc"])) or "value"
+        found = "" if item["type"] in ("missing", "extra_forbidden") else f", found {_cut(repr(item['input']))}"
+        parts.append(f"{field}: {item['msg']}{found}")
+    more = len(faults) - len(parts)
+    return "; ".join(parts) + (f"; and {more} more" if more else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def printable(name: object, longest: int = _LONGEST_NAME) -> str:
+    """A name or path on one line of bounded length: it may hold line ends, and bytes that are not text."""
+    text = str(name) if str(name).isprintable() else repr(str(name))
+    return text if len(text) <= longest else text[: longest - 3] + "..."

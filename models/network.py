@@ -1,0 +1,96 @@
+"""The network: a frozen config with the name of its architecture, and the torch module that it builds.
+
+An architecture is one file with its config and its module (see `models.architectures`). One that can be trained splits
+its config in two: a size, which a training recipe chooses, and the rest, which follows from the data.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import nn
+
+from models.conditions import LabelCondition, VectorCondition
+from models.messages import explain
+
+
+class ArchitectureError(ValueError):
+    """An architecture is unknown, or no network can be built from its config."""
+
+
+class NetworkConfig(BaseModel, ABC):
+    """The config of a network of one architecture.
+
+    Attributes:
+        architecture: its name: a `Literal` with that name as default, which tells the configs apart. A card keeps it
+            beside the config.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    architecture: Any
+
+    @abstractmethod
+    def build(self) -> Network:
+        """Build the network with untrained weights."""
+
+
+class NetworkSize(BaseModel, ABC):
+    """The `[network]` table of a training recipe: the part of a config that does not follow from the data.
+
+    Attributes:
+        architecture: as in `NetworkConfig`.
+        takes: whether samples are `vectors` (width,) or `pictures` (channels, height, width).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    architecture: Any
+    takes: ClassVar[Literal["vectors", "pictures"]]
+
+    @abstractmethod
+    def config(
+        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+    ) -> NetworkConfig:
+        """The config of a network of this size for samples of this shape; a ValidationError if it does not fit."""
+
+    def network(
+        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+    ) -> Network:
+        """Build a network of this size with untrained weights.
+
+        Raises:
+            ArchitectureError: the size does not fit the shape.
+        """
+        try:
+            return self.config(event_shape, condition).build()
+        except ValidationError as error:
+            raise ArchitectureError(f"config of {self.architecture}: {explain(error)}") from None
+
+
+Config = TypeVar("Config", bound=NetworkConfig, covariant=True)
+
+
+class Network(nn.Module, Generic[Config]):
+    """A velocity `v(x, t, condition)` with weights; called as a `models.velocity.VelocityField`.
+
+    Attributes:
+        config: what it was built from.
+        event_shape: shape of one state.
+        condition: what it is conditioned on, or None.
+    """
+
+    config: Config
+    event_shape: tuple[int, ...]
+    condition: LabelCondition | VectorCondition | None
+
+    def __init__(
+        self,
+        config: Config,
+        event_shape: tuple[int, ...],
+        condition: LabelCondition | VectorCondition | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self.event_shape, self.condition = config, event_shape, condition

@@ -1,0 +1,231 @@
+"""Fields made of a velocity and its derivatives: divergence, Jacobian products, and the two that lanes follow.
+
+`log_density` and `spectrum` use them offline, the engine's operations online. Products are taken by `torch.autograd`:
+those of `torch.func` import torch's compiler at the first call, which takes seconds and a hundred megabytes.
+
+A derived field is an operator: it takes a velocity and evaluates another field at flat rows. A row is the state of that
+field, then its constants: numbers that belong to the row and whose rate is zero (random signs, where to take the
+Jacobian). All of them are linear in the velocity, so classifier-free guidance of one is guidance of the velocity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from solvers.integrate import Velocity
+from solvers.records import checked
+
+PRODUCTS_AT_ONCE = 16
+"""Products that are taken together, which bounds the memory of one call."""
+
+Pull = Callable[[Tensor], Tensor]
+
+
+def pullback(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Pull]:
+    """The velocity v (rows, *event), and the map from directions e to e J, (rows, *event) each, with J = dv/dx.
+
+    Args:
+        velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone.
+        x: (rows, *event) states, not made in inference mode.
+        t: (rows,) times, likewise.
+
+    Raises:
+        SolverError: the velocity has another shape, dtype or device than its states.
+    """
+    with torch.enable_grad():
+        at = x.detach().requires_grad_()
+        v = checked(velocity(at, t), tuple(at.shape), at.dtype, at.device)
+
+    def pull(e: Tensor) -> Tensor:
+        if not v.requires_grad:  # it does not depend on the state
+            return torch.zeros_like(e)
+        [found] = torch.autograd.grad(v, at, e, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(e) if found is None else found
+
+    return v.detach(), pull
+
+
+def jacobian(velocity: Velocity, x: Tensor, t: Tensor) -> Tensor:
+    """The Jacobian dv_i/dx_j of every row, (rows, width, width), with width the numbers of a state.
+
+    Args:
+        velocity, x, t: as for `pullback`.
+    """
+    _, pull = pullback(velocity, x, t)
+    # Rows do not depend on each other, so one product gives row i of every sample's Jacobian.
+    rows = torch.vmap(lambda e: pull(e.expand_as(x)).flatten(1), chunk_size=PRODUCTS_AT_ONCE)(_basis(x))
+    return rows.transpose(0, 1)
+
+
+def exact_divergence(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """The velocity and its divergence (rows,), from one product for each number of a state.
+
+    Args:
+        velocity, x, t: as for `pullback`.
+    """
+    v, pull = pullback(velocity, x, t)
+    entries = torch.vmap(lambda e: _along(pull, e.expand_as(x)), chunk_size=PRODUCTS_AT_ONCE)(_basis(x))
+    return v, entries.sum(dim=0)
+
+
+def hutchinson_divergence(velocity: Velocity, x: Tensor, t: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]:
+    """The velocity and the mean (rows,) over probes e of e . (e J), whose expectation is the divergence.
+
+    Args:
+        velocity, x, t: as for `pullback`.
+        probes: (probes, rows, *event) random vectors with independent entries of mean 0 and variance 1.
+
+    References:
+        Hutchinson 1990, A stochastic estimator of the trace of the influence matrix.
+    """
+    v, pull = pullback(velocity, x, t)
+    if len(probes) == 1:
+        return v, _along(pull, probes[0])
+    return v, torch.vmap(lambda e: _along(pull, e), chunk_size=PRODUCTS_AT_ONCE)(probes).mean(dim=0)
+
+
+def _along(pull: Pull, e: Tensor) -> Tensor:
+    return (pull(e) * e).flatten(1).sum(dim=1)
+
+
+def _basis(x: Tensor) -> Tensor:
+    """The unit vectors of one state of x, (width, 1, *event)."""
+    width = math.prod(x.shape[1:])
+    return torch.eye(width, dtype=x.dtype, device=x.device).reshape(width, 1, *x.shape[1:])
+
+
+class DerivedField(Protocol):
+    """An operator on velocities."""
+
+    @property
+    def width(self) -> int:
+        """Numbers of the state."""
+        ...
+
+    @property
+    def constants(self) -> int:
+        """Numbers of a row after those of the state."""
+        ...
+
+    def __call__(
+        self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Tensor | None = None
+    ) -> Tensor:
+        """Evaluate the field of a velocity; the rates of the constants are zeros.
+
+        Args:
+            velocity: states (rows, *event), times (rows,) and, where one is given, conditions -> (rows, *event).
+            x: (rows, width + constants).
+            t: (rows,).
+            condition: one a row, or None.
+
+        Returns:
+            (rows, width + constants)
+        """
+        ...
+
+    def examples(self, noise: Tensor) -> Tensor:
+        """Valid rows, no two alike, from as many rows of standard normal numbers, (rows, width + constants)."""
+        ...
+
+
+@dataclass(frozen=True)
+class LogDensityField:
+    """The rate of [x, log p] along the flow: [v, -div v], with log p counted from the start of the path.
+
+    Attributes:
+        event_shape: shape of x.
+        probes: random vectors of each row for Hutchinson's estimate, which are its constants; 0 for the exact
+            divergence.
+
+    References:
+        Chen et al. 2018, Neural ordinary differential equations, theorem 1. Grathwohl et al. 2019, FFJORD, eq. 8.
+    """
+
+    event_shape: tuple[int, ...]
+    probes: int = 0
+
+    @property
+    def width(self) -> int:
+        """See `DerivedField`."""
+        return math.prod(self.event_shape) + 1
+
+    @property
+    def constants(self) -> int:
+        """See `DerivedField`."""
+        return self.probes * math.prod(self.event_shape)
+
+    def __call__(
+        self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Tensor | None = None
+    ) -> Tensor:
+        """Evaluate rows [x, log p, probes]; see `DerivedField`."""
+        with torch.inference_mode(False), torch.no_grad():
+            bound, query, t = _bound(velocity, condition), x.clone(), t.clone()
+            place, _, probes = query.split([self.width - 1, 1, self.constants], dim=1)
+            place = place.reshape(-1, *self.event_shape)
+            if self.probes:
+                directions = probes.reshape(len(place), self.probes, *self.event_shape).transpose(0, 1)
+                v, divergence = hutchinson_divergence(bound, place, t, directions)
+            else:
+                v, divergence = exact_divergence(bound, place, t)
+            return torch.cat((v.flatten(1), -divergence[:, None], torch.zeros_like(probes)), dim=1)
+
+    def examples(self, noise: Tensor) -> Tensor:
+        """See `DerivedField`."""
+        return noise
+
+
+@dataclass(frozen=True)
+class JacobianField:
+    """Rows of the Jacobian dv/dx: row i at (x, t) is the rate of a state whose constants are [x, t, i].
+
+    So one Euler step of length 1 from zero gives that row, at the cost of one vector-Jacobian product.
+
+    Attributes:
+        event_shape: shape of x.
+    """
+
+    event_shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """See `DerivedField`."""
+        return math.prod(self.event_shape)
+
+    @property
+    def constants(self) -> int:
+        """See `DerivedField`."""
+        return self.width + 2
+
+    def __call__(
+        self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Tensor | None = None
+    ) -> Tensor:
+        """Evaluate rows [state, x, t, i], whatever the time of the call; see `DerivedField`."""
+        with torch.inference_mode(False), torch.no_grad():
+            query = x.clone()
+            _, place, at, row = query.split([self.width, self.width, 1, 1], dim=1)
+            place = place.reshape(-1, *self.event_shape)
+            direction = torch.nn.functional.one_hot(row[:, 0].long(), self.width).to(place.dtype)
+            _, pull = pullback(_bound(velocity, condition), place, at[:, 0])
+            found = pull(direction.reshape(place.shape)).flatten(1)
+            return torch.cat((found, query.new_zeros(len(query), self.constants)), dim=1)
+
+    def examples(self, noise: Tensor) -> Tensor:
+        """See `DerivedField`; the places lie along the path, and the rows of the Jacobian come in turn."""
+        rows = len(noise)
+        places = noise[:, self.width : 2 * self.width]
+        t, row = torch.linspace(0.0, 1.0, rows, dtype=noise.dtype), torch.arange(rows) % self.width
+        return torch.cat((torch.zeros_like(places), places, t[:, None], row[:, None].to(noise.dtype)), dim=1)
+
+
+def _bound(velocity: Callable[..., Tensor], condition: Tensor | None) -> Velocity:
+    """The velocity with its condition; copied, as no derivative can be taken of what was made in inference mode."""
+    if condition is None:
+        return velocity
+    condition = condition.clone()
+    return lambda x, t: velocity(x, t, condition)
