@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from pathline import Client
-from pathline._compare import read_spec
+from pathline._compare import solver_options
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     ],
 )
 def test_descriptions_of_solvers(spec: Any, expected: dict[str, Any]) -> None:
-    assert read_spec(spec) == expected
+    assert solver_options(spec) == expected
 
 
 @pytest.mark.parametrize("spec", ["", "rk4-", "rk4-x", "dopri5@", "dopri5@1e", "a b", "rk4-20-20"])
 def test_descriptions_that_are_not_understood(spec: str) -> None:
     with pytest.raises(ValueError, match=r"is not understood; use a name"):
-        read_spec(spec)
+        solver_options(spec)
 
 
 def test_one_noise_for_all_and_distances_of_the_endpoints(service: FakeService, client: Client) -> None:

@@ -10,7 +10,7 @@ import pathline
 import pytest
 from pathline import AsyncClient, Client, RetryPolicy
 from pathline._retry import Attempts
-from pathline.errors.api import BY_SLUG
+from pathline.errors import BY_SLUG
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService

@@ -21,7 +21,7 @@ import pytest
 import torch
 from pathline import AsyncClient, Client, RetryPolicy
 from pathline.cli import main
-from pathline.errors.api import BY_SLUG, BY_STATUS
+from pathline.errors import BY_SLUG, BY_STATUS
 
 from models.analytic import Gaussian, GaussianConfig
 from models.checkpoint import save
@@ -53,7 +53,7 @@ def served(repository: Path) -> Iterator[str]:
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        patient = RetryPolicy(max_attempts=300, max_total_s=60, base_s=0.2, cap_s=0.2)
+        patient = RetryPolicy(max_attempts=300, max_total_s=60, base_s=0.2, cap_s=0.2, connect_s=60)
         with Client(url, retry=patient) as client:
             client.models()
         end = time.monotonic() + 60  # it answers before its models are loaded
@@ -204,9 +204,9 @@ def test_each_problem_of_the_service_has_a_class_of_its_own(kind: Kind) -> None:
 
 
 def test_every_field_of_the_service_can_be_sent() -> None:
-    from pathline._request import COMMON, SampleOptions
+    from pathline._request import SampleOptions
 
     from service.schemas import SampleRequest
 
-    known = {"model", "num_samples", "seed", *COMMON, *SampleOptions.__annotations__}
+    known = {"model", "num_samples", *SampleOptions.__annotations__}
     assert known >= set(SampleRequest.model_fields)

@@ -12,7 +12,7 @@ import httpx
 import pathline
 import pytest
 from pathline import AsyncClient, Client, RetryPolicy
-from pathline._problems import sending
+from pathline._answer import sending
 from pathline._route import Route
 
 TWICE = RetryPolicy(max_attempts=2, base_s=0.001)

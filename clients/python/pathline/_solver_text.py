@@ -140,7 +140,7 @@ def format_solver(fields: Mapping[str, Any]) -> str:
         grid = _grid_text(found.get("grid", "uniform"))
         text += "" if grid == "uniform" else f"/{grid}"
     elif "rtol" in found or "atol" in found:
-        rtol, atol = (_number(found.get(key, DEFAULT_TOLERANCE)) for key in ("rtol", "atol"))
+        rtol, atol = (format_number(found.get(key, DEFAULT_TOLERANCE)) for key in ("rtol", "atol"))
         text += f"@{rtol}" if rtol == atol else f"@{rtol}/{atol}"
     usual = {
         "start": "ramp",
@@ -151,7 +151,11 @@ def format_solver(fields: Mapping[str, Any]) -> str:
     for key in _OPTIONS:
         if key in found and found[key] != usual.get(key):
             value = found[key]
-            text += f"+{value}" if isinstance(value, str) else f"+{key}={value if key == 'max_nfe' else _number(value)}"
+            text += (
+                f"+{value}"
+                if isinstance(value, str)
+                else f"+{key}={value if key == 'max_nfe' else format_number(value)}"
+            )
     return text
 
 
@@ -159,15 +163,15 @@ def _grid_text(grid: Any) -> str:
     if isinstance(grid, str):
         return grid
     if not isinstance(grid, Mapping):
-        return f"({','.join(map(_number, grid))})"
+        return f"({','.join(map(format_number, grid))})"
     defaults = GRIDS.get(grid["name"]) or {key: None for key in grid if key != "name"}
     values = [grid.get(key, default) for key, default in defaults.items()]
     while values and values[-1] == list(defaults.values())[len(values) - 1]:
         values.pop()
-    return f"{grid['name']}({','.join(map(_number, values))})" if values else str(grid["name"])
+    return f"{grid['name']}({','.join(map(format_number, values))})" if values else str(grid["name"])
 
 
-def _number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """Return a number as the shortest text that reads back equal; decimal where an exponent saves nothing."""
     sign, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
     if not isinstance(exponent, int) or not any(digits):

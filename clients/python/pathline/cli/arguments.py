@@ -1,16 +1,17 @@
-"""The arguments of the command line."""
+"""Arguments of the command line."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pathline._calls import DEFAULT_URL
 from pathline._compare import CANDIDATES, REFERENCE
-from pathline._core import DEFAULT_URL
 from pathline.cli.output import FORMATS
 
 _NAMES = (
@@ -71,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
         prog="pathline", description="Samples from a Pathline service.", epilog=_EXIT, parents=[_common(None)]
     )
     top.add_argument("--version", action="version", version=f"pathline {version('pathline')}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     sample = commands.add_parser(
         "sample", parents=[common], help="draw samples", epilog="Without -o a summary is shown."
@@ -89,18 +90,20 @@ def parser() -> argparse.ArgumentParser:
     _add_model(compare, 256)
     compare.add_argument(
         "--solvers",
-        type=lambda text: [part for part in text.split(",") if part],
+        type=_solvers,
         default=list(CANDIDATES),
-        help="comma-separated: dopri5, rk4-20 (steps), dopri5@1e-6 (tolerance) (default: ten from euler-10 to "
-        "dopri5@1e-5)",
+        help="comma-separated: dopri5, rk4-20 (steps), ab3-12/shift(3) (grid), dopri5@1e-6 (tolerance) (default: ten "
+        "from euler-10 to dopri5@1e-5)",
     )
-    compare.add_argument("--reference", default=REFERENCE, help="the solver all are measured by (default: %(default)s)")
+    compare.add_argument(
+        "--reference", default=REFERENCE, help="the solver all are scored against (default: %(default)s)"
+    )
     compare.add_argument(
         "--within",
         type=_percent,
         default=0.01,
         metavar="PERCENT",
-        help="how near is near enough, in %% of the spread (default: 1)",
+        help="how close is close enough, in %% of the spread (default: 1)",
     )
     _add_named(compare, "max_step")
     compare.add_argument(
@@ -149,7 +152,7 @@ def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
 
 def _add_solving(command: argparse.ArgumentParser, num_samples: int) -> None:
     _add_model(command, num_samples)
-    command.add_argument("--solver", help="name from `pathline solvers`")
+    command.add_argument("--solver", help="name from `pathline solvers`, or more: rk4-20, ab3-12/shift(3), dopri5@1e-5")
     command.add_argument("--steps", type=_count, help="number of fixed steps")
     command.add_argument("--rtol", type=float, help="relative tolerance")
     command.add_argument("--atol", type=float, help="absolute tolerance")
@@ -161,6 +164,18 @@ def _add_named(command: argparse.ArgumentParser, name: str) -> None:
     flag, choices = "--" + name.replace("_", "-"), _CHOICES.get(name)
     kind = _KINDS.get(name, str)
     command.add_argument(flag, type=kind, choices=choices, help=_HELP[name], metavar=None if choices else "X")
+
+
+def _solvers(text: str) -> list[str]:
+    """Return the solvers of a list; the commas in parentheses belong to them."""
+    return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
+
+
+def flags_in(message: str) -> str:
+    """Return a message of the service or the SDK with its fields named as the command's options are."""
+    names = {"timeout_s": "--timeout", "num_samples": "--num-samples"}
+    names |= {name: "--" + name.replace("_", "-") for name in _NAMES if "_" in name}
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda match: names[match[0]], message)
 
 
 def _count(text: str) -> int:

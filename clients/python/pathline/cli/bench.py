@@ -1,4 +1,4 @@
-"""A small load test: so many requests under way at any time, for so many seconds."""
+"""A small load test: a number of concurrent requests for a number of seconds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from pathline._async_client import AsyncClient
+from pathline._bar import Bar
 from pathline._request import draw_seed
 from pathline._retry import RetryPolicy
-from pathline.cli.bar import Bar
 from pathline.errors import PathlineError
 
 _PERCENTILES = (50, 90, 95, 99, 100)
@@ -78,7 +78,7 @@ async def measure(
         duration_s: Seconds after which no new request begins.
         seed: Seed of all requests; each asks for other indices of it.
         options: Options of `sample`.
-        bar: Is told how many of the seconds have passed.
+        bar: Shows how many of the seconds have passed.
 
     Raises:
         PathlineError: The first request, which warms up and is not counted, failed.
@@ -106,7 +106,8 @@ async def measure(
                     await asyncio.sleep(_AFTER_ERROR_S)
                 else:
                     latencies.append(time.perf_counter() - start)
-                bar.done = duration_s - (end - time.perf_counter())
+                left = max(0.0, end - time.perf_counter())
+                bar.update(1 - left / duration_s, left)
 
         await ask()
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Reading the binary answer: a zip of NumPy arrays and one entry `meta` with the rest as UTF-8 JSON.
+"""Decoding of answers into results: npz, whose entry `meta` holds the rest as UTF-8 JSON, and plain JSON.
 
 Nothing is ever unpickled, and no array is allocated that the bytes at hand cannot fill.
 """
@@ -9,14 +9,23 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
+from pathline._page import page_url
 from pathline._request import SampleRequest
-from pathline._result import Failure, Latency, SampleResult, Trace
+from pathline._results import (
+    DiagnoseResult,
+    EncodeResult,
+    Failure,
+    Latency,
+    LogProbResult,
+    SampleResult,
+    Trace,
+)
 from pathline.errors import ProtocolError
 
 T = TypeVar("T")
@@ -29,13 +38,13 @@ _META = (
 )
 
 
-def decode(content: bytes, request: SampleRequest) -> SampleResult:
+def decode_npz(content: bytes, request: SampleRequest) -> SampleResult:
     """Turn the bytes of an answer into a result and check that it answers this request.
 
     Raises:
         ProtocolError: It is damaged, lacks something, or answers another request.
     """
-    return read(content, lambda entries, meta: result(entries, meta, request))
+    return read(content, lambda entries, meta: _result(entries, meta, request))
 
 
 def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> T:
@@ -46,12 +55,12 @@ def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) ->
     """
     try:
         entries = _entries(content)
-        return build(entries, json.loads(entry(entries, "meta").tobytes()))
+        return build(entries, json.loads(_entry(entries, "meta").tobytes()))
     except ProtocolError:
         raise
     except Exception as error:  # whatever damaged bytes bring up in zipfile, zlib, numpy and json
         raise ProtocolError(
-            f"the answer of {len(content)} bytes is not a sound npz ({type(error).__name__}: {error}); "
+            f"the answer of {len(content)} bytes is not a valid npz ({type(error).__name__}: {error}); "
             "something on the way damaged it, or this is not a Pathline service"
         ) from error
 
@@ -83,47 +92,49 @@ def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return readers[np.lib.format.read_magic(file)](file)
 
 
-def result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: SampleRequest) -> SampleResult:
+def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: SampleRequest) -> SampleResult:
     """Build a result from the arrays of an answer and the rest of it.
 
     Raises:
         ProtocolError: Something is missing, or it answers another request.
     """
     _check_answers(meta, request)
-    samples, nfe, t = (entry(entries, name) for name in ("samples", "nfe", "t"))
-    status = _names(entry(entries, "status"), meta)
+    samples, nfe, t = (_entry(entries, name) for name in ("samples", "nfe", "t"))
+    status = _names(_entry(entries, "status"), meta)
     for name, array in {"samples": samples, "nfe": nfe, "t": t, "status": status}.items():
         if array.shape[:1] != (request.num_samples,):
             raise ProtocolError(f"{name} has shape {array.shape}, but {request.num_samples} samples were asked for")
+    shown = {**request.settings, "model": request.model, "num_samples": request.num_samples, "seed": request.seed}
     return SampleResult(
         samples=samples,
-        nfe=int(member(meta, "nfe")),
+        nfe=int(_member(meta, "nfe")),
         nfe_per_sample=nfe.astype(np.int64, copy=False),
-        status=str(member(meta, "status")),
+        status=str(_member(meta, "status")),
         status_per_sample=status,
         t=t,
-        failed=failures_of(meta),
+        failed=_failures(meta),
         trace=_trace(entries, meta),
-        latency=latency_of(meta),
+        latency=_latency(meta),
         model=str(meta["model"]),
-        version=int(member(meta, "version")),
-        checkpoint=str(member(meta, "checkpoint")),
+        version=int(_member(meta, "version")),
+        checkpoint=str(_member(meta, "checkpoint")),
         seed=int(meta["seed"]),
         first_index=int(meta.get("first_index", request.first_index)),
-        solver=dict(member(meta, "solver")),
-        deterministic=bool(member(meta, "deterministic")),
+        solver=dict(_member(meta, "solver")),
+        deterministic=bool(_member(meta, "deterministic")),
         saved=entries.get("saved"),
         saved_t=_saved_t(entries, meta),
+        url=page_url(request.url, shown, meta["solver"]),
         extra={key: value for key, value in meta.items() if key not in _META},
     )
 
 
-def failures_of(meta: Any) -> tuple[Failure, ...]:
+def _failures(meta: Any) -> tuple[Failure, ...]:
     """Return the samples that an answer says have failed."""
-    return tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in member(meta, "failed"))
+    return tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in _member(meta, "failed"))
 
 
-def latency_of(meta: Any) -> Latency:
+def _latency(meta: Any) -> Latency:
     """Return where the time went, as an answer says."""
     return Latency(**{key: meta["latency"].get(key) for key in Latency.__annotations__})
 
@@ -131,7 +142,7 @@ def latency_of(meta: Any) -> Latency:
 def _check_answers(meta: Any, request: SampleRequest) -> None:
     asked = {"model": request.model, "seed": request.seed, "first_index": request.first_index}
     for key, expected in asked.items():
-        found = meta.get(key, expected) if key == "first_index" else member(meta, key)
+        found = meta.get(key, expected) if key == "first_index" else _member(meta, key)
         if found != expected:
             raise ProtocolError(f"the answer is for {key}={found!r}, but {key}={expected!r} was asked for")
 
@@ -140,7 +151,7 @@ def _names(status: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
     """Return the status of each sample as strings; small integers are looked up in `status_names`."""
     if status.dtype.kind == "U":
         return status
-    names = np.asarray(member(meta, "status_names"), dtype=np.str_)
+    names = np.asarray(_member(meta, "status_names"), dtype=np.str_)
     # Checked here: NumPy would count a negative code from the end, and take booleans for a mask.
     if status.dtype.kind not in "iu" or (status.size and not 0 <= status.min() <= status.max() < len(names)):
         raise ProtocolError(
@@ -168,15 +179,100 @@ def _saved_t(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> np.n
     return np.asarray(described["t"], np.float64) if isinstance(described, dict) and "t" in described else None
 
 
-def entry(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def _entry(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """Return an array of an answer; a ProtocolError if it is not there."""
     if name not in entries:
         raise ProtocolError(f"the answer has no entry {name!r} (found: {', '.join(entries)}); is the service older?")
     return entries[name]
 
 
-def member(meta: Any, name: str) -> Any:
+def _member(meta: Any, name: str) -> Any:
     """Return a member of the rest of an answer; a ProtocolError if it is not there."""
     if not isinstance(meta, dict) or name not in meta:
         raise ProtocolError(f"the answer's meta has no {name!r}; is the service older than this SDK?")
     return meta[name]
+
+
+def decode_json(document: Mapping[str, Any], request: SampleRequest) -> SampleResult:
+    """Turn a JSON document into a result and check that it answers this request.
+
+    Raises:
+        ProtocolError: It lacks something, or answers another request.
+    """
+    samples = states_of(document["samples"], document.get("shape"))
+    saved = document.get("saved")
+    failed = {int(fault["index"]): fault for fault in document["failed"]}
+    count = len(samples)
+    names = [failed[row]["status"] if row in failed else "success" for row in range(count)]
+    reached = [failed[row].get("t") if row in failed else request.t_end for row in range(count)]
+    entries = {
+        "samples": samples,
+        "nfe": np.full(count, -1, np.int64),
+        "t": np.array([np.nan if t is None else t for t in reached], np.float64),
+        "status": np.array(names, np.str_),
+    }
+    trace = document.get("trace") or {}
+    for name in ("sample", "t", "h", "error", "accepted"):
+        column = [np.nan if value is None else value for value in trace.get(name, ())]
+        entries[f"trace_{name}"] = np.array(column)
+    if saved is not None:
+        entries["saved"] = states_of([row for rows in saved["states"] for row in rows]).reshape(
+            count, len(saved["t"]), *samples.shape[1:]
+        )
+    result = _result(entries, document, request)
+    if result.samples.shape[0] != request.num_samples:
+        raise ProtocolError(f"{result.samples.shape[0]} samples came, but {request.num_samples} were asked for")
+    return result
+
+
+def states_of(rows: Sequence[Any], shape: Sequence[int] | None = None) -> np.ndarray:
+    """Return rows of states as float64; null (a state that is not finite) becomes NaN."""
+    known = next((np.asarray(row, np.float64) for row in rows if row is not None), None)
+    event = tuple(shape[1:]) if shape is not None else () if known is None else known.shape
+    gap = np.full(event, np.nan)
+    return np.array([gap if row is None else row for row in rows], np.float64).reshape(len(rows), *event)
+
+
+def encoded(entries: Mapping[str, np.ndarray], meta: Any) -> EncodeResult:
+    """Build the result of `encode`; a ProtocolError if something is missing, as for the others."""
+    return EncodeResult(**_common(meta), x0=_entry(entries, "x0"), residual=entries.get("residual"))
+
+
+def densities(entries: Mapping[str, np.ndarray], meta: Any) -> LogProbResult:
+    """Build the result of `log_prob`."""
+    return LogProbResult(
+        **_common(meta),
+        log_prob=_entry(entries, "log_prob"),
+        standard_error=entries.get("standard_error"),
+        residual=entries.get("residual"),
+        divergence=dict(_member(meta, "divergence")),
+    )
+
+
+def diagnosis(entries: Mapping[str, np.ndarray], meta: Any) -> DiagnoseResult:
+    """Build the result of `diagnose`."""
+    return DiagnoseResult(
+        **_common(meta),
+        times=np.array(_member(meta, "times"), np.float64),
+        eigenvalues=_entry(entries, "eigenvalues_real") + 1j * _entry(entries, "eigenvalues_imag"),
+        condition_number=_entry(entries, "condition_number"),
+        stiffness=_entry(entries, "stiffness"),
+        stiffness_ratio=_entry(entries, "stiffness_ratio"),
+        seed=int(_member(meta, "seed")),
+        first_index=int(_member(meta, "first_index")),
+    )
+
+
+def _common(meta: Any) -> dict[str, Any]:
+    return {
+        "nfe": int(_member(meta, "nfe")),
+        "network_rows": int(_member(meta, "network_rows")),
+        "status": str(_member(meta, "status")),
+        "failed": _failures(meta),
+        "latency": _latency(meta),
+        "model": str(_member(meta, "model")),
+        "version": int(_member(meta, "version")),
+        "checkpoint": str(_member(meta, "checkpoint")),
+        "solver": dict(_member(meta, "solver")),
+        "deterministic": bool(_member(meta, "deterministic")),
+    }
