@@ -4,9 +4,12 @@
 
 A client that reads slowly gets fewer progress events, and so does one whose answer comes close to the size limit;
 states and the result are sent whole. When the client disconnects, its job is cancelled, waiting or running.
+
+``Accept: text/event-stream; completed=npz`` asks for the result as npz: ``{"npz": "<base64>"}`` in place of the JSON.
 """
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -17,7 +20,7 @@ import torch
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from service.answers import saved_to_data
+from service.answers import Answer, saved_to_data
 from service.context import Context, context_of
 from service.encoders import ENCODERS, NUMBERS_A_PIECE, Pieces, states_json
 from service.engine.job import DeadlineExceeded, Job, JobResult, Progress
@@ -43,14 +46,16 @@ _KEEP_ALIVE = b": keep-alive\n\n"
 PROGRESS_S = 0.05
 """Least time between two progress events."""
 
-_JSON = ENCODERS["application/json"]
+_JSON, _NPZ = ENCODERS["application/json"], ENCODERS["application/x-npz"]
 _EVENTS = replace(_JSON, media_type=MEDIA_TYPE, followed=True)
 
 
 @router.post("/v1/sample/stream", **STREAM_OPERATION)
 async def stream(request: Request) -> Response:
     """Draw samples like `/v1/sample`, and tell how far they are: progress, states at `save_at`, the result."""
-    choose(request.headers.get("accept"), [MEDIA_TYPE])
+    accept = request.headers.get("accept")
+    choose(accept, [MEDIA_TYPE])
+    npz = "completed=npz" in (accept or "").replace(" ", "").lower()
     service, context = service_of(request), context_of(request.scope)
     wish, model, job = await understand(request, _EVENTS)
     feed = Feed()
@@ -58,7 +63,7 @@ async def stream(request: Request) -> Response:
     future = submit(service.engine, job, context.hold)
     feed.watch(future)
     room = service.settings.max_answer_bytes - predict_bytes(wish, model, job.solve, _EVENTS)
-    return _Events(_Followed(service, context, wish, model, job, future, feed, room))
+    return _Events(_Followed(service, context, wish, model, job, future, feed, room, npz))
 
 
 class _Events(Response):
@@ -109,9 +114,11 @@ class _Followed:
         future: Future[JobResult],
         feed: Feed,
         room: int,
+        npz: bool,
     ) -> None:
         self.service, self.context, self.future = service, context, future
         self._wish, self._model, self._job, self._feed = wish, model, job, feed
+        self._npz = npz
         self._told_states = 0
         self._room = room  # bytes for what can be left out: progress, and that the connection lives
 
@@ -208,6 +215,9 @@ class _Followed:
         share = done / len(result.t)
         yield _event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
         arguments = (self._wish, self._model, self._job, result, self.context)
+        if self._npz:
+            yield await asyncio.to_thread(lambda: _completed_npz(answer_of(*arguments)))
+            return
         if is_small(result):
             yield b"event: completed\ndata: " + b"".join(_JSON.encode(answer_of(*arguments))) + b"\n\n"
             return
@@ -220,3 +230,7 @@ class _Followed:
 
 def _event(name: str, content: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def _completed_npz(answer: Answer) -> bytes:
+    return b'event: completed\ndata: {"npz":"' + b64encode(b"".join(_NPZ.encode(answer))) + b'"}\n\n'
