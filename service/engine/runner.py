@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from models.guidance import network_rows
 from models.noise import noise, noise_of
 from service.engine.device import Device

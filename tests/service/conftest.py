@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.analytic import Gaussian, GaussianConfig
-from models.checkpoint import Checkpoint, save
+from models.architectures.analytic import Gaussian, GaussianConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import Checkpoint, save
 from models.decoder import Decoder
 from models.noise import noise
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.app import create_app
 from service.engine.job import Job, JobResult
 from service.engine.operation import Operation

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.condition import ConditionConfig, LabelCondition, VectorCondition
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.fused import FusedResidualMLP
 from models.noise import noise
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.velocity import VelocityError
 from solvers.catalogue import solvers
 from solvers.lanes import Lanes

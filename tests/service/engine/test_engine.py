@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from service.engine.engine import DeadlineExceeded, Draining, Engine, EngineFailed, Overloaded
 from service.engine.job import JobResult, Priority

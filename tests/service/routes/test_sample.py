@@ -14,7 +14,7 @@ from PIL import Image
 
 from models.noise import noise
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooSlow
-from service.schemas import SampleResponse
+from service.requests.schemas import SampleResponse
 from solvers.plan import Adaptive, Plan
 
 pytestmark = pytest.mark.anyio
