@@ -113,7 +113,7 @@ class Comparison:
         max_distances: The greatest such distance.
         results: The full results.
         reference: The reference solution from the same noise, or None where none was asked for.
-        url: On the service's page, the recommended solver beside the reference, else the first two.
+        url: On the service's page: the recommended (or closest) solver beside the reference, else the first two.
     """
 
     model: str
@@ -327,7 +327,8 @@ def _compared(
     mean, greatest = _distances(results)
     rows = tuple(_row(result, tight) for result in results)
     table = Comparison(model, results[0].seed, num_samples, rows, mean, greatest, tuple(results), tight)
-    best = None if tight is None else table.recommend().row
+    advice = None if tight is None else table.recommend()
+    best = None if advice is None else advice.row or advice.closest
     first = results[0] if best is None else results[rows.index(best)]
     shown = [each.solver for each in (first, *([tight] if tight else results[1:2]))]
     said = {**options, "model": model, "num_samples": num_samples, "seed": table.seed}

@@ -144,10 +144,10 @@ def _ticks(pixels: np.ndarray, axis: int, low: float, high: float, size: int, sc
         mask = _text(f"{k * step:.5g}", 2 * scale)
         height, width = mask.shape
         if axis == 0:
-            pixels[top : side - bottom, left + at] = _GRID
+            pixels[top : side - bottom, left + at : left + at + scale] = _GRID
             row, column = side - bottom + 8 * scale, min(left + at - width // 2, side - width)
         else:
-            pixels[side - bottom - 1 - at, left : side - right] = _GRID
+            pixels[side - bottom - scale - at : side - bottom - at, left : side - right] = _GRID
             row, column = side - bottom - 1 - at - height // 2, max(0, left - 6 * scale - width)
         width = min(width, side - column)
         pixels[row : row + height, column : column + width][mask[:, :width]] = _INK

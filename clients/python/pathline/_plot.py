@@ -41,7 +41,7 @@ def samples(array: np.ndarray, ax: Axes | None, title: str) -> Axes:
     ax, shape = _axes(ax), array.shape[1:]
     if shape == (2,):
         ax.scatter(
-            array[:, 0], array[:, 1], s=float(np.clip(2000 / max(1, len(array)), 1, 16)), alpha=0.6, linewidths=0
+            array[:, 0], array[:, 1], s=float(np.clip(4000 / max(1, len(array)), 2, 16)), alpha=0.6, linewidths=0
         )
         ax.set_aspect("equal", adjustable="datalim")
     elif layout(shape):
@@ -97,6 +97,7 @@ def frontier(labels: Sequence[str], nfe: Sequence[float], shares: Sequence[float
     for place in zip(labels, nfe, percent, strict=True):
         ax.annotate(place[0], place[1:], xytext=(4, 4), textcoords="offset points")
     ax.set(xscale="log", yscale="log", xlabel="NFE (mean over samples)", ylabel="distance in % of spread", title=title)
+    ax.margins(x=0.2)  # room for the names
     return ax
 
 
