@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -149,6 +150,25 @@ def test_a_stream_in_process_over_asgi(repository: Path) -> None:
 
     events = asyncio.run(run())
     assert isinstance(events[-1], pathline.Completed)
+
+
+def test_progress_changes_nothing_about_the_result(client: Client) -> None:
+    told: list[pathline.Progress] = []
+    options: dict[str, Any] = {"solver": "dopri5@1e-6", "seed": SEED, "save_at": [0.5], "trace": "full"}
+    followed = client.sample("gaussian", 40, progress=told.append, **options)
+    plain = client.sample("gaussian", 40, **options)
+    assert told[-1].share == 1.0
+    for name, array in plain.arrays().items():
+        np.testing.assert_array_equal(followed[name], array)
+        assert followed[name].dtype == array.dtype
+    np.testing.assert_array_equal(followed.trace.h, plain.trace.h)
+    assert (followed.solver, followed.url) == (plain.solver, plain.url)
+
+
+def test_solvers_print_as_what_they_are(client: Client) -> None:
+    for text in ("rk4-10", "rk4-10/shift(3)", "ab2-9+rk", "dopri5@1e-5/1e-8+batch+max_step=0.5", "rk4-3/(0,0.2,0.6,1)"):
+        result = client.sample("gaussian", 3, solver=text, seed=1)
+        assert f" by {text}, " in repr(result)
 
 
 def test_a_refused_stream_has_its_class(client: Client) -> None:

@@ -173,9 +173,16 @@ def _solvers(text: str) -> list[str]:
 
 def flags_in(message: str) -> str:
     """Return a message of the service or the SDK with its fields named as the command's options are."""
-    names = {"timeout_s": "--timeout", "num_samples": "--num-samples"}
-    names |= {name: "--" + name.replace("_", "-") for name in _NAMES if "_" in name}
-    return re.sub(rf"\b({'|'.join(names)})\b", lambda match: names[match[0]], message)
+    flags = {"timeout_s": "--timeout", "version": "--model-version", "decode": "--no-decode"}
+    flags |= {
+        name: "--" + name.replace("_", "-") for name in ("num_samples", "solver", "steps", "rtol", "atol", *_NAMES)
+    }
+    named = "|".join(flags)
+    message = re.sub(
+        rf"\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda found: f"{flags[found[1]]} {found[3]}", message
+    )
+    words = "|".join(name for name in flags if "_" in name)
+    return re.sub(rf"(?<!-)\b({words})\b", lambda found: flags[found[1]], message)
 
 
 def _count(text: str) -> int:
