@@ -173,7 +173,7 @@ def _solvers(text: str) -> list[str]:
 
 def flags_in(message: str) -> str:
     """Return a message of the service or the SDK with its fields named as the command's options are."""
-    flags = {"timeout_s": "--timeout", "version": "--model-version", "decode": "--no-decode"}
+    flags = {"timeout_s": "--timeout", "version": "--model-version"}
     flags |= {
         name: "--" + name.replace("_", "-") for name in ("num_samples", "solver", "steps", "rtol", "atol", *_NAMES)
     }
