@@ -19,9 +19,9 @@ from models.conventions import Adapted
 from models.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
 from models.noise import noise
 from models.velocity import VelocityField
+from solvers import resolve
 from solvers.lanes import Lanes
 from solvers.records import Admission
-from solvers.resolve import resolve
 
 __all__ = ["FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "warm_up"]
 

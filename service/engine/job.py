@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from service.engine.operation import Operation
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan
 from solvers.trace import Trace
 
 
@@ -110,7 +110,7 @@ class Job:
 
     model: str
     version: int
-    solve: Plan | Adaptive
+    solve: Plan
     num_samples: int
     seed: int = 0
     first_index: int = 0

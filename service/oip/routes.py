@@ -128,7 +128,7 @@ async def _understand(request: Request, name: str, version: int | None) -> tuple
     arguments = (wish, model, service.settings, want.encoder, service.taking(context), dtypes)
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.understood()
-    context.solver = str(job.solve.settings["name"])
+    context.solver = job.solve.name
     return without_numbers(wish), model, job, want
 
 

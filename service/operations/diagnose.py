@@ -35,8 +35,8 @@ from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
 from service.responses.findings import check_size, head_of
 from service.responses.traces import Array
 from service.settings import Settings
-from solvers.plan import Adaptive, Plan
-from solvers.resolve import resolve
+from solvers import resolve
+from solvers.plan import Plan
 
 _STEPS = 20
 _WORK_A_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
@@ -79,7 +79,7 @@ def prepare(request: DiagnoseRequest, model: Served, settings: Settings, media: 
     )
 
 
-def _memory(n: int, times: int, width: int, model: Served, solve: Plan | Adaptive) -> int:
+def _memory(n: int, times: int, width: int, model: Served, solve: Plan) -> int:
     """Return the bytes of memory of the paths, of the rows of all Jacobians, and of what is found of them."""
     paths = lanes_bytes(model, n, width, saved=times, given=True, steps=kept_steps(solve, "none"))
     rows = n * times * width

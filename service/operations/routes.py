@@ -100,7 +100,7 @@ async def _ready(request: Request, model: Served, operation: Operation, job: Job
 
 async def _solve(request: Request, job: Job) -> JobResult:
     context = context_of(request.scope)
-    context.solver = context.solver or str(job.solve.settings["name"])
+    context.solver = context.solver or job.solve.name
     return await solve(service_of(request).engine, job, request.receive, context.hold)
 
 

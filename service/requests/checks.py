@@ -15,11 +15,11 @@ from service.registry.served import Served
 from service.requests.arrays import to_array
 from service.requests.schemas import SEED_LIMIT, Drawn, Solving
 from service.settings import Settings
+from solvers import resolve
 from solvers.errors import SolverError
-from solvers.plan import Adaptive, Plan
-from solvers.resolve import resolve
+from solvers.grids import apart, snapped
+from solvers.plan import Plan
 from solvers.saving import check_save_at
-from solvers.times import apart, snapped
 
 Dtypes = Mapping[str, "np.dtype[Any]"]
 NO_DTYPES: Dtypes = MappingProxyType({})
@@ -100,9 +100,7 @@ def condition_of(request: Solving, model: Served, num_samples: int) -> torch.Ten
         raise invalid("condition", str(error)) from None
 
 
-def compiled(
-    request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes = NO_DTYPES
-) -> Plan | Adaptive:
+def compiled(request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes = NO_DTYPES) -> Plan:
     """Return the solver as compiled.
 
     Args:
@@ -122,7 +120,7 @@ def compiled(
         raise invalid("grid", "grid holds an integer that is too large for double precision") from None
 
 
-def _resolve(request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes) -> Plan | Adaptive:
+def _resolve(request: Solving, model: Served, t_span: tuple[float, float], dtypes: Dtypes) -> Plan:
     grid = request.grid
     if not isinstance(grid, str | list | dict):
         raise SolverError("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
@@ -158,16 +156,14 @@ def span_of(t_span: tuple[float, float], model: Served, dtypes: Dtypes = NO_DTYP
     return start, end
 
 
-def times_of(
-    name: str, times: Sequence[float], solve: Plan | Adaptive, dtypes: Dtypes = NO_DTYPES
-) -> NDArray[np.float64]:
+def times_of(name: str, times: Sequence[float], solve: Plan, dtypes: Dtypes = NO_DTYPES) -> NDArray[np.float64]:
     """Return times to know the state at: strictly in the direction of the span; on a fixed grid, its own points only.
 
     Args:
         name: the member that holds them.
         times: as it holds them.
         solve: the compiled solver.
-        dtypes: by member, the dtype in which its times came, which tells how they were rounded (see `solvers.times`).
+        dtypes: by member, the dtype in which its times came, which tells how they were rounded (see `solvers.grids`).
 
     Raises:
         ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).

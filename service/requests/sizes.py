@@ -11,7 +11,7 @@ from service.ledger import Hold
 from service.registry.served import Served
 from service.requests.schemas import SampleRequest
 from service.responses.encoders import ENCODERS, Encoder
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan
 
 _HEAD = 6_000  # bytes of the names, numbers and texts around what is large, quantiles of the steps included
 _A_TIME = 26
@@ -23,9 +23,7 @@ _A_SAVED = 32  # bytes of memory: whose state it is and at which time, while it 
 _LIKELY_STEPS = 20  # attempts of a sample under error control, before any is known
 
 
-def check_answer_size(
-    request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder, limit: int
-) -> None:
+def check_answer_size(request: SampleRequest, model: Served, solve: Plan, encoder: Encoder, limit: int) -> None:
     """Refuse an answer that may be larger than the limit, by the most it can hold.
 
     Raises:
@@ -61,7 +59,7 @@ def check_form(request: SampleRequest, model: Served, encoder: Encoder) -> None:
         raise ProblemError(Kind.NOT_ACCEPTABLE, detail, offered=others) from None
 
 
-def predict_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:
+def predict_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: Encoder) -> int:
     """Return the most bytes that the answer can take: states, trace, and what is reported for each sample.
 
     Of a followed request these are all events but those of its progress on the way.
@@ -79,7 +77,7 @@ def predict_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive,
         head *= 2  # the first event has one too
         states += encoder.array_bytes((m, n, *shape), dtype) + m * _AN_EVENT
     lanes = n if request.trace == "full" else 1
-    entries = 0 if request.trace == "none" else attempts(solve) * lanes
+    entries = 0 if request.trace == "none" else solve.most_steps * lanes
     return head + states + entries * encoder.bytes_a_step + n * encoder.bytes_a_sample
 
 
@@ -88,18 +86,11 @@ def head_bytes(settings: Mapping[str, object]) -> int:
     return _HEAD + len(orjson.dumps(settings))
 
 
-def attempts(solve: Plan | Adaptive) -> int:
-    """Return the most steps that one sample can attempt."""
-    if isinstance(solve, Plan):
-        return len(solve.times) - 1
-    return max(1, solve.max_nfe // max(1, solve.rows.slots - 1))
-
-
-def kept_steps(solve: Plan | Adaptive, trace: str) -> int:
+def kept_steps(solve: Plan, trace: str) -> int:
     """Return how many attempts of a sample are kept: the most there can be for a full trace, else a likely number."""
     if trace == "full":
-        return attempts(solve)
-    return 0 if isinstance(solve, Plan) else min(attempts(solve), _LIKELY_STEPS)
+        return solve.most_steps
+    return min(solve.most_steps, _LIKELY_STEPS) if solve.adaptive else 0
 
 
 def lanes_bytes(
@@ -124,7 +115,7 @@ def lanes_bytes(
     return lanes * (numbers * size + 2 * condition + _A_SAMPLE + steps * _A_STEP) + kept
 
 
-def memory_bytes(request: SampleRequest, model: Served, solve: Plan | Adaptive, encoder: Encoder) -> int:
+def memory_bytes(request: SampleRequest, model: Served, solve: Plan, encoder: Encoder) -> int:
     """Return the bytes of memory that a request takes until its answer is out."""
     n, saved = request.num_samples, len(request.save_at or ())
     needed = lanes_bytes(

@@ -17,7 +17,7 @@ from service.requests.sizes import head_bytes
 from service.responses.answers import outcome
 from service.responses.encoders import ENCODERS, NUMBERS_A_PIECE, Pieces, add_array, slices, states_json
 from service.responses.traces import Array
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan
 
 JSON, NPZ = "application/json", "application/x-npz"
 _STATES = ("x0",)  # a state is null in JSON as a whole, as in answers with samples
@@ -96,9 +96,7 @@ FORMATS: dict[str, Callable[[Findings], Pieces]] = {JSON: _json, NPZ: _npz}
 """The formats by media type, the default first."""
 
 
-def check_size(
-    member: str, shapes: Sequence[Sequence[int]], dtype: str, solve: Plan | Adaptive, media: str, limit: int
-) -> int:
+def check_size(member: str, shapes: Sequence[Sequence[int]], dtype: str, solve: Plan, media: str, limit: int) -> int:
     """Refuse an answer of arrays that may be larger than the limit.
 
     Args:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan
 from solvers.trace import Trace
 
 COLUMNS = ("sample", "t", "h", "error", "accepted")
@@ -30,7 +30,7 @@ class TraceView:
     quantiles: dict[str, NDArray[np.float64]] | None = None
 
 
-def view(level: str, solve: Plan | Adaptive, trace: Trace) -> TraceView | None:
+def view(level: str, solve: Plan, trace: Trace) -> TraceView | None:
     """Return what the answer shows.
 
     Args:
@@ -43,7 +43,7 @@ def view(level: str, solve: Plan | Adaptive, trace: Trace) -> TraceView | None:
         return None
     if level == "full":
         return TraceView({name: getattr(trace, name) for name in COLUMNS})
-    if isinstance(solve, Plan):
+    if solve.times is not None:
         return TraceView(_grid(solve.times))
     first = trace.sample == 0
     taken = trace.accepted

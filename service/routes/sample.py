@@ -20,7 +20,6 @@ from service.responses.encoders import ENCODERS, NUMBERS_A_PIECE, Encoder, Piece
 from service.responses.traces import view
 from service.solving import solve
 from service.state import Service, model_of, service_of
-from solvers.plan import Adaptive
 
 router = APIRouter()
 
@@ -66,7 +65,7 @@ async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest,
     arguments = (wish, model, service.settings, encoder, service.taking(context))
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.understood()
-    context.solver = str(job.solve.settings["name"])
+    context.solver = job.solve.name
     return without_numbers(wish), model, job
 
 
@@ -118,7 +117,7 @@ def count(service: Service, context: Context, job: Job, result: JobResult) -> No
     context.timings.update(queue=result.queue_s, solve=result.solve_s, network=result.network_s)
     metrics, name = service.metrics, context.solver
     metrics.solved(context.model, name, result.nfe, result.queue_s, result.solve_s, result.network_s)
-    if isinstance(job.solve, Adaptive):
+    if job.solve.adaptive:
         metrics.stepped(name, result.trace.h, result.trace.accepted)
 
 

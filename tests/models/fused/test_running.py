@@ -14,10 +14,10 @@ from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.fused import FusedResidualMLP
 from models.noise import noise
 from models.velocity import VelocityError
+from solvers import resolve
 from solvers.catalogue import solvers
 from solvers.lanes import Lanes
 from solvers.records import Admission, Finished
-from solvers.resolve import resolve
 
 LABELS, VECTORS = LabelCondition(classes=3), VectorCondition(width=5)
 

@@ -12,7 +12,7 @@ from models.fused import residual_mlp
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from solvers.lanes import Lanes
 from solvers.records import Admission
-from solvers.resolve import resolve
+from solvers import resolve
 
 fused.warm_up()
 loops = (residual_mlp._evaluate, residual_mlp._run)

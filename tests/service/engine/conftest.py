@@ -15,7 +15,7 @@ from models.checkpoint.loading import Checkpoint, load, save
 from models.decoder import Decoder
 from service.engine.engine import Engine
 from service.engine.job import Job
-from solvers.resolve import resolve
+from solvers import resolve
 
 
 @dataclass(frozen=True)

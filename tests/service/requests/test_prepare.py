@@ -10,7 +10,7 @@ from service.requests.prepare import prepare
 from service.requests.schemas import SampleRequest
 from service.responses.encoders import ENCODERS
 from service.settings import Settings
-from solvers.resolve import resolve
+from solvers import resolve
 
 JSON = ENCODERS["application/json"]
 

@@ -11,10 +11,10 @@ from service.ledger import Ledger
 from service.registry.registry import Models
 from service.registry.served import Served
 from service.requests.schemas import SampleRequest
-from service.requests.sizes import attempts, kept_steps, logged_beyond, memory_bytes, predict_bytes
+from service.requests.sizes import kept_steps, logged_beyond, memory_bytes, predict_bytes
 from service.responses.encoders import ENCODERS, states_json
 from service.settings import Settings
-from solvers.resolve import resolve
+from solvers import resolve
 
 pytestmark = pytest.mark.anyio
 
@@ -24,12 +24,6 @@ def moons(settings: Settings, engine: Any) -> Served:
     models = Models(settings.models_dir, engine)
     models.load_all()
     return models.find("moons")
-
-
-def test_most_attempts() -> None:
-    assert attempts(resolve(solver="rk4", steps=7)) == 7
-    assert attempts(resolve(max_nfe=100)) == 100 // 6
-    assert attempts(resolve(max_nfe=2)) == 1
 
 
 @pytest.mark.parametrize("media", list(ENCODERS))

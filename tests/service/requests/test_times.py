@@ -1,4 +1,4 @@
-"""Rounded times at every door of the service: the rule of `solvers.times`, and jobs that are the same whoever asks."""
+"""Rounded times at every door of the service: the rule of `solvers.grids`, and jobs that are the same whoever asks."""
 
 import json
 from itertools import accumulate

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from service.responses.traces import BINS, QUANTILES, view
-from solvers.resolve import resolve
+from solvers import resolve
 from solvers.trace import Trace
 
 ADAPTIVE = resolve(solver="dopri5")

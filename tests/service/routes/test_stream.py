@@ -11,7 +11,7 @@ from service.feed import Feed
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import predict_bytes
 from service.routes import stream as route
-from solvers.resolve import resolve
+from solvers import resolve
 
 pytestmark = pytest.mark.anyio
 
