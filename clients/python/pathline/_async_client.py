@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 import httpx
 import numpy as np
 
-from pathline._answer import Answer, reading, sending
 from pathline._bar import Follow
 from pathline._calls import Call, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
@@ -19,6 +18,7 @@ from pathline._events import Event
 from pathline._info import ModelInfo, ModelList, SolverInfo
 from pathline._pools import GivenPool, OwnPools, Pools
 from pathline._request import SampleOptions, SolverOptions, spelled_out
+from pathline._response import Response, reading, sending
 from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
@@ -216,7 +216,7 @@ class AsyncClient:
                         opened, response = None, await self._send(step)
                         if step.stream and response.is_success:
                             opened = response, response.aiter_bytes()
-                            outcome = Answer.of(response, b"", self._route)
+                            outcome = Response.of(response, b"", self._route)
                         else:
                             outcome = await self._read(response)
                     elif opened is not None:
@@ -245,10 +245,10 @@ class AsyncClient:
                 ) from error
             raise
 
-    async def _read(self, response: httpx.Response) -> Answer:
+    async def _read(self, response: httpx.Response) -> Response:
         try:
             with reading(self.base_url):
                 content = b"".join([part async for part in response.aiter_bytes()])
-                return Answer.of(response, content, self._route)
+                return Response.of(response, content, self._route)
         finally:
             await response.aclose()

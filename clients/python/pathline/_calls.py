@@ -1,4 +1,4 @@
-"""The service's operations, each described once for both clients, as a generator that does no input or output.
+"""The service's operations, each described once for both clients, as a generator that performs no I/O.
 
 It yields steps (a request to send, bytes to read, a pause, a value for the user), is resumed with the outcome of each,
 and returns the result. A client only drives it: blocking, or with await.
@@ -19,9 +19,9 @@ import httpx
 import numpy as np
 
 from pathline import _decode, _events, _info
-from pathline._answer import Answer, came, problem
 from pathline._bar import Follow, following
 from pathline._request import Pages, Request, SampleRequest, chosen_seed, operation_request, sample_request
+from pathline._response import Response, came, problem
 from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
 from pathline._retry import Attempts, RetryPolicy
 from pathline.errors import (
@@ -43,11 +43,11 @@ SERVICE_TIMEOUT_S = 30.0  # what the service allows a request that names no time
 
 @dataclass(frozen=True)
 class Call:
-    """A step: send one HTTP request; the outcome is its `Answer`.
+    """A step: send one HTTP request; the outcome is its `Response`.
 
     Attributes:
-        timeout: Longest silence of the network.
-        stream: Leave the body of a successful answer to be read by `Read`.
+        timeout: Longest time without network activity.
+        stream: Leave the body of a successful response to be read by `Read`.
     """
 
     method: str
@@ -60,7 +60,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Read:
-    """A step: read on in the answer that is open; the outcome is bytes, or None at the end."""
+    """A step: read on in the response that is open; the outcome is bytes, or None at the end."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Calls:
 
     Attributes:
         url: Base URL of the service.
-        timeout: Longest silence of the network in seconds; sampling adds the request's own time limit.
+        timeout: Seconds without network activity before giving up; sampling adds the request's own time limit.
         retry: When to send a request again.
     """
 
@@ -164,8 +164,8 @@ class Calls:
         return self._streamed(sample_request(model, num_samples, options, self.url))
 
     def _streamed(self, request: SampleRequest) -> Flow[None]:
-        answer = yield from self._explained(request, self._retried(lambda: self._opened(request)))
-        reader = _events.Reader(answer, request)
+        response = yield from self._explained(request, self._retried(lambda: self._opened(request)))
+        reader = _events.Reader(response, request)
         while (part := (yield Read())) is not None:
             for event in reader.feed(part):
                 yield Emit(event)
@@ -196,12 +196,12 @@ class Calls:
                 error.share = last.share
                 raise
 
-    def _opened(self, request: SampleRequest) -> Flow[Answer]:
+    def _opened(self, request: SampleRequest) -> Flow[Response]:
         headers = {"Accept": _events.ACCEPT, "Cache-Control": "no-store", "Content-Type": "application/json"}
         call = self._call("POST", "/v1/sample/stream", headers, request)
-        answer = yield replace(call, stream=True)
-        _expect(answer, _events.MEDIA_TYPE)
-        return answer
+        response = yield replace(call, stream=True)
+        _expect(response, _events.MEDIA_TYPE)
+        return response
 
     def encode(self, model: str, samples: Any, decode: bool | None, options: Mapping[str, Any]) -> Flow[EncodeResult]:
         """Find the noise behind data."""
@@ -231,15 +231,15 @@ class Calls:
         return self._asked(request, lambda content, _: _decode.read(content, build))
 
     def _asked(self, request: Any, decode: Callable[[bytes, Any], T]) -> Flow[T]:
-        """Send a request whose answer is binary."""
+        """Send a request whose response is binary."""
         headers = {"Accept": _decode.MEDIA_TYPE, "Accept-Encoding": "identity", "Content-Type": "application/json"}
         path = "/v1/sample" if request.operation == "sample" else f"{_path_of(request.model)}/{request.operation}"
         call = self._call("POST", path, headers, request)
 
         def attempt() -> Flow[T]:
-            answer = yield call
-            _expect(answer, _decode.MEDIA_TYPE)
-            return decode(answer.content, request)
+            response = yield call
+            _expect(response, _decode.MEDIA_TYPE)
+            return decode(response.content, request)
 
         return self._explained(request, self._retried(attempt))
 
@@ -259,12 +259,12 @@ class Calls:
         call = self._call("GET", path, {"Accept": "application/json"})
 
         def attempt() -> Flow[T]:
-            answer = yield call
-            _expect(answer, "application/json")
+            response = yield call
+            _expect(response, "application/json")
             try:
-                document = json.loads(answer.content)
+                document = json.loads(response.content)
             except ValueError as error:
-                raise ProtocolError(f"the answer of {self.url}{path} is not valid JSON ({error})") from error
+                raise ProtocolError(f"the response of {self.url}{path} is not valid JSON ({error})") from error
             return read(document)
 
         return self._retried(attempt)
@@ -306,19 +306,19 @@ def _path_of(model: str) -> str:
     return f"/v1/models/{quote(model, safe='')}"
 
 
-def _expect(answer: Answer, media: str) -> None:
-    if answer.status == 407 and answer.route.via:  # that is always a proxy's
+def _expect(response: Response, media: str) -> None:
+    if response.status == 407 and response.route.via:  # that is always a proxy's
         raise ProxyRefused(
-            f"cannot connect to {answer.url}{answer.route.via}, which asks for a password; {answer.route.detour}"
+            f"cannot connect to {response.url}{response.route.via}, which asks for a password; {response.route.detour}"
         )
-    if answer.status >= 400:
-        raise problem(answer)
-    if answer.is_success and answer.media_type == media:
+    if response.status >= 400:
+        raise problem(response)
+    if response.is_success and response.media_type == media:
         return
-    found = f"status {answer.status}" if not answer.is_success else answer.media_type or "no stated type"
-    moved = answer.headers.get("location")
+    found = f"status {response.status}" if not response.is_success else response.media_type or "no stated type"
+    moved = response.headers.get("location")
     hint = f"it points to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
-    raise ProtocolError(f"{answer.url} answered with {found} instead of {media}; {hint}{came(answer.route)}")
+    raise ProtocolError(f"{response.url} answered with {found} instead of {media}; {hint}{came(response.route)}")
 
 
 def headers(api_key: str | None, given: Mapping[str, str] | None) -> dict[str, str]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 import httpx
 import numpy as np
 
-from pathline._answer import Answer, reading, sending
 from pathline._bar import Follow
 from pathline._calls import Call, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
@@ -18,6 +17,7 @@ from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
 from pathline._events import Event
 from pathline._info import ModelInfo, ModelList, SolverInfo
 from pathline._request import SampleOptions, SolverOptions, spelled_out
+from pathline._response import Response, reading, sending
 from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
@@ -35,7 +35,7 @@ class Client:
     Args:
         base_url: URL of the service; where left out, ``PATHLINE_URL``, else ``http://127.0.0.1:8000``.
         api_key: Key of the service, sent as ``Authorization: Bearer``; where left out, ``PATHLINE_API_KEY``, else none.
-        timeout: Longest silence of the network in seconds; sampling adds the request's own `timeout_s`.
+        timeout: Seconds without network activity before giving up; sampling adds the request's own `timeout_s`.
         retry: When to send a request again; ``RetryPolicy(max_attempts=1)`` turns it off.
         headers: Sent with every request.
         transport: An httpx transport to use instead of sockets; proxies and certificates are then its own business.
@@ -63,7 +63,7 @@ class Client:
             base_url=self._calls.url,
             headers=all_headers(api_key, headers),
             transport=self._route.transport() if transport is None else transport,
-            trust_env=False,  # the route has looked at it
+            trust_env=False,  # the route has read it
         )
 
     def __repr__(self) -> str:
@@ -307,7 +307,7 @@ class Client:
                         opened, response = None, self._send(step)
                         if step.stream and response.is_success:
                             opened = response, response.iter_bytes()
-                            outcome = Answer.of(response, b"", self._route)
+                            outcome = Response.of(response, b"", self._route)
                         else:
                             outcome = self._read(response)
                     elif opened is not None:
@@ -327,9 +327,9 @@ class Client:
         with sending(self.base_url, self._route):
             return self._http.send(request, stream=True)
 
-    def _read(self, response: httpx.Response) -> Answer:
+    def _read(self, response: httpx.Response) -> Response:
         try:
             with reading(self.base_url):
-                return Answer.of(response, b"".join(response.iter_bytes()), self._route)
+                return Response.of(response, b"".join(response.iter_bytes()), self._route)
         finally:
             response.close()

@@ -50,7 +50,7 @@ class ComparisonRow:
         label: The solver as text, with all that was asked of it.
         nfe: Velocity evaluations of the slowest sample.
         nfe_mean: Mean over the samples.
-        solve_s: Seconds of solving, or None where the service did not say.
+        solve_s: Seconds of solving, or None where the service did not report them.
         total_s: Seconds in the service, or None.
         failed: How many samples did not reach the end.
         distance: Mean Euclidean distance of its endpoints to those of the reference from the same noise; None where
@@ -92,7 +92,7 @@ class Recommendation:
                 f"(it is {100 * self.row.relative:.2g} % away)"
             )
         if self.closest is None or self.closest.relative is None:
-            return f"no recommendation: no solver of these brought its samples to the end as {self.reference} did"
+            return f"no recommendation: no sample reached the end with both {self.reference} and any of these solvers"
         return (
             f"no recommendation: none of these is {asked}; the closest is {self.closest.label} with "
             f"{100 * self.closest.relative:.2g} %. Try more steps, a tighter tolerance, or allow more"

@@ -1,4 +1,4 @@
-"""Decoding of answers into results: npz, whose entry `meta` holds the rest as UTF-8 JSON, and plain JSON.
+"""Decoding of responses into results: npz, whose entry `meta` holds the rest as UTF-8 JSON, and plain JSON.
 
 Nothing is ever unpickled, and no array is allocated that the bytes at hand cannot fill.
 """
@@ -31,7 +31,7 @@ from pathline.errors import ProtocolError
 T = TypeVar("T")
 
 MEDIA_TYPE = "application/x-npz"
-_DEFLATE_LIMIT = 1032  # deflate cannot shrink data further than this, so more is a lie
+_DEFLATE_LIMIT = 1032  # deflate compresses no further, so a larger claim is false
 _META = (
     *("model", "version", "checkpoint", "seed", "first_index", "deterministic", "solver", "nfe", "status", "failed"),
     *("latency", "shape", "nfe_per_sample", "trace", "saved", "status_names", "samples"),
@@ -39,28 +39,28 @@ _META = (
 
 
 def decode_npz(content: bytes, request: SampleRequest) -> SampleResult:
-    """Turn the bytes of an answer into a result and check that it answers this request.
+    """Turn the bytes of a response into a result and check that it belongs to this request.
 
     Raises:
-        ProtocolError: It is damaged, lacks something, or answers another request.
+        ProtocolError: It is damaged or incomplete, or belongs to another request.
     """
     return read(content, lambda entries, meta: _result(entries, meta, request))
 
 
 def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> T:
-    """Return what is built of the arrays of an answer and the rest of it.
+    """Build a result from the arrays of a response and the rest of it.
 
     Raises:
-        ProtocolError: It is damaged, or lacks something.
+        ProtocolError: It is damaged or incomplete.
     """
     try:
         entries = _entries(content)
         return build(entries, json.loads(_entry(entries, "meta").tobytes()))
     except ProtocolError:
         raise
-    except Exception as error:  # whatever damaged bytes bring up in zipfile, zlib, numpy and json
+    except Exception as error:  # whatever damaged bytes raise in zipfile, zlib, numpy and json
         raise ProtocolError(
-            f"the answer of {len(content)} bytes is not a valid npz ({type(error).__name__}: {error}); "
+            f"the response of {len(content)} bytes is not a valid npz ({type(error).__name__}: {error}); "
             "something on the way damaged it, or this is not a Pathline service"
         ) from error
 
@@ -93,12 +93,12 @@ def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request: SampleRequest) -> SampleResult:
-    """Build a result from the arrays of an answer and the rest of it.
+    """Build a result from the arrays of a response and the rest of it.
 
     Raises:
-        ProtocolError: Something is missing, or it answers another request.
+        ProtocolError: Something is missing, or it belongs to another request.
     """
-    _check_answers(meta, request)
+    _check_request(meta, request)
     samples, nfe, t = (_entry(entries, name) for name in ("samples", "nfe", "t"))
     status = _names(_entry(entries, "status"), meta)
     for name, array in {"samples": samples, "nfe": nfe, "t": t, "status": status}.items():
@@ -130,21 +130,21 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
 
 
 def _failures(meta: Any) -> tuple[Failure, ...]:
-    """Return the samples that an answer says have failed."""
+    """Return the failed samples of a response."""
     return tuple(Failure(int(f["index"]), str(f["status"]), f.get("t")) for f in _member(meta, "failed"))
 
 
 def _latency(meta: Any) -> Latency:
-    """Return where the time went, as an answer says."""
+    """Return the latencies of a response."""
     return Latency(**{key: meta["latency"].get(key) for key in Latency.__annotations__})
 
 
-def _check_answers(meta: Any, request: SampleRequest) -> None:
+def _check_request(meta: Any, request: SampleRequest) -> None:
     asked = {"model": request.model, "seed": request.seed, "first_index": request.first_index}
     for key, expected in asked.items():
         found = meta.get(key, expected) if key == "first_index" else _member(meta, key)
         if found != expected:
-            raise ProtocolError(f"the answer is for {key}={found!r}, but {key}={expected!r} was asked for")
+            raise ProtocolError(f"the response is for {key}={found!r}, but {key}={expected!r} was asked for")
 
 
 def _names(status: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
@@ -155,7 +155,7 @@ def _names(status: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
     # Checked here: NumPy would count a negative code from the end, and take booleans for a mask.
     if status.dtype.kind not in "iu" or (status.size and not 0 <= status.min() <= status.max() < len(names)):
         raise ProtocolError(
-            f"the answer has a status that is not an index of its {len(names)} status_names; is it damaged?"
+            f"the response has a status that is not an index of its {len(names)} status_names; is it damaged?"
         )
     return names[status]
 
@@ -180,24 +180,24 @@ def _saved_t(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> np.n
 
 
 def _entry(entries: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Return an array of an answer; a ProtocolError if it is not there."""
+    """Return an array of a response; a ProtocolError if it is not there."""
     if name not in entries:
-        raise ProtocolError(f"the answer has no entry {name!r} (found: {', '.join(entries)}); is the service older?")
+        raise ProtocolError(f"the response has no entry {name!r} (found: {', '.join(entries)}); is the service older?")
     return entries[name]
 
 
 def _member(meta: Any, name: str) -> Any:
-    """Return a member of the rest of an answer; a ProtocolError if it is not there."""
+    """Return a member of the rest of a response; a ProtocolError if it is not there."""
     if not isinstance(meta, dict) or name not in meta:
-        raise ProtocolError(f"the answer's meta has no {name!r}; is the service older than this SDK?")
+        raise ProtocolError(f"the response's meta has no {name!r}; is the service older than this SDK?")
     return meta[name]
 
 
 def decode_json(document: Mapping[str, Any], request: SampleRequest) -> SampleResult:
-    """Turn a JSON document into a result and check that it answers this request.
+    """Turn a JSON document into a result and check that it belongs to this request.
 
     Raises:
-        ProtocolError: It lacks something, or answers another request.
+        ProtocolError: It is incomplete, or belongs to another request.
     """
     samples = states_of(document["samples"], document.get("shape"))
     saved = document.get("saved")

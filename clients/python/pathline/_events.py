@@ -1,4 +1,4 @@
-"""Streamed answers: server-sent events (WHATWG HTML, section 9.2) as progress, states and the result.
+"""Streamed responses: server-sent events (WHATWG HTML, section 9.2) as progress, states and the result.
 
 Parsed here rather than by httpx-sse: it would be a third dependency in place of twenty lines.
 """
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pathline._answer import Answer, problem_of
 from pathline._decode import decode_json, decode_npz, states_of
 from pathline._request import SampleRequest
+from pathline._response import Response, problem_of
 from pathline._results import SampleResult
 from pathline.errors import IncompleteAnswer, ProtocolError
 
@@ -109,8 +109,8 @@ class Forecast:
 class Reader:
     """Turns the bytes of a stream into events as they come; unknown kinds are skipped."""
 
-    def __init__(self, answer: Answer, request: SampleRequest) -> None:
-        self._answer, self._request = answer, request
+    def __init__(self, response: Response, request: SampleRequest) -> None:
+        self._response, self._request = response, request
         self._parts: list[bytes] = []  # of a line that is not complete
         self._name, self._data = "", [b""] * 0
         self._forecast = Forecast()
@@ -143,7 +143,7 @@ class Reader:
             IncompleteAnswer: The last event was not the result.
         """
         if not self.ended:
-            raise IncompleteAnswer(f"the stream of {self._answer.url} ended before its result; ask again")
+            raise IncompleteAnswer(f"the stream of {self._response.url} ended before its result; ask again")
 
     def _note(self, line: bytes) -> None:
         name, _, value = line.partition(b":")  # a line that begins with a colon only keeps the connection open
@@ -159,13 +159,13 @@ class Reader:
             if not isinstance(found, dict):
                 raise TypeError(f"it is a {type(found).__name__}")
             if name == "error":
-                raise problem_of(found, self._answer)
+                raise problem_of(found, self._response)
             return self._built(name, found)
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, ProtocolError):
                 raise
             raise ProtocolError(
-                f"the event {name!r} of {self._answer.url} is not understood ({type(error).__name__}: {error}); "
+                f"the event {name!r} of {self._response.url} is not understood ({type(error).__name__}: {error}); "
                 "is the service older or newer than this SDK?"
             ) from error
 

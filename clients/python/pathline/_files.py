@@ -1,4 +1,4 @@
-"""Files of results: never half-written under their final name."""
+"""Result files, which never appear half-written under their final name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def save(
     Args:
         path: Where to.
         arrays: All arrays by name, the main one first.
-        said: What is said beside them, as plain values.
+        said: Everything else, as plain values.
         columns: The table of a CSV file, (n,) each.
         picture: Makes the PNG.
 

@@ -1,4 +1,4 @@
-"""Links to the service's page: the part of its address after # is what it shows."""
+"""Links to the service's page, whose address says after # what it shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def page_url(url: str, common: Mapping[str, Any], *solvers: Mapping[str, Any]) -
     Args:
         url: Base URL of the service.
         common: Its `model`, `num_samples`, `seed`, `condition` and `guidance`, where given.
-        solvers: As answers name them, with all their parameters.
+        solvers: As responses name them, with all their parameters.
     """
     parts = {name: _text(common[name]) for name in _COMMON if common.get(name) is not None}
     for side, solver in zip("ab", solvers, strict=False):

@@ -22,7 +22,7 @@ _POINT = np.array([37.0, 99.0, 235.0])
 
 
 def layout(shape: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return height, width and channels of one picture; None where samples of this shape are no pictures.
+    """Return height, width and channels of one picture; None where samples of this shape are not pictures.
 
     Args:
         shape: Of one sample: (h, w), or with 1 or 3 channels before or after.
@@ -36,7 +36,7 @@ def layout(shape: Sequence[int]) -> tuple[int, int, int] | None:
 
 
 def refusal(count: int, shape: Sequence[int]) -> str:
-    """Return why so many samples of this shape cannot be drawn and what to do, or nothing where they can."""
+    """Return why samples of this shape, or so many, cannot be drawn and what to do; empty if they can be."""
     if tuple(shape) == (2,):
         return ""
     found = layout(shape)
@@ -109,7 +109,7 @@ def _scatter(points: np.ndarray, scale: int) -> np.ndarray:
 
 
 def _range(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower left and upper right corner of what is shown: all, but for points that are very far off."""
+    """Return the lower left and upper right corner of the plot, which leaves out extreme outliers."""
     if not len(points):
         return np.full(2, -1.0), np.full(2, 1.0)
     low, high = np.percentile(points, (5, 95), axis=0)
@@ -118,7 +118,7 @@ def _range(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _dots(pixels: np.ndarray, places: np.ndarray, scale: int) -> None:
-    """Mix a disc for each place into the pixels; where many lie over each other it is darker."""
+    """Blend a disc for each point into the pixels; overlaps are darker."""
     radius = scale * float(np.clip(5.5 - math.log10(max(1, len(places))), 1, 3.5))
     covered = np.zeros(pixels.shape[:2], np.int64)
     reach = np.arange(-math.ceil(radius), math.ceil(radius) + 1)

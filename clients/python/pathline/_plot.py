@@ -1,4 +1,4 @@
-"""Figures for notebooks, by matplotlib, which is optional as pandas and torch are."""
+"""Figures for notebooks, drawn by matplotlib, which is optional, as are pandas and torch."""
 
 from __future__ import annotations
 

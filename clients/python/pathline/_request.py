@@ -266,7 +266,7 @@ class Pages:
 
 
 def _given(options: Mapping[str, Any], allowed: Sequence[str], arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the options that are not None, as JSON knows them, with the text of a solver spelled out.
+    """Return the options that are not None, as JSON can represent them, with the text of a solver spelled out.
 
     Args:
         options: By name.
@@ -330,7 +330,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON knows it; arrays (of any library that NumPy can read) become lists."""
+    """Return a value as JSON can represent it; arrays (of any library that NumPy can read) become lists."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):

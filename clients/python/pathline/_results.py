@@ -1,4 +1,4 @@
-"""Results of the clients: frozen objects around NumPy arrays, at home in notebooks."""
+"""Results of the clients: frozen objects around NumPy arrays that notebooks can show, draw and convert."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _DISPLAY_SCALE = 2  # pixels of a picture for each pixel of a notebook, for shar
 
 @dataclass(frozen=True)
 class Latency:
-    """Where the time of a request went, in seconds, as the service measured it; None where it did not say.
+    """Where the time of a request went, in seconds, as the service measured it; None where it did not report it.
 
     Attributes:
         queue_s: Waiting for the first network call.
         solve_s: From the first to the last network call.
         network_s: Wall time of the network calls the request took part in.
-        encode_s: Encoding the answer.
+        encode_s: Encoding the response.
         total_s: All together.
     """
 
@@ -98,7 +98,7 @@ class Failure:
     """A sample that did not reach the end.
 
     Attributes:
-        index: Its row in the answer.
+        index: Its row in the response.
         status: Why: max_nfe, non_finite, step_underflow, cancelled or deadline.
         t: The time it reached, or None.
     """
@@ -109,7 +109,7 @@ class Failure:
 
 
 class ArrayResult:
-    """What all results have in common: each stands for its main array, and knows its others by name.
+    """Base of all results: each acts as its main array, and gives its others by name.
 
     ``np.asarray(result)``, ``len(result)`` and ``result[:10]`` are those of the main array; ``result["nfe"]`` is the
     array of that name.
@@ -193,7 +193,7 @@ class ArrayResult:
         return save(Path(path), self.arrays(), self.describe(), self._columns(), self.picture)
 
     def describe(self) -> dict[str, Any]:
-        """Return what is said beside the arrays, as plain values."""
+        """Return everything but the arrays, as plain values."""
         names = ("model", "version", "checkpoint", "seed", "first_index", "deterministic", "nfe", "status")
         said = {name: getattr(self, name) for name in names if hasattr(self, name)}
         failed = [vars(failure) for failure in self.failed]
@@ -229,7 +229,7 @@ class ArrayResult:
             return None
 
     def _facts(self) -> dict[str, str]:
-        """Return what a person wants to know, by name."""
+        """Return what the summary shows, by name."""
         raise NotImplementedError
 
     def _title(self) -> str:
@@ -280,7 +280,7 @@ class SampleResult(ArrayResult):
         saved: States at the times of `save_at`, shape (n, times, *data_shape), or None.
         saved_t: Those times, or None.
         url: This request on the service's page, where the page has its settings.
-        extra: Members of the answer that this version of the SDK does not know.
+        extra: Members of the response that this version of the SDK does not know.
     """
 
     samples: np.ndarray
@@ -346,7 +346,7 @@ class SampleResult(ArrayResult):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OperationResult(ArrayResult):
-    """What the results of `encode`, `log_prob` and `diagnose` have in common.
+    """Base of the results of `encode`, `log_prob` and `diagnose`.
 
     Attributes:
         nfe: Sequential velocity evaluations of the slowest sample.

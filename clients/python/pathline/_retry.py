@@ -19,7 +19,7 @@ class RetryPolicy:
     """How often and how long to try.
 
     The wait before attempt k + 1 is ``base_s * 2**(k - 1)``, at most `cap_s`, times a random factor in [0.5, 1] so that
-    many clients do not come back at once; it is never shorter than the answer's Retry-After. A request is given up
+    many clients do not come back at once; it is never shorter than the response's Retry-After. A request is given up
     when it was sent `max_attempts` times, or when the next attempt would begin later than `max_total_s` after the
     first, or `connect_s` where no connection can be made: an address where nothing listens is usually wrong.
 

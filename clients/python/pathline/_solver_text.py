@@ -130,7 +130,7 @@ def format_solver(fields: Mapping[str, Any]) -> str:
     """Return the text of a solver; `parse_solver` gives the same settings back.
 
     Args:
-        fields: Options of `sample`, or the `solver` of an answer, where the name is called `name`.
+        fields: Options of `sample`, or the `solver` of a response, where the name is called `name`.
     """
     name = str(fields.get("solver") or fields.get("name") or "?")
     found = {key: fields[key] for key in _FIELDS if fields.get(key) is not None}

@@ -1,6 +1,6 @@
 # The names say what happened and read well in an `except` clause (as in httpx), so they do not all end in Error.
 # ruff: noqa: N818
-"""Everything the SDK raises, one class for each problem type of the service.
+"""Errors of the SDK, one class for each problem type of the service.
 
 ::
 
@@ -104,7 +104,7 @@ class PathlineError(Exception):
     Attributes:
         attempts: How often the request was sent before it was given up.
         elapsed_s: Seconds from the first attempt to the last failure.
-        hint: What helps, where neither the service's words nor the class say so; part of the message.
+        hint: What to do, where the message itself does not say so; appended to it.
     """
 
     retryable: ClassVar[bool] = False
@@ -132,7 +132,7 @@ class InvalidEnvironment(PathlineError, ValueError):
 
 
 class InvalidValue(PathlineError, ValueError):
-    """A field of a request has a value that cannot be sent; nothing was.
+    """A field of a request has a value that cannot be sent, so nothing was sent.
 
     Attributes:
         field: Name of the field.
@@ -144,7 +144,7 @@ class InvalidValue(PathlineError, ValueError):
 
 
 class TransportError(PathlineError):
-    """No answer arrived."""
+    """No response arrived."""
 
 
 class ConnectError(TransportError, ConnectionError):
@@ -176,7 +176,7 @@ class RequestTimeout(TransportError, TimeoutError):
 
 
 class ProtocolError(PathlineError):
-    """The answer is not what was promised."""
+    """The response is not valid: another server, an older service, or damage."""
 
 
 class IncompleteAnswer(ProtocolError):
@@ -190,10 +190,10 @@ class APIError(PathlineError):
 
     Attributes:
         status: HTTP status.
-        type: Problem type, such as ``/problems/overloaded``; empty where the answer was not a problem document.
+        type: Problem type, such as ``/problems/overloaded``; empty where the response was not a problem document.
         title: What kind of error it is.
         detail: What happened here, in the service's words.
-        request_id: Quote it to whoever runs the service; empty where none was sent.
+        request_id: ID to quote to whoever runs the service; empty where none was sent.
         errors: One mapping with `field` and `message` for each field at fault.
         retry_after_s: Seconds after which another attempt makes sense, where the service said so.
     """
@@ -362,13 +362,13 @@ class EngineFailed(ServerError):
 
 
 class Unavailable(APIError):
-    """The service cannot answer at the moment."""
+    """The service cannot respond at the moment."""
 
     slugs, statuses, retryable = (), (502, 503), True
 
 
 class Draining(Unavailable):
-    """The service is shutting down; its successor may answer soon."""
+    """The service is shutting down; its successor may response soon."""
 
     slugs, statuses = ("draining",), ()
 
@@ -396,7 +396,7 @@ def _walk(kind: type[APIError]) -> list[type[APIError]]:
 
 
 BY_SLUG = {slug: kind for kind in _walk(APIError) for slug in kind.slugs}
-"""Class for each last part of a problem type."""
+"""Error class by the last part of the problem type."""
 
 BY_STATUS = {status: kind for kind in _walk(APIError) for status in kind.statuses}
-"""Class for each HTTP status, for answers that are no problem document."""
+"""Error class by HTTP status, for responses that are not problem documents."""

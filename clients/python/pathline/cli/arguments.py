@@ -23,14 +23,14 @@ _HELP = {
     "first_index": "index of the first sample in the seed's stream",
     "grid": "time grid of fixed steps: uniform, shift, sway, power, logit_normal",
     "start": "start of a multistep method: ramp or rk",
-    "error_control": "steps for each sample, or one for the whole request",
+    "error_control": "each sample its own steps, or one step size for the whole request",
     "controller": "step-size controller: paper, i or pi",
     "first_step": "first step of error control",
     "max_step": "longest step of error control, in units of t",
     "max_nfe": "most network evaluations of a sample",
     "trace": "how much of the steps to report",
     "on_timeout": "what to do when the time limit passes",
-    "priority": "bulk lets others go first",
+    "priority": "bulk yields to interactive requests",
     "condition": "label of a conditional model, or JSON such as [0.5, 1]",
     "guidance": "strength of classifier-free guidance",
 }
@@ -66,7 +66,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    # Before the command or after it; what is left out after it must not undo what stood before.
+    # These may stand before or after the command; one left out after it must not undo one given before.
     common = _common(argparse.SUPPRESS)
     top = _Parser(
         prog="pathline", description="Samples from a Pathline service.", epilog=_EXIT, parents=[_common(None)]
@@ -110,9 +110,9 @@ def parser() -> argparse.ArgumentParser:
         "--steps", dest="bare_steps", type=_count, default=20, help="steps of a bare fixed-step solver (default: 20)"
     )
 
-    bench = commands.add_parser("bench", parents=[common], help="put a small load on the service and measure")
+    bench = commands.add_parser("bench", parents=[common], help="measure throughput and latency under a small load")
     _add_solving(bench, 16)
-    bench.add_argument("--concurrency", type=_within(1, 100), default=4, help="requests under way (default: 4)")
+    bench.add_argument("--concurrency", type=_within(1, 100), default=4, help="concurrent requests (default: 4)")
     bench.add_argument("--duration", type=_seconds, default=5.0, help="seconds, at most 600 (default: 5)")
     return top
 
@@ -121,7 +121,9 @@ def _common(default: Any) -> _Parser:
     common = _Parser(add_help=False, argument_default=default)
     common.add_argument("--url", help=f"URL of the service (default: PATHLINE_URL, else {DEFAULT_URL})")
     common.add_argument(
-        "--api-key", metavar="KEY", help="key of the service (default: PATHLINE_API_KEY, which others do not see)"
+        "--api-key",
+        metavar="KEY",
+        help="key of the service (default: PATHLINE_API_KEY, which process lists do not show)",
     )
     common.add_argument("--json", action="store_true", default=default, help="print JSON for machines")
     return common
@@ -140,7 +142,7 @@ def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
     command.add_argument(
         "-n", "--num-samples", type=_count, default=num_samples, help="how many samples (default: %(default)s)"
     )
-    command.add_argument("--seed", type=int, help="integer in [0, 2**63); drawn and shown where left out")
+    command.add_argument("--seed", type=int, help="integer in [0, 2**63); drawn at random and shown if left out")
     command.add_argument(
         "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
     )

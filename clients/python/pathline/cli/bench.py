@@ -18,20 +18,20 @@ from pathline._retry import RetryPolicy
 from pathline.errors import PathlineError
 
 _PERCENTILES = (50, 90, 95, 99, 100)
-_AFTER_ERROR_S = 0.05  # so that a service that refuses everything is not hammered
+_AFTER_ERROR_S = 0.05  # so that a service that refuses everything is not flooded
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured.
+    """Results of a load test.
 
     Attributes:
-        requests: How many requests were answered with samples.
+        requests: How many requests succeeded.
         errors: How many failed, by kind.
-        elapsed_s: Seconds from the first request to the last answer.
-        requests_per_s: Answered requests in a second.
-        samples_per_s: Samples in a second.
-        latency_s: Percentile to seconds, as the client saw them; empty where none was answered.
+        elapsed_s: Seconds from the first request to the last response.
+        requests_per_s: Successful requests per second.
+        samples_per_s: Samples per second.
+        latency_s: Percentile to seconds, as the client saw them; empty if none succeeded.
     """
 
     requests: int
@@ -67,14 +67,14 @@ async def measure(
     options: Mapping[str, Any],
     bar: Bar,
 ) -> Report:
-    """Run the load and return what was measured; nothing is sent again, so that errors show.
+    """Run the load test; nothing is retried, so that errors show.
 
     Args:
         url: URL of the service.
         api_key: Its key, or None for that of the environment.
         model: Name of the model.
         num_samples: Samples in each request.
-        concurrency: Requests under way at any time.
+        concurrency: Requests in flight at any time.
         duration_s: Seconds after which no new request begins.
         seed: Seed of all requests; each asks for other indices of it.
         options: Options of `sample`.

@@ -26,7 +26,7 @@ from pathline.cli.tally import Tally
 
 
 def sample(arguments: argparse.Namespace) -> int:
-    """Draw samples into a file, or show what one request gives."""
+    """Draw samples into a file, or show those of one request."""
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None  # before any request: can it be written?
@@ -128,7 +128,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Put a small load on the service and measure."""
+    """Measure throughput and latency under a small load."""
     with Bar() as bar:
         report = asyncio.run(
             measure(

@@ -1,4 +1,4 @@
-"""The output of commands: standard output, and writers that put samples into a file page by page."""
+"""Output of the commands: standard output, and writers that put samples into a file page by page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def show(text: str) -> None:
     """Print to standard output, at once.
 
     Raises:
-        BrokenPipeError: Nobody reads it.
+        BrokenPipeError: The reader has gone.
         OSError: It cannot be written; the error's `filename` is `STDOUT`.
     """
     try:
@@ -49,7 +49,7 @@ def write_rows(file: IO[bytes], tally: Tally) -> None:
 
 
 def write_npz(file: IO[bytes], tally: Tally) -> None:
-    """Write the whole answer, with the entries of the service's own npz: samples, nfe, t, status, trace_*, meta."""
+    """Write the whole response, with the entries of the service's own npz: samples, nfe, t, status, trace_*, meta."""
     with zipfile.ZipFile(file, "w") as archive:
         with archive.open("samples.npy", "w", force_zip64=True) as entry:
             write_npy(entry, tally)
@@ -59,7 +59,7 @@ def write_npz(file: IO[bytes], tally: Tally) -> None:
 
 
 def write_json(file: IO[bytes], tally: Tally) -> None:
-    """Write one object: the samples as nested lists (null where not finite), then the rest of the answers."""
+    """Write one object: the samples as nested lists (null where not finite), then the rest of the responses."""
     for number, page in enumerate(tally.pages()):
         rows = json.dumps(numbers(page.samples), allow_nan=False, separators=(",", ":"))[1:-1]
         file.write((('{"samples":[' if number == 0 else ",\n") + rows).encode())

@@ -1,4 +1,4 @@
-"""The tally of pages: what is kept of them, so that a million samples need the memory of one page of states."""
+"""The tally of pages: all but their samples, so that a million samples need the memory of one page."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _COLUMNS = ("sample", "t", "h", "error", "accepted")
 
 
 class Tally:
-    """Lets pages pass, and keeps everything but their samples.
+    """Passes pages on and keeps everything but their samples.
 
     Args:
-        pages: The answers, in order.
+        pages: The results, in order.
         total: How many samples they hold together.
     """
 
@@ -44,7 +44,7 @@ class Tally:
         return next((meta["status"] for meta in self._metas if meta["status"] != "success"), "success")
 
     def describe(self) -> dict[str, Any]:
-        """Return what the answers say beside their arrays, as plain values; times are summed over the pages."""
+        """Return everything but the arrays, as plain values; times are summed over the pages."""
         metas = self._metas
         latency = {key: sum(meta["latency"][key] or 0.0 for meta in metas) for key in metas[0]["latency"]}
         whole = {"num_samples": self._done, "nfe": max(meta["nfe"] for meta in metas), "status": self.status}

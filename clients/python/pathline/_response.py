@@ -1,4 +1,4 @@
-"""An HTTP answer, and the error that it or a failed exchange stands for."""
+"""An HTTP response, and the error that it or a failed exchange stands for."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SHOWN = 200  # characters of an unexpected body that a message repeats
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An answer that was read to its end.
+class Response:
+    """A response that has been read to its end.
 
-    It holds its bytes alone: an `httpx.Response` that was read keeps them in a reference cycle, where a large page
-    would stay until the garbage collector happens to come by.
+    It holds only its bytes: an `httpx.Response` that was read keeps them in a reference cycle, so a large page would
+    stay until the next garbage collection.
 
     Attributes:
         url: Where it came from.
@@ -33,7 +33,7 @@ class Answer:
         reason: Reason phrase of the status.
         headers: Its headers; names in any case.
         content: Its body; empty where it is a stream that is still to be read.
-        route: The way it came.
+        route: The route by which it came.
     """
 
     url: str
@@ -44,8 +44,8 @@ class Answer:
     route: Route = field(default_factory=Route)
 
     @classmethod
-    def of(cls, response: httpx.Response, content: bytes, route: Route) -> Answer:
-        """Return the answer made of a response's head and the bytes of its body."""
+    def of(cls, response: httpx.Response, content: bytes, route: Route) -> Response:
+        """Build it from the head of an httpx response and the bytes of its body."""
         url = str(response.request.url)
         return cls(url, response.status_code, response.reason_phrase, response.headers, content, route)
 
@@ -60,58 +60,58 @@ class Answer:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def problem(answer: Answer) -> errors.APIError:
-    """Return the error that an answer of status 4xx or 5xx stands for.
+def problem(response: Response) -> errors.APIError:
+    """Return the error for a response of status 4xx or 5xx.
 
-    The problem type decides; the status does where the answer is no problem document (a proxy's, for example).
+    The problem type decides; where the response is not a problem document (a proxy's, for example), the status does.
     """
-    return problem_of(_document(answer), answer)
+    return problem_of(_document(response), response)
 
 
-def problem_of(document: Mapping[str, Any], answer: Answer) -> errors.APIError:
-    """Return the error that a problem document stands for; what it leaves out is told by the answer's head."""
+def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIError:
+    """Return the error for a problem document; what it leaves out is taken from the response's head."""
     given = document.get("status")
-    status = given if isinstance(given, int) and answer.is_success else answer.status
+    status = given if isinstance(given, int) and response.is_success else response.status
     slug = re.split(r"[/:#]", str(document.get("type", "")))[-1]
     by_status = errors.BY_STATUS.get(status)
     fallback = errors.ServerError if status >= 500 else errors.APIError
-    foreign = not document.keys() & {"type", "title"}  # another program's words, whatever its members are
+    foreign = not document.keys() & {"type", "title"}  # written by another program, whatever its members are
     if foreign and status == 404:
         by_status = errors.NoSuchRoute
     kind = errors.BY_SLUG.get(slug) or by_status or fallback
     listed = document.get("errors")
     return kind(
         status,
-        ("" if foreign else str(document.get("detail") or "")) or _undocumented(answer),
-        title=str(document.get("title") or answer.reason),
+        ("" if foreign else str(document.get("detail") or "")) or _undocumented(response),
+        title=str(document.get("title") or response.reason),
         type=str(document.get("type") or ""),
-        request_id=str(document.get("request_id") or answer.headers.get("x-request-id", "")),
+        request_id=str(document.get("request_id") or response.headers.get("x-request-id", "")),
         errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),
-        retry_after_s=_retry_after(document.get("retry_after_s"), answer.headers.get("retry-after")),
+        retry_after_s=_retry_after(document.get("retry_after_s"), response.headers.get("retry-after")),
     )
 
 
-def _document(answer: Answer) -> dict[str, Any]:
-    if not answer.media_type.endswith("json"):
+def _document(response: Response) -> dict[str, Any]:
+    if not response.media_type.endswith("json"):
         return {}
     try:
-        document = json.loads(answer.content)
+        document = json.loads(response.content)
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
 
 
-def _undocumented(answer: Answer) -> str:
-    body = " ".join(answer.content[: 4 * _SHOWN].decode("utf-8", "replace").split())[:_SHOWN]
-    said = f": {body}" if body and answer.media_type != "text/html" else ""
+def _undocumented(response: Response) -> str:
+    body = " ".join(response.content[: 4 * _SHOWN].decode("utf-8", "replace").split())[:_SHOWN]
+    said = f": {body}" if body and response.media_type != "text/html" else ""
     return (
-        f"{answer.url} answered {answer.status} {answer.reason}{said} (not a response of Pathline; check that "
-        f"the URL is that of a Pathline service{came(answer.route)})"
+        f"{response.url} answered {response.status} {response.reason}{said} (not a response of Pathline; check that "
+        f"the URL is that of a Pathline service{came(response.route)})"
     )
 
 
 def came(route: Route) -> str:
-    """Return the half-sentence that an unexpected answer may be that of a proxy; empty where it came straight."""
+    """Return the remark that an unexpected response may be a proxy's; empty for a direct connection."""
     return f"; it came{route.via}: {route.detour}" if route.via else ""
 
 
@@ -119,7 +119,7 @@ def _retry_after(member: Any, header: str | None) -> float | None:
     """Return the seconds to wait: the body's exact number, else the header's seconds or date."""
     for value in (member, header):
         try:
-            seconds = float(value)  # type: ignore[arg-type]  (what is no number is caught)
+            seconds = float(value)  # type: ignore[arg-type]  (non-numbers are caught)
         except (TypeError, ValueError, OverflowError):
             continue
         if math.isfinite(seconds):
@@ -134,7 +134,7 @@ def _retry_after(member: Any, header: str | None) -> float | None:
 
 @contextmanager
 def sending(url: str, route: Route) -> Iterator[None]:
-    """Translate what httpx raises until the head of the answer is there."""
+    """Translate httpx exceptions until the head of the response has arrived."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -143,7 +143,7 @@ def sending(url: str, route: Route) -> Iterator[None]:
         raise _unproxied(url, route, _reason(error)) from None
     except httpx.TimeoutException as error:
         raise errors.RequestTimeout(
-            f"{url} did not answer{route.via} in time ({_reason(error)}); raise timeout_s, or the client's timeout"
+            f"{url} did not respond{route.via} in time ({_reason(error)}); raise timeout_s, or the client's timeout"
         ) from None
     except httpx.RequestError as error:
         raise errors.ConnectionLost(
@@ -154,7 +154,7 @@ def sending(url: str, route: Route) -> Iterator[None]:
 
 @contextmanager
 def reading(url: str) -> Iterator[None]:
-    """Translate what httpx raises while the body of an answer is read."""
+    """Translate httpx exceptions while the body of a response is read."""
     try:
         yield
     except httpx.TimeoutException:
@@ -167,7 +167,7 @@ def reading(url: str) -> Iterator[None]:
 
 def _unproxied(url: str, route: Route, reason: str) -> errors.ConnectError:
     """Return the error for a proxy that answered, but made no connection."""
-    # 5xx of a proxy, and what SOCKS calls so, say that it could not reach the service: that may pass.
+    # A proxy's 5xx, and its equivalent in SOCKS, mean that it could not reach the service: that may pass.
     kind = errors.ConnectError if re.match(r"5\d\d\b|.*could not connect", reason) else errors.ProxyRefused
     return kind(f"cannot connect to {url}{route.via}, which answered {reason}; {route.detour}")
 
