@@ -52,7 +52,11 @@ _EVENTS = replace(_JSON, media_type=MEDIA_TYPE, followed=True)
 
 @router.post("/v1/sample/stream", **STREAM_OPERATION)
 async def stream(request: Request) -> Response:
-    """Draw samples like `/v1/sample`, and tell how far they are: progress, states at `save_at`, the result."""
+    """Draw samples like `/v1/sample`, and tell how far they are: progress, states at `save_at`, the result.
+
+    With `Accept: text/event-stream; completed=npz` the data of the last event is `{"npz": "..."}`, the npz answer of
+    `/v1/sample` in base64.
+    """
     accept = request.headers.get("accept")
     choose(accept, [MEDIA_TYPE])
     npz = "completed=npz" in (accept or "").replace(" ", "").lower()

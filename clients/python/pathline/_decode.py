@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pathline._page import page_url
 from pathline._request import SampleRequest
 from pathline._results import (
     DiagnoseResult,
@@ -104,7 +103,6 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
     for name, array in {"samples": samples, "nfe": nfe, "t": t, "status": status}.items():
         if array.shape[:1] != (request.num_samples,):
             raise ProtocolError(f"{name} has shape {array.shape}, but {request.num_samples} samples were asked for")
-    shown = {**request.settings, "model": request.model, "num_samples": request.num_samples, "seed": request.seed}
     return SampleResult(
         samples=samples,
         nfe=int(_member(meta, "nfe")),
@@ -124,7 +122,7 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
         deterministic=bool(_member(meta, "deterministic")),
         saved=entries.get("saved"),
         saved_t=_saved_t(entries, meta),
-        url=page_url(request.url, shown, meta["solver"]),
+        page=(request.url, request.settings),
         extra={key: value for key, value in meta.items() if key not in _META},
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from pathline import _plot
 from pathline._files import save
+from pathline._page import page_url
 from pathline._picture import draw
 from pathline._solver_text import format_solver
 
@@ -279,8 +280,8 @@ class SampleResult(ArrayResult):
         deterministic: Whether the service promises the same bits for the same request.
         saved: States at the times of `save_at`, shape (n, times, *data_shape), or None.
         saved_t: Those times, or None.
-        url: This request on the service's page, where the page has its settings.
         extra: Members of the response that this version of the SDK does not know.
+        page: The service's URL, and what was asked of it beside the solver: what `url` is made of.
     """
 
     samples: np.ndarray
@@ -301,8 +302,14 @@ class SampleResult(ArrayResult):
     deterministic: bool
     saved: np.ndarray | None = None
     saved_t: np.ndarray | None = None
-    url: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    page: tuple[str, Mapping[str, Any]] = field(default=("", {}), repr=False)
+
+    @property
+    def url(self) -> str:
+        """Address of the service's page with this request, as far as the page has its settings."""
+        asked = {"model": self.model, "num_samples": len(self), "seed": self.seed}
+        return page_url(self.page[0], {**self.page[1], **asked}, self.solver)
 
     @property
     def fallback_from(self) -> int | None:

@@ -1,9 +1,12 @@
 """Streams in process: events, errors before and after the start, and a client that leaves or reads slowly."""
 
 import asyncio
+import io
 import json
+from base64 import b64decode
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.engine.job import DeadlineExceeded, Overloaded, Progress
@@ -39,6 +42,24 @@ async def test_events_in_order_and_the_body_of_a_plain_request(running: Any) -> 
     assert [state["states"] for _, state in found[1:3]] == [
         list(t) for t in zip(*plain["saved"]["states"], strict=True)
     ]
+
+
+async def test_the_result_comes_as_npz_where_that_is_asked_for(running: Any) -> None:
+    body = {"model": "moons", "num_samples": 300, "seed": 5, "solver": "dopri5", "trace": "full", "save_at": [0.5]}
+    accept = {"Accept": "text/event-stream; Completed=npz; q=0.9"}
+    found = events((await running.http.post("/v1/sample/stream", json=body, headers=accept)).text)
+    plain = await running.http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
+    assert found[-1][0] == "completed"
+    with (
+        np.load(io.BytesIO(b64decode(found[-1][1]["npz"]))) as streamed,
+        np.load(io.BytesIO(plain.content)) as expected,
+    ):
+        assert streamed.files == expected.files
+        for name in set(expected.files) - {"meta"}:
+            assert streamed[name].dtype == expected[name].dtype
+            np.testing.assert_array_equal(streamed[name], expected[name])
+        metas = [json.loads(each["meta"].tobytes()) for each in (streamed, expected)]
+    assert {**metas[0], "latency": 0} == {**metas[1], "latency": 0}
 
 
 async def test_errors_before_the_start_are_answers_and_later_ones_events(running: Any) -> None:
