@@ -128,6 +128,11 @@ def test_a_recommendation_needs_a_reference(client: Client) -> None:
         client.compare("moons", ["rk4-20"], 2, reference="dopri5").recommend(0)
 
 
+def test_what_is_neither_text_nor_options_is_no_solver(client: Client) -> None:
+    with pytest.raises(TypeError, match="3 is not a solver; use text such as 'rk4-20'"):
+        client.compare("moons", ["rk4-20", 3])  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize("solvers", [[], "rk4"])
 def test_a_list_of_solvers_is_needed(client: Client, solvers: Any) -> None:
     with pytest.raises(ValueError, match="use a list such as"):

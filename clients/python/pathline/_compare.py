@@ -337,6 +337,8 @@ def _compared(
 
 def solver_options(solver: SolverLike) -> dict[str, Any]:
     """Return the options of `sample` that describe a solver; an InvalidValue if its text is not understood."""
+    if not isinstance(solver, (str, Mapping)):
+        raise TypeError(f"{solver!r} is not a solver; use text such as 'rk4-20', or a mapping of options of sample()")
     return parse_solver(solver) if isinstance(solver, str) else dict(solver)
 
 

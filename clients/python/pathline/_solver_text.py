@@ -37,10 +37,10 @@ _WORDS = {
 _OPTIONS = ("start", "controller", "error_control", "first_step", "max_step", "max_nfe")  # in the order of printing
 _FIELDS = ("steps", "rtol", "atol", "grid", *_OPTIONS)
 
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
+_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?"
 _TEXT = re.compile(
     r"(?P<name>[a-z_][a-z0-9_]*)"
-    rf"(?:[-:](?P<steps>\d+)(?:/(?P<grid>[a-z_][a-z0-9_]*)?(?:\((?P<numbers>[^()]*)\))?)?|@(?P<rtol>{_NUMBER})(?:/(?P<atol>{_NUMBER}))?)?"
+    rf"(?:[-:](?P<steps>[0-9]+)(?:/(?P<grid>[a-z_][a-z0-9_]*)?(?:\((?P<numbers>[^()]*)\))?)?|@(?P<rtol>{_NUMBER})(?:/(?P<atol>{_NUMBER}))?)?"
     rf"(?P<options>(?:\+[a-z_]+(?:={_NUMBER})?)*)"
 )
 _OPTION = re.compile(rf"\+([a-z_]+)(?:=({_NUMBER}))?")

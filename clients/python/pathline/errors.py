@@ -348,6 +348,10 @@ class DeadlineExceeded(APIError):
     slugs, statuses = ("deadline-exceeded",), (504,)
     share: float | None = None
 
+    def __str__(self) -> str:
+        done = "" if self.share is None else f"; {100 * self.share:.0f} % of the work was done"
+        return f"{super().__str__()}{done}"
+
 
 class ServerError(APIError):
     """The service failed."""

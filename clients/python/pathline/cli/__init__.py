@@ -82,8 +82,7 @@ def _advice(error: PathlineError, timeout_s: float | None) -> str:
         return "; nothing was written, run the command again"
     if isinstance(error, DeadlineExceeded):
         limit = f"{SERVICE_TIMEOUT_S:g} s by default" if timeout_s is None else f"{timeout_s:g} s"
-        share = "" if error.share is None else f", in which {100 * error.share:.0f} % of the work was done"
-        return f"; the limit (--timeout) was {limit}{share}"
+        return f"; the limit (--timeout) was {limit}"
     return ""
 
 
