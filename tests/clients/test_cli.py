@@ -255,7 +255,8 @@ class TestSample:
             assert main(["sample", "moons", "-n", "4", "--batch", "2", "-o", str(tmp_path / f"o.{extension}")]) == 4
             said = one_line(capsys)
             assert said == (
-                "pathline: too slow [504, request r-1]; 50 % of the work was done; the limit (--timeout) was 30 s by default"
+                "pathline: too slow [504, request r-1]; 50 % of the work was done; the limit (--timeout) was 30 s "
+                "by default"
             )
             service.replies = []
         assert names(tmp_path) == []

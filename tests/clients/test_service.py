@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import numpy as np
@@ -230,3 +231,29 @@ def test_every_field_of_the_service_can_be_sent() -> None:
 
     known = {"model", "num_samples", *SampleOptions.__annotations__}
     assert known >= set(SampleRequest.model_fields)
+
+
+def test_the_grids_of_solver_text_are_those_of_the_service() -> None:
+    from pathline._solver_text import GRIDS
+
+    from solvers import grids
+
+    defaults = {name: {key: bounds[0] for key, bounds in grid.parameters.items()} for name, grid in grids.GRIDS.items()}
+    assert defaults == GRIDS
+    assert [list(grid.parameters) for grid in grids.GRIDS.values()] == [list(names) for names in GRIDS.values()]
+
+
+def test_links_have_the_names_that_the_page_reads() -> None:
+    from pathline._page import page_url
+    from pathline._solver_text import GRIDS
+
+    script = (Path(__file__).parents[2] / "service" / "static" / "view.js").read_text()
+    [read] = re.findall(r"SETTING = \{(.*?)\}", script, re.DOTALL)
+    known = {f"{side}.{name}" for side in "ab" for name in re.findall(r"(\w+):", read)}
+    known |= {f"a.grid_{name}" for names in GRIDS.values() for name in names}
+    assert all(re.search(rf"\b{name}: ", script) for names in GRIDS.values() for name in names)
+    fixed = {"name": "ab2", "steps": 9, "start": "rk", "grid": {"name": "logit_normal", "mean": 0.5, "std": 2.0}}
+    adaptive = {"name": "tsit5", "rtol": 1e-5, "atol": 1e-8, "controller": "pi", "error_control": "batch"}
+    parts = dict(parse_qsl(urlsplit(page_url("http://x", {}, fixed, adaptive)).fragment))
+    assert set(parts) <= known
+    assert len(parts) == 11
