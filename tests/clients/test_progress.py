@@ -58,6 +58,13 @@ def test_a_bar_is_drawn_and_gone(client: Client, monkeypatch: pytest.MonkeyPatch
     assert not stream.getvalue().split("\r")[-1].strip()
 
 
+def test_the_shares_of_a_comparison_go_by_what_solvers_cost(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(_bar.Bar, "follow", lambda bar, progress: told.append(progress.share))
+    client.compare("moons", ["euler-10", "rk4"], 9, steps=30, progress=True)
+    assert told == pytest.approx([0.125, 0.25, 0.625, 1.0])
+
+
 def test_a_stream_that_is_cut_is_asked_for_again(service: FakeService, client: Client) -> None:
     service.replies = [
         (200, SSE, event("progress", {"nfe": 1, "t": 0.1, "share": 0.1})),

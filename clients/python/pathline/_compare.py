@@ -17,10 +17,11 @@ from pathline._bar import following
 from pathline._calls import Calls, Flow
 from pathline._events import Forecast, Progress
 from pathline._files import save
+from pathline._info import SolverInfo
 from pathline._page import page_url
 from pathline._request import chosen_seed
 from pathline._results import SampleResult
-from pathline._solver_text import format_solver, parse_solver
+from pathline._solver_text import DEFAULT_TOLERANCE, format_solver, parse_solver
 
 if TYPE_CHECKING:
     import torch
@@ -301,26 +302,25 @@ def _compared(
     has_reference: bool,
     progress: bool | Callable[[int, int], None] | None,
 ) -> Flow[Comparison]:
-    adaptive: set[str] = set()
-    if any(set(each) == {"solver"} for each in solvers):
-        adaptive = {info.name for info in (yield from calls.solvers()) if info.adaptive}
+    known: dict[str, SolverInfo] = {}
+    if progress is True or any(set(each) == {"solver"} for each in solvers):
+        known = {info.name: info for info in (yield from calls.solvers())}
     common = {"trace": "none", **options, "seed": chosen_seed(options.get("seed"))}
     steps = common.pop("steps", None) or _STEPS
+    asked = [_settings(each, common, steps, known) for each in solvers]
+    costs = [_likely_nfe(each, known) for each in asked]
     results: list[SampleResult] = []
     with following(True) if progress is True else nullcontext() as tell:
         forecast = Forecast()
 
         def overall(found: Progress) -> None:
-            share = (len(results) + found.share) / len(solvers)
+            place = len(results)
+            share = (sum(costs[:place]) + costs[place] * found.share) / sum(costs)
             if tell is not None:
                 tell(replace(found, share=share, seconds_left=forecast.left(share)))
 
-        for each in solvers:
-            bare = set(each) == {"solver"} and each["solver"] not in adaptive
-            given = {**common, **({"steps": steps} if bare else {}), **each}
-            if "steps" in given:
-                given.pop("max_step", None)
-            results.append((yield from calls.sample(model, num_samples, given, overall if tell else None)))
+        for each in asked:
+            results.append((yield from calls.sample(model, num_samples, each, overall if tell else None)))
             if callable(progress):
                 progress(len(results), len(solvers))
     tight = results.pop(0) if has_reference else None
@@ -333,6 +333,28 @@ def _compared(
     shown = [each.solver for each in (first, *([tight] if tight else results[1:2]))]
     said = {**options, "model": model, "num_samples": num_samples, "seed": table.seed}
     return replace(table, url=page_url(calls.url, said, *shown))
+
+
+def _settings(
+    solver: Mapping[str, Any], common: Mapping[str, Any], steps: int, known: Mapping[str, SolverInfo]
+) -> dict[str, Any]:
+    """Return the options of `sample` for one solver; one given by its bare name has steps unless it is adaptive."""
+    info = known.get(str(solver.get("solver")))
+    bare = set(solver) == {"solver"} and not (info and info.adaptive)
+    given = {**common, **({"steps": steps} if bare else {}), **solver}
+    if "steps" in given:
+        given.pop("max_step", None)
+    return given
+
+
+def _likely_nfe(options: Mapping[str, Any], known: Mapping[str, SolverInfo]) -> float:
+    """Guess what a sample costs, for the progress bar: steps times stages, or what a method of order 4 would take."""
+    steps, tolerance = options.get("steps"), options.get("rtol")
+    if isinstance(steps, (int, np.integer)):
+        info = known.get(str(options.get("solver")))
+        stages = info.fields.get("stages") if info else None
+        return int(steps) * (stages if isinstance(stages, int) else 1)
+    return 5 * max(tolerance if isinstance(tolerance, float) else DEFAULT_TOLERANCE, 1e-14) ** -0.25
 
 
 def solver_options(solver: SolverLike) -> dict[str, Any]:
