@@ -100,6 +100,8 @@ class Run(Generic[T]):
         except StopIteration as stop:
             self.result = stop.value
             return None
+        except PathlineError as error:  # its message says what to do; where in the SDK it arose would only hide that
+            raise error.with_traceback(None) from error.__cause__
 
     def close(self) -> None:
         """Give the flow up, if it is not over."""
