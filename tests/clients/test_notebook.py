@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+import matplotlib
 import numpy as np
 import pytest
 from pathline import Client, Comparison, DiagnoseResult, LogProbResult, SampleResult
@@ -16,7 +17,6 @@ from pathline import Client, Comparison, DiagnoseResult, LogProbResult, SampleRe
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
 
-matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
 
 COMMON: dict[str, Any] = {
