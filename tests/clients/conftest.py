@@ -1,5 +1,6 @@
 """A small service that keeps the contract, reachable without sockets (both clients) and by a real port (the CLI)."""
 
+import base64
 import io
 import json
 import threading
@@ -22,6 +23,11 @@ SOLVERS = [
 ]
 NPZ = {"content-type": "application/x-npz"}
 JSON = {"content-type": "application/json"}
+SSE = {"content-type": "text/event-stream; charset=utf-8"}
+
+
+def event(name: str, data: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
 def npz(**arrays: Any) -> bytes:
@@ -63,9 +69,19 @@ class FakeService:
             return 200, JSON, json.dumps({"name": "moons", "serving": 3, "served": served}).encode()
         if path == "/v1/solvers":
             return 200, JSON, json.dumps({"solvers": SOLVERS}).encode()
+        if (method, path) == ("POST", "/v1/sample/stream"):
+            return self._stream(json.loads(body))
         if (method, path) != ("POST", "/v1/sample"):
             return problem(404, "no-such-route")
         return self._sample(json.loads(body))
+
+    def _stream(self, asked: dict[str, Any]) -> Reply:
+        status, headers, content = self._sample(asked)
+        if status != 200:
+            return status, headers, content
+        shares = [event("progress", {"nfe": 25 * k, "t": k / 2, "share": k / 2}) for k in (1, 2)]
+        completed = event("completed", {"npz": base64.b64encode(content).decode()})
+        return 200, SSE, b"".join([event("start", {"model": "moons"}), *shares, completed])
 
     def _sample(self, asked: dict[str, Any]) -> Reply:
         if asked["model"] != "moons":
@@ -85,7 +101,7 @@ class FakeService:
             "trace_error": np.array([0.3, np.nan]),
             "trace_accepted": np.array([True, False]),
         }
-        settings = {key: asked[key] for key in ("steps", "rtol", "atol") if key in asked}
+        settings = {key: asked[key] for key in ("steps", "rtol", "atol", "grid", "start", "max_step") if key in asked}
         meta = {
             "model": "moons",
             "version": asked.get("version", self.version),

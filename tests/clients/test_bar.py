@@ -4,8 +4,8 @@ import io
 import time
 
 import pytest
-from pathline.cli import bar
-from pathline.cli.bar import Bar, text
+from pathline import _bar
+from pathline._bar import Bar, text
 
 
 class Terminal(io.StringIO):
@@ -14,16 +14,16 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("share", "elapsed_s", "shown"),
+    ("share", "elapsed_s", "left", "shown"),
     [
-        (0.0, 12.3, f"[{' ' * 30}]   0 %, 12 s"),
-        (0.2, 12.0, f"[{'#' * 6}{' ' * 24}]  20 %, 12 s, about 48 s left"),
-        (0.5, 200.0, f"[{'#' * 15}{' ' * 15}]  50 %, 3 min 20 s, about 3 min 20 s left"),
-        (1.5, 3.0, f"[{'#' * 30}] 100 %, 3 s, about 0 s left"),
+        (0.0, 12.3, None, f"[{' ' * 30}]   0 %, 12 s"),
+        (0.2, 12.0, 48.2, f"[{'#' * 6}{' ' * 24}]  20 %, 12 s, about 48 s left"),
+        (0.5, 200.0, 200.0, f"[{'#' * 15}{' ' * 15}]  50 %, 3 min 20 s, about 3 min 20 s left"),
+        (1.5, 3.0, 0.0, f"[{'#' * 30}] 100 %, 3 s, about 0 s left"),
     ],
 )
-def test_what_it_says(share: float, elapsed_s: float, shown: str) -> None:
-    assert text(share, elapsed_s) == shown
+def test_what_it_says(share: float, elapsed_s: float, left: float | None, shown: str) -> None:
+    assert text(share, elapsed_s, left) == shown
     assert len(shown) < 80
 
 
@@ -33,10 +33,10 @@ def test_it_moves_while_nothing_comes_and_is_gone_at_the_end(
 ) -> None:
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr(bar, "_EVERY_S", 0.01)
+    monkeypatch.setattr(_bar, "_EVERY_S", 0.01)
     try:
-        with Bar(8) as shown:
-            shown.done = 2
+        with Bar() as shown:
+            shown.update(0.25, 3.0)
             end = time.monotonic() + 10
             while stream.getvalue().count("25 %") < 2 and time.monotonic() < end:
                 time.sleep(0.01)
@@ -55,8 +55,8 @@ def test_short_work_and_files_see_none_of_it(monkeypatch: pytest.MonkeyPatch) ->
     for stream in (Terminal(), io.StringIO()):
         monkeypatch.setattr("sys.stderr", stream)
         if not stream.isatty():
-            monkeypatch.setattr(bar, "_EVERY_S", 0.01)
-        with Bar(8) as shown:
-            shown.done = 4
+            monkeypatch.setattr(_bar, "_EVERY_S", 0.01)
+        with Bar() as shown:
+            shown.update(0.5, 1.0)
             time.sleep(0.05 if not stream.isatty() else 0)
         assert stream.getvalue() == ""

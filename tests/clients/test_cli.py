@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pathline
 import pytest
-from pathline._npz import decode
+from pathline._decode import decode_npz
 from pathline._picture import draw
 from pathline._request import sample_request
 from pathline.cli import main
@@ -34,7 +34,7 @@ def cut(content: bytes, length: int) -> Iterator[str]:
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             self.send_response(200)
-            self.send_header("content-type", "application/x-npz")
+            self.send_header("content-type", "text/event-stream")
             self.send_header("content-length", str(length))
             self.end_headers()
             self.wfile.write(content)
@@ -68,7 +68,7 @@ class TestSample:
         path = tmp_path / "out.npz"
         assert main(["sample", "moons", "-n", "10", "--batch", "4", "--seed", str(2**63 - 1), "-o", str(path)]) == 0
         assert f"written to {path}" in capsys.readouterr().out
-        result = decode(path.read_bytes(), sample_request("moons", 10, 2**63 - 1, {}))
+        result = decode_npz(path.read_bytes(), sample_request("moons", 10, {"seed": 2**63 - 1}))
         np.testing.assert_array_equal(result.samples[:, 0], np.arange(10))
         np.testing.assert_array_equal(result.nfe_per_sample, 50 + np.arange(10) % 7)
         assert (result.nfe, result.status, result.seed) == (56, "success", 2**63 - 1)
@@ -90,7 +90,7 @@ class TestSample:
         path = tmp_path / "out.png"
         assert main(["sample", "moons", "-n", "7", "--batch", "3", "--seed", "3", "-o", str(path)]) == 0
         whole = np.stack([np.arange(7), np.full(7, 3)], 1).astype(np.float32)
-        assert path.read_bytes() == draw(whole)
+        assert path.read_bytes() == draw(whole, scale=3)
 
     def test_json_file_holds_samples_and_what_is_said(self, tmp_path: Path, service: FakeService) -> None:
         path = tmp_path / "out.json"
@@ -136,7 +136,7 @@ class TestSample:
     ) -> None:
         monkeypatch.setattr("pathline._retry._jitter", lambda: 0.0)
         monkeypatch.setattr("pathline._retry.RetryPolicy.max_attempts", 2)
-        _, _, content = service._sample({"model": "moons", "num_samples": 99, "seed": 0})
+        _, _, content = service._stream({"model": "moons", "num_samples": 99, "seed": 0})
         with cut(content[: len(content) // 2], len(content)) as url:
             assert main(["sample", "moons", "-n", "99", "--url", url, "-o", str(tmp_path / "o.npz")]) == 3
         said = one_line(capsys)
@@ -206,7 +206,7 @@ class TestSample:
         path = tmp_path / "out.npz"
         assert main(["sample", "moons", "-n", "4", "--batch", "2", "--seed", "1", "-o", str(path)]) == 1
         assert "2 of 4 samples did not reach the end (sample 1: max_nfe)" in capsys.readouterr().err
-        result = decode(path.read_bytes(), sample_request("moons", 4, 1, {}))
+        result = decode_npz(path.read_bytes(), sample_request("moons", 4, {"seed": 1}))
         assert [failure.index for failure in result.failed] == [1, 3]
         assert result.status_per_sample.tolist() == ["success", "max_nfe", "success", "max_nfe"]
 
@@ -253,7 +253,11 @@ class TestSample:
         service.change = change
         for extension in ("npz", "npy", "csv", "png", "json"):
             assert main(["sample", "moons", "-n", "4", "--batch", "2", "-o", str(tmp_path / f"o.{extension}")]) == 4
-            assert one_line(capsys) == "pathline: too slow [504, request r-1]"
+            said = one_line(capsys)
+            assert said == (
+                "pathline: too slow [504, request r-1]; 50 % of the work was done; the limit (--timeout) was 30 s "
+                "by default"
+            )
             service.replies = []
         assert names(tmp_path) == []
 
@@ -298,10 +302,22 @@ class TestOthers:
         assert main(command.split()) == 0
         bodies = [json.loads(seen["body"]) for seen in service.seen if seen["path"] == "/v1/sample"]
         sent = [(body["solver"], body.get("steps"), body.get("max_step")) for body in bodies]
-        assert sent == [("euler", 9, None), ("rk4", 20, None), ("dopri5", None, 0.05), ("dopri5", None, 0.05)]
+        assert sent == [("dopri5", None, 0.05), ("euler", 9, None), ("rk4", 20, None), ("dopri5", None, 0.05)]
         advice = capsys.readouterr().out.splitlines()[-1]
-        assert advice.startswith("draw with it: pathline sample moons --solver dopri5 ")
-        assert advice.endswith(" --max-step 0.05")
+        assert advice == "draw with it: pathline sample moons --solver dopri5@1e-5+max_step=0.05"
+
+    def test_commas_in_parentheses_belong_to_a_solver(self, service: FakeService, capsys: Capture) -> None:
+        command = ["compare", "moons", "-n", "2", "--solvers", "euler-2/(0,0.5,1), rk4-9/shift(3)", "--seed", "1"]
+        assert main(command) == 0
+        labels = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]]
+        assert labels == ["euler-2/(0,0.5,1)", "rk4-9/shift(3)"]
+
+    def test_the_text_of_a_solver_is_sent_as_fields(self, service: FakeService, capsys: Capture) -> None:
+        for command in (["sample", "moons", "-n", "2"], ["bench", "moons", "--duration", "0.01"]):
+            assert main([*command, "--solver", "RK4-20"]) == 0
+        assert {(body["solver"], body["steps"]) for body in (json.loads(seen["body"]) for seen in service.seen)} == {
+            ("rk4", 20)
+        }
 
     def test_compare_of_a_conditional_model(self, service: FakeService) -> None:
         assert main(["compare", "moons", "-n", "2", "--solvers", "euler-9", "--condition", "3", "--guidance", "2"]) == 0
@@ -330,10 +346,10 @@ class TestOthers:
         ("command", "message"),
         [
             ("sample", "the following arguments are required: MODEL"),
-            ("", "the following arguments are required: COMMAND"),
             ("sample moons -n 0", "0 is not allowed; use an integer from 1 to"),
             ("sample moons -n many", "many is not allowed"),
             ("sample moons --seed -1", "seed=-1 is not allowed"),
+            ("sample moons --solver rk4-20 --steps 9", "--solver rk4-20 says --steps 20, but --steps 9 was given too"),
             ("sample moons --rtol nan", "not finite"),
             ("sample moons --trace some", "invalid choice"),
             ("bench moons --concurrency 1000", "from 1 to 100"),
@@ -355,7 +371,7 @@ class TestOthers:
         out = capsys.readouterr().out.splitlines()
         assert len(out) == 14
         assert out[-2].startswith("recommended: dopri5@1e-3, 56 NFE: the cheapest of these within 1 % ")
-        assert out[-1] == "draw with it: pathline sample moons --solver dopri5 --rtol 0.001 --atol 0.001"
+        assert out[-1] == "draw with it: pathline sample moons --solver dopri5@1e-3"
         assert main(["compare", "moons", "-n", "200", "--within", "0.001", "--solvers", "euler", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["recommended"] is None
 
@@ -365,6 +381,11 @@ class TestOthers:
             ((401, "unauthorized", "the key is not one"), 4, "; set PATHLINE_API_KEY or give --api-key"),
             ((404, "no-such-route", "nothing is here"), 3, "or is the service older than this command?"),
             ((422, "invalid-request", "steps = 7 is not allowed"), 4, "steps = 7 is not allowed [422, request r-1]"),
+            (
+                (422, "invalid-request", "timeout_s = 5 is short; raise max_nfe"),
+                4,
+                "--timeout = 5 is short; raise --max-nfe",
+            ),
         ],
     )
     def test_advice(
@@ -414,7 +435,9 @@ class TestOthers:
         assert main(["models"]) == 130
         assert one_line(capsys) == "pathline: interrupted"
 
-    def test_help(self, capsys: Capture) -> None:
+    def test_help(self, service: FakeService, capsys: Capture) -> None:
+        assert main([]) == 0
+        assert capsys.readouterr().out.startswith("usage: pathline ")
         assert main(["sample", "--help"]) == 0
         assert "--solver" in capsys.readouterr().out
 

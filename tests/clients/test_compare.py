@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from pathline import Client
-from pathline._compare import read_spec
+from pathline._compare import solver_options
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     ],
 )
 def test_descriptions_of_solvers(spec: Any, expected: dict[str, Any]) -> None:
-    assert read_spec(spec) == expected
+    assert solver_options(spec) == expected
 
 
 @pytest.mark.parametrize("spec", ["", "rk4-", "rk4-x", "dopri5@", "dopri5@1e", "a b", "rk4-20-20"])
 def test_descriptions_that_are_not_understood(spec: str) -> None:
     with pytest.raises(ValueError, match=r"is not understood; use a name"):
-        read_spec(spec)
+        solver_options(spec)
 
 
 def test_one_noise_for_all_and_distances_of_the_endpoints(service: FakeService, client: Client) -> None:
@@ -116,7 +116,7 @@ def test_a_solver_that_fails_is_never_recommended(service: FakeService, client: 
     service.change = change
     table = client.compare("moons", ["rk4-20"], 2, seed=1, reference="dopri5@1e-7")
     assert (table.rows[0].distance, table.recommend().row) == (None, None)
-    assert "brought its samples to the end" in str(table)
+    assert "no sample reached the end with both" in str(table)
     assert json.dumps(table.to_dict(), allow_nan=False)
 
 
@@ -126,6 +126,11 @@ def test_a_recommendation_needs_a_reference(client: Client) -> None:
         table.recommend()
     with pytest.raises(ValueError, match="within=0 is not allowed"):
         client.compare("moons", ["rk4-20"], 2, reference="dopri5").recommend(0)
+
+
+def test_what_is_neither_text_nor_options_is_no_solver(client: Client) -> None:
+    with pytest.raises(TypeError, match="3 is not a solver; use text such as 'rk4-20'"):
+        client.compare("moons", ["rk4-20", 3])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("solvers", [[], "rk4"])

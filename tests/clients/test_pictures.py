@@ -96,12 +96,14 @@ def test_a_sheet_has_a_limit() -> None:
 def test_a_notebook_shows_summary_and_picture(service: FakeService, client: Client) -> None:
     result = client.sample("moons", 4, solver="rk4", steps=20, seed=0)
     png = result._repr_png_()
-    assert png == result.picture()
+    assert png == result.picture(scale=2)
+    assert pixels(result.picture()).shape == (1440, 1440, 3)
     html = result._repr_html_()
     assert "moons v3, rk4-20, seed 0" in html
     found = re.search(r'base64,([^"]+)"', html)
     assert found is not None
     assert base64.b64decode(found[1]) == png
+    assert 'width="480"' in html
 
 
 def test_a_result_that_is_no_picture_shows_its_summary(service: FakeService, client: Client) -> None:

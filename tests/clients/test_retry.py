@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ import pathline
 import pytest
 from pathline import AsyncClient, Client, RetryPolicy
 from pathline._retry import Attempts
-from pathline.errors.api import BY_SLUG
+from pathline.errors import BY_SLUG
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -50,7 +52,31 @@ def test_attempts_are_bounded_in_number_and_in_time() -> None:
     assert late.wait_after(overloaded(60.0)) is None
 
 
-@pytest.mark.parametrize("field", ["max_attempts", "max_total_s", "base_s", "cap_s"])
+def test_nobody_to_connect_to_is_waited_for_a_second_at_most() -> None:
+    now: Iterator[float] = iter([0.0, 0.1, 0.9])
+    attempts = Attempts(RetryPolicy(), clock=lambda: next(now), jitter=lambda: 1.0)
+    assert attempts.wait_after(pathline.ConnectError("gone")) is not None
+    last = pathline.ConnectError("gone")
+    assert attempts.wait_after(last) is None
+    assert str(last) == "gone (gave up after 2 attempts in 0.9 s)"
+
+
+def test_an_error_of_the_connection_shows_no_other_below_it(unused_port: int) -> None:
+    with Client(f"http://127.0.0.1:{unused_port}", retry=RetryPolicy(base_s=0.001)) as client:
+        with pytest.raises(pathline.ConnectError, match="gave up after 5 attempts") as caught:
+            client.models()
+        shown = "".join(traceback.format_exception(caught.value))
+    assert shown.count("Traceback") == 1
+    assert shown.count("File ") < 8
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.parametrize("field", ["max_attempts", "max_total_s", "base_s", "cap_s", "connect_s"])
 def test_a_policy_out_of_range_is_refused(field: str) -> None:
     with pytest.raises(ValueError, match=f"{field}=-1 is not allowed"):
         RetryPolicy(**{field: -1})

@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import numpy as np
@@ -21,7 +23,7 @@ import pytest
 import torch
 from pathline import AsyncClient, Client, RetryPolicy
 from pathline.cli import main
-from pathline.errors.api import BY_SLUG, BY_STATUS
+from pathline.errors import BY_SLUG, BY_STATUS
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.checkpoint.saving import save
@@ -53,7 +55,7 @@ def served(repository: Path) -> Iterator[str]:
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        patient = RetryPolicy(max_attempts=300, max_total_s=60, base_s=0.2, cap_s=0.2)
+        patient = RetryPolicy(max_attempts=300, max_total_s=60, base_s=0.2, cap_s=0.2, connect_s=60)
         with Client(url, retry=patient) as client:
             client.models()
         end = time.monotonic() + 60  # it answers before its models are loaded
@@ -151,6 +153,25 @@ def test_a_stream_in_process_over_asgi(repository: Path) -> None:
     assert isinstance(events[-1], pathline.Completed)
 
 
+def test_progress_changes_nothing_about_the_result(client: Client) -> None:
+    told: list[pathline.Progress] = []
+    options: dict[str, Any] = {"solver": "dopri5@1e-6", "seed": SEED, "save_at": [0.5], "trace": "full"}
+    followed = client.sample("gaussian", 40, progress=told.append, **options)
+    plain = client.sample("gaussian", 40, **options)
+    assert told[-1].share == 1.0
+    for name, array in plain.arrays().items():
+        np.testing.assert_array_equal(followed[name], array)
+        assert followed[name].dtype == array.dtype
+    np.testing.assert_array_equal(followed.trace.h, plain.trace.h)
+    assert (followed.solver, followed.url) == (plain.solver, plain.url)
+
+
+def test_solvers_print_as_what_they_are(client: Client) -> None:
+    for text in ("rk4-10", "rk4-10/shift(3)", "ab2-9+rk", "dopri5@1e-5/1e-8+batch+max_step=0.5", "rk4-3/(0,0.2,0.6,1)"):
+        result = client.sample("gaussian", 3, solver=text, seed=1)
+        assert f" by {text}, " in repr(result)
+
+
 def test_a_refused_stream_has_its_class(client: Client) -> None:
     with pytest.raises(pathline.UnknownModel):
         list(client.stream("circles"))
@@ -204,9 +225,35 @@ def test_each_problem_of_the_service_has_a_class_of_its_own(kind: Kind) -> None:
 
 
 def test_every_field_of_the_service_can_be_sent() -> None:
-    from pathline._request import COMMON, SampleOptions
+    from pathline._request import SampleOptions
 
     from service.requests.schemas import SampleRequest
 
-    known = {"model", "num_samples", "seed", *COMMON, *SampleOptions.__annotations__}
+    known = {"model", "num_samples", *SampleOptions.__annotations__}
     assert known >= set(SampleRequest.model_fields)
+
+
+def test_the_grids_of_solver_text_are_those_of_the_service() -> None:
+    from pathline._solver_text import GRIDS
+
+    from solvers import grids
+
+    defaults = {name: {key: bounds[0] for key, bounds in grid.parameters.items()} for name, grid in grids.GRIDS.items()}
+    assert defaults == GRIDS
+    assert [list(grid.parameters) for grid in grids.GRIDS.values()] == [list(names) for names in GRIDS.values()]
+
+
+def test_links_have_the_names_that_the_page_reads() -> None:
+    from pathline._page import page_url
+    from pathline._solver_text import GRIDS
+
+    script = (Path(__file__).parents[2] / "service" / "static" / "view.js").read_text()
+    [read] = re.findall(r"SETTING = \{(.*?)\}", script, re.DOTALL)
+    known = {f"{side}.{name}" for side in "ab" for name in re.findall(r"(\w+):", read)}
+    known |= {f"a.grid_{name}" for names in GRIDS.values() for name in names}
+    assert all(re.search(rf"\b{name}: ", script) for names in GRIDS.values() for name in names)
+    fixed = {"name": "ab2", "steps": 9, "start": "rk", "grid": {"name": "logit_normal", "mean": 0.5, "std": 2.0}}
+    adaptive = {"name": "tsit5", "rtol": 1e-5, "atol": 1e-8, "controller": "pi", "error_control": "batch"}
+    parts = dict(parse_qsl(urlsplit(page_url("http://x", {}, fixed, adaptive)).fragment))
+    assert set(parts) <= known
+    assert len(parts) == 11

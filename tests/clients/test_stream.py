@@ -82,7 +82,7 @@ def check(events: list[pathline.Event]) -> None:
 def test_events_come_in_order(service: FakeService, client: Client) -> None:
     check(drawn(service, client, b"".join(EVENTS)))
     assert service.seen[0]["path"] == "/v1/sample/stream"
-    assert service.seen[0]["headers"]["accept"] == "text/event-stream"
+    assert service.seen[0]["headers"]["accept"] == "text/event-stream; completed=npz"
 
 
 def test_any_cut_into_packets_gives_the_same(service: FakeService) -> None:
@@ -141,6 +141,7 @@ def test_what_is_not_understood_is_said(service: FakeService, client: Client, br
 
 
 def test_an_older_service_says_so(service: FakeService, client: Client) -> None:
+    service.replies = [service.problem(404, "no-such-route")]
     with pytest.raises(pathline.NoSuchRoute):
         list(client.stream("moons", 2, seed=5))
 

@@ -12,7 +12,7 @@ import httpx
 import pathline
 import pytest
 from pathline import AsyncClient, Client, RetryPolicy
-from pathline._problems import sending
+from pathline._response import sending
 from pathline._route import Route
 
 TWICE = RetryPolicy(max_attempts=2, base_s=0.001)
@@ -108,7 +108,7 @@ def test_silence_ends_in_a_timeout_that_is_not_repeated() -> None:
     with (
         answering(None) as url,
         Client(url, timeout=0.05, retry=TWICE) as client,
-        pytest.raises(pathline.RequestTimeout, match="did not answer in time") as caught,
+        pytest.raises(pathline.RequestTimeout, match="did not respond in time") as caught,
     ):
         client.sample("moons", timeout_s=0.05)
     assert caught.value.attempts == 1

@@ -14,13 +14,19 @@ from importlib.metadata import version as _version
 
 from pathline._async_client import AsyncClient
 from pathline._client import Client
-from pathline._comparison import Comparison, ComparisonRow, Recommendation
+from pathline._compare import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
-from pathline._found import DiagnoseResult, EncodeResult, LogProbResult
 from pathline._info import ModelInfo, ModelList, SolverInfo
-from pathline._operations import SolverOptions
-from pathline._request import CommonOptions, SampleOptions
-from pathline._result import Failure, Latency, SampleResult, Trace
+from pathline._request import SampleOptions, SolverOptions
+from pathline._results import (
+    DiagnoseResult,
+    EncodeResult,
+    Failure,
+    Latency,
+    LogProbResult,
+    SampleResult,
+    Trace,
+)
 from pathline._retry import RetryPolicy
 from pathline.errors import (
     APIError,
@@ -72,7 +78,6 @@ __all__ = [
     "AsyncClient",
     "BadRequest",
     "Client",
-    "CommonOptions",
     "Comparison",
     "ComparisonRow",
     "Completed",

@@ -1,26 +1,25 @@
-"""The client for asyncio. All logic is in `_core`; it only moves bytes and waits."""
+"""The client for asyncio. What each call sends and reads is in `_calls`; this moves the bytes and waits."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 
 import httpx
+import numpy as np
 
-from pathline._answer import Answer
-from pathline._compare import CANDIDATES, Spec, compare
-from pathline._comparison import Comparison
-from pathline._core import Call, Flow, configured, resume
-from pathline._core import headers as all_headers
-from pathline._events import Event, Reader
+from pathline._bar import Follow
+from pathline._calls import Call, Emit, Flow, Run, Wait, configured
+from pathline._calls import headers as all_headers
+from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
+from pathline._events import Event
 from pathline._info import ModelInfo, ModelList, SolverInfo
-from pathline._operations import AsyncOperations
 from pathline._pools import GivenPool, OwnPools, Pools
-from pathline._problems import reading, sending
-from pathline._request import Pages, SampleOptions, common, sample_request
-from pathline._result import SampleResult
+from pathline._request import SampleOptions, SolverOptions, spelled_out
+from pathline._response import Response, reading, sending
+from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
 from pathline.errors import PathlineError, TransportError
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncOperations):
+class AsyncClient:
     """`Client` for asyncio. Use it in an ``async with`` block, or await `aclose`.
 
     A cancelled call closes its connection, and the service stops computing within one network call. A client may be
@@ -48,7 +47,7 @@ class AsyncClient(AsyncOperations):
 
     Raises:
         InvalidEnvironment: As for `Client`.
-        InvalidURL: The URL is no http or https URL.
+        InvalidURL: The URL is not an http or https URL.
         InvalidKey: The key has characters that no header can carry.
         TypeError: The URL or the key is not a string.
     """
@@ -63,9 +62,9 @@ class AsyncClient(AsyncOperations):
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._core = configured(base_url, timeout, retry)
-        self._route = route_to(self._core.url) if transport is None else Route()
-        base, every = self._core.url, all_headers(api_key, headers)
+        self._calls = configured(base_url, timeout, retry)
+        self._route = route_to(self._calls.url) if transport is None else Route()
+        base, every = self._calls.url, all_headers(api_key, headers)
 
         def through(transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
             return httpx.AsyncClient(base_url=base, headers=every, transport=transport, trust_env=False)
@@ -75,108 +74,110 @@ class AsyncClient(AsyncOperations):
             OwnPools(lambda: through(route.async_transport())) if transport is None else GivenPool(through(transport))
         )
 
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.base_url!r})"
+
     @property
     def base_url(self) -> str:
         """URL of the service."""
-        return self._core.url
+        return self._calls.url
 
+    @spelled_out(SampleOptions)
     async def sample(
         self,
         model: str,
         num_samples: int | None = None,
         *,
-        solver: str | None = None,
-        steps: int | None = None,
-        rtol: float | None = None,
-        atol: float | None = None,
-        seed: SupportsIndex | None = None,
+        progress: bool | Follow | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleResult:
-        """Draw samples; arguments, result and errors as in `Client.sample`."""
-        given = common(solver, steps, rtol, atol, options)
-        return await self._run(self._core.sample(sample_request(model, num_samples, seed, given)))
+        """Draw samples; arguments, result and errors as for `Client.sample`."""
+        return await self._run(self._calls.sample(model, num_samples, options, progress))
 
+    @spelled_out(SampleOptions)
     def iter_samples(
         self,
         model: str,
         total: int,
         batch: int = 10_000,
         *,
-        solver: str | None = None,
-        steps: int | None = None,
-        rtol: float | None = None,
-        atol: float | None = None,
-        seed: SupportsIndex | None = None,
+        progress: bool | Follow | None = None,
         **options: Unpack[SampleOptions],
     ) -> AsyncIterator[SampleResult]:
-        """Draw samples page by page (``async for``); arguments and errors as in `Client.iter_samples`."""
-        plan = Pages(model, total, batch, seed, common(solver, steps, rtol, atol, options))
+        """Draw samples page by page (``async for``); arguments and errors as for `Client.iter_samples`."""
+        return self._drive(Run(self._calls.pages(model, total, batch, options, progress)))
 
-        async def drawn() -> AsyncIterator[SampleResult]:
-            for page in plan:
-                result = await self._run(self._core.sample(page))
-                plan.pin(result.version)
-                yield result
-
-        return drawn()
-
+    @spelled_out(SampleOptions)
     def stream(
+        self, model: str, num_samples: int | None = None, **options: Unpack[SampleOptions]
+    ) -> AsyncGenerator[Event, None]:
+        """Draw samples and follow them (``async for``); arguments, events and errors as for `Client.stream`."""
+        return self._drive(Run(self._calls.stream(model, num_samples, options)))
+
+    @spelled_out(SolverOptions)
+    async def encode(
+        self, model: str, samples: Any, *, decode: bool | None = None, **options: Unpack[SolverOptions]
+    ) -> EncodeResult:
+        """Find the noise that data come from; arguments, result and errors as for `Client.encode`."""
+        return await self._run(self._calls.encode(model, samples, decode, options))
+
+    @spelled_out(SolverOptions)
+    async def log_prob(
+        self,
+        model: str,
+        samples: Any,
+        *,
+        divergence: Literal["auto", "exact", "hutchinson"] | None = None,
+        probes: int | None = None,
+        seed: SupportsIndex | None = None,
+        decode: bool | None = None,
+        **options: Unpack[SolverOptions],
+    ) -> LogProbResult:
+        """Find the log-density of data; arguments, result and errors as for `Client.log_prob`."""
+        own = {"samples": samples, "divergence": divergence, "probes": probes, "seed": seed, "decode": decode}
+        return await self._run(self._calls.log_prob(model, own, options))
+
+    @spelled_out(SolverOptions)
+    async def diagnose(
         self,
         model: str,
         num_samples: int | None = None,
         *,
-        solver: str | None = None,
-        steps: int | None = None,
-        rtol: float | None = None,
-        atol: float | None = None,
+        times: Sequence[float] | np.ndarray | None = None,
         seed: SupportsIndex | None = None,
-        **options: Unpack[SampleOptions],
-    ) -> AsyncGenerator[Event, None]:
-        """Draw samples and follow them (``async for``); arguments, events and errors as in `Client.stream`."""
-        request = sample_request(model, num_samples, seed, common(solver, steps, rtol, atol, options))
-
-        async def events() -> AsyncGenerator[Event, None]:
-            answer = await self._run(self._core.stream(request))
-            assert answer.open is not None  # noqa: S101 - what a driver gives for an open stream
-            reader = Reader(answer, request)
-            try:
-                with reading(self.base_url):
-                    async for part in answer.open.aiter_bytes():
-                        for event in reader.feed(part):
-                            yield event
-                reader.close()
-            finally:
-                await answer.open.aclose()
-
-        return events()
+        first_index: int | None = None,
+        x0: Any = None,
+        **options: Unpack[SolverOptions],
+    ) -> DiagnoseResult:
+        """Take the Jacobian along paths; arguments, result and errors as for `Client.diagnose`."""
+        own = {"num_samples": num_samples, "times": times, "seed": seed, "first_index": first_index, "x0": x0}
+        return await self._run(self._calls.diagnose(model, own, options))
 
     async def models(self) -> ModelList:
-        """Return the models that the service offers, and what it passes over in its repository."""
-        return await self._run(self._core.models())
+        """Return the models that the service offers, and what in its repository is not a model."""
+        return await self._run(self._calls.models())
 
     async def model(self, name: str) -> ModelInfo:
         """Return what the service says about one model."""
-        return await self._run(self._core.model(name))
+        return await self._run(self._calls.model(name))
 
     async def solvers(self) -> list[SolverInfo]:
         """Return the solvers that the service offers."""
-        return await self._run(self._core.solvers())
+        return await self._run(self._calls.solvers())
 
+    @spelled_out(SampleOptions)
     async def compare(
         self,
         model: str,
-        solvers: Sequence[Spec] = CANDIDATES,
+        solvers: Sequence[SolverLike] = CANDIDATES,
         num_samples: int = 256,
         *,
-        seed: SupportsIndex | None = None,
-        steps: int = 20,
-        reference: Spec | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        reference: SolverLike | None = None,
+        progress: bool | Callable[[int, int], None] | None = None,
         **options: Unpack[SampleOptions],
     ) -> Comparison:
-        """Run several solvers on the same noise; arguments, result and errors as in `Client.compare`."""
-        flow = compare(self._core, model, solvers, num_samples, seed, steps, options, reference, progress)
-        return await self._run(flow)
+        """Run several solvers on the same noise; arguments, result and errors as for `Client.compare`."""
+        return await self._run(compare(self._calls, model, solvers, num_samples, options, reference, progress))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -191,25 +192,51 @@ class AsyncClient(AsyncOperations):
         await self.aclose()
 
     async def _run(self, flow: Flow[T]) -> T:
-        outcome: Answer | PathlineError | None = None
+        run = Run(flow)
+        async for _ in self._drive(run):
+            pass
+        return run.result
+
+    async def _drive(self, run: Run[Any]) -> AsyncGenerator[Any, None]:
+        """Take the steps of a flow and yield what it emits."""
+        outcome: Any = None
+        opened: tuple[httpx.Response, AsyncIterator[bytes]] | None = None
         try:
-            while True:
-                step = resume(flow, outcome)
+            while (step := run.advance(outcome)) is not None:
+                outcome = None
+                if isinstance(step, Emit):
+                    yield step.value
+                    continue
                 try:
-                    outcome = await (self._send(step) if isinstance(step, Call) else asyncio.sleep(step.seconds))
+                    if isinstance(step, Wait):
+                        await asyncio.sleep(step.seconds)
+                    elif isinstance(step, Call):
+                        if opened is not None:  # a stream that is given up for another attempt
+                            await opened[0].aclose()
+                        opened, response = None, await self._send(step)
+                        if step.stream and response.is_success:
+                            opened = response, response.aiter_bytes()
+                            outcome = Response.of(response, b"", self._route)
+                        else:
+                            outcome = await self._read(response)
+                    elif opened is not None:
+                        with reading(self.base_url):
+                            outcome = await anext(opened[1], None)
                 except PathlineError as error:
                     outcome = error
-        except StopIteration as stop:
-            return stop.value
+        finally:
+            if opened is not None:
+                await opened[0].aclose()
+            run.close()
 
-    async def _send(self, call: Call) -> Answer:
+    async def _send(self, call: Call) -> httpx.Response:
         http = await self._pools.here()
         request = http.build_request(
             call.method, call.path, headers=call.headers, content=call.content, timeout=call.timeout
         )
         try:
             with sending(self.base_url, self._route):
-                response = await http.send(request, stream=True)
+                return await http.send(request, stream=True)
         except RuntimeError as error:
             if self._pools.is_foreign():
                 raise TransportError(
@@ -217,11 +244,11 @@ class AsyncClient(AsyncOperations):
                     "make one for each loop, or leave it out"
                 ) from error
             raise
-        if call.stream and response.is_success:
-            return Answer.opened(response, self._route)
+
+    async def _read(self, response: httpx.Response) -> Response:
         try:
             with reading(self.base_url):
                 content = b"".join([part async for part in response.aiter_bytes()])
-                return Answer.of(response, content, self._route)
+                return Response.of(response, content, self._route)
         finally:
             await response.aclose()

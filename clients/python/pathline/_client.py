@@ -1,25 +1,24 @@
-"""The blocking client. All logic is in `_core`; it only moves bytes and waits."""
+"""The blocking client. What each call sends and reads is in `_calls`; this moves the bytes and waits."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 
 import httpx
+import numpy as np
 
-from pathline._answer import Answer
-from pathline._compare import CANDIDATES, Spec, compare
-from pathline._comparison import Comparison
-from pathline._core import Call, Flow, configured, resume
-from pathline._core import headers as all_headers
-from pathline._events import Event, Reader
+from pathline._bar import Follow
+from pathline._calls import Call, Emit, Flow, Run, Wait, configured
+from pathline._calls import headers as all_headers
+from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
+from pathline._events import Event
 from pathline._info import ModelInfo, ModelList, SolverInfo
-from pathline._operations import Operations
-from pathline._problems import reading, sending
-from pathline._request import Pages, SampleOptions, common, sample_request
-from pathline._result import SampleResult
+from pathline._request import SampleOptions, SolverOptions, spelled_out
+from pathline._response import Response, reading, sending
+from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
 from pathline._retry import RetryPolicy
 from pathline._route import Route, route_to
 from pathline.errors import PathlineError
@@ -30,21 +29,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Operations):
+class Client:
     """A blocking client; safe to share between threads. Use it in a ``with`` block, or call `close`.
 
     Args:
         base_url: URL of the service; where left out, ``PATHLINE_URL``, else ``http://127.0.0.1:8000``.
         api_key: Key of the service, sent as ``Authorization: Bearer``; where left out, ``PATHLINE_API_KEY``, else none.
-        timeout: Longest silence of the network in seconds; sampling adds the request's own `timeout_s`.
+        timeout: Seconds without network activity before giving up; sampling adds the request's own `timeout_s`.
         retry: When to send a request again; ``RetryPolicy(max_attempts=1)`` turns it off.
         headers: Sent with every request.
-        transport: Another way to move bytes than sockets, as httpx knows them; proxies and certificates are its own
-            business then.
+        transport: An httpx transport to use instead of sockets; proxies and certificates are then its own business.
 
     Raises:
         InvalidEnvironment: A proxy or the certificates that the environment names cannot be used.
-        InvalidURL: The URL is no http or https URL.
+        InvalidURL: The URL is not an http or https URL.
         InvalidKey: The key has characters that no header can carry.
         TypeError: The URL or the key is not a string.
     """
@@ -59,30 +57,30 @@ class Client(Operations):
         headers: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._core = configured(base_url, timeout, retry)
-        self._route = route_to(self._core.url) if transport is None else Route()
+        self._calls = configured(base_url, timeout, retry)
+        self._route = route_to(self._calls.url) if transport is None else Route()
         self._http = httpx.Client(
-            base_url=self._core.url,
+            base_url=self._calls.url,
             headers=all_headers(api_key, headers),
             transport=self._route.transport() if transport is None else transport,
-            trust_env=False,  # the route has looked at it
+            trust_env=False,  # the route has read it
         )
+
+    def __repr__(self) -> str:
+        return f"Client({self.base_url!r}{', closed' if self._http.is_closed else ''})"
 
     @property
     def base_url(self) -> str:
         """URL of the service."""
-        return self._core.url
+        return self._calls.url
 
+    @spelled_out(SampleOptions)
     def sample(
         self,
         model: str,
         num_samples: int | None = None,
         *,
-        solver: str | None = None,
-        steps: int | None = None,
-        rtol: float | None = None,
-        atol: float | None = None,
-        seed: SupportsIndex | None = None,
+        progress: bool | Follow | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleResult:
         """Draw samples.
@@ -90,32 +88,27 @@ class Client(Operations):
         Args:
             model: Name of the model.
             num_samples: How many; where left out, the rows of `x0`, else 256.
-            solver: Name from `solvers`; the service's default is dopri5.
-            steps: Number of fixed steps.
-            rtol: Relative tolerance of error control.
-            atol: Absolute tolerance of error control.
-            seed: Integer in [0, 2**63); drawn here where left out, so that a retry is the same request.
-            **options: See `SampleOptions`.
+            progress: True draws a progress bar on stderr; a function is called with each `Progress`, which has the
+                `share` that is done and the `seconds_left`.
+            **options: See `SampleOptions`: ``solver="rk4-20"``, or `solver`, `steps`, `rtol`, `atol` and so on apart;
+                `seed`, `condition`, `guidance`, `save_at`, `timeout_s`.
 
         Raises:
             PathlineError: See `pathline.errors`.
-            TypeError: An option is unknown, a count is not an integer, or a value is none that JSON knows.
-            InvalidValue: The seed is out of range, or a number is not finite; also a ValueError.
+            TypeError: An option is unknown, a count is not an integer, or JSON cannot represent a value.
+            InvalidValue: The seed is out of range, a number is not finite, or the text of the solver is not
+                understood; also a ValueError.
         """
-        given = common(solver, steps, rtol, atol, options)
-        return self._run(self._core.sample(sample_request(model, num_samples, seed, given)))
+        return self._run(self._calls.sample(model, num_samples, options, progress))
 
+    @spelled_out(SampleOptions)
     def iter_samples(
         self,
         model: str,
         total: int,
         batch: int = 10_000,
         *,
-        solver: str | None = None,
-        steps: int | None = None,
-        rtol: float | None = None,
-        atol: float | None = None,
-        seed: SupportsIndex | None = None,
+        progress: bool | Follow | None = None,
         **options: Unpack[SampleOptions],
     ) -> Iterator[SampleResult]:
         """Draw `total` samples of one seed, page by page, holding one page in memory.
@@ -126,38 +119,19 @@ class Client(Operations):
             model: Name of the model.
             total: How many samples in all.
             batch: How many at a time.
-            solver: As for `sample`.
-            steps: As for `sample`.
-            rtol: As for `sample`.
-            atol: As for `sample`.
-            seed: As for `sample`; one seed serves all pages.
-            **options: See `SampleOptions`; `x0` cannot be paged, `error_control="batch"` needs one page.
+            progress: As for `sample`; it is that of all pages together.
+            **options: See `SampleOptions`; one `seed` serves all pages, `x0` cannot be paged, and
+                `error_control="batch"` needs one page.
 
         Raises:
             PathlineError: See `pathline.errors`.
             TypeError, ValueError: As for `sample`; raised by the call, not by the first page.
         """
-        plan = Pages(model, total, batch, seed, common(solver, steps, rtol, atol, options))
+        return self._drive(Run(self._calls.pages(model, total, batch, options, progress)))
 
-        def drawn() -> Iterator[SampleResult]:
-            for page in plan:
-                result = self._run(self._core.sample(page))
-                plan.pin(result.version)
-                yield result
-
-        return drawn()
-
+    @spelled_out(SampleOptions)
     def stream(
-        self,
-        model: str,
-        num_samples: int | None = None,
-        *,
-        solver: str | None = None,
-        steps: int | None = None,
-        rtol: float | None = None,
-        atol: float | None = None,
-        seed: SupportsIndex | None = None,
-        **options: Unpack[SampleOptions],
+        self, model: str, num_samples: int | None = None, **options: Unpack[SampleOptions]
     ) -> Generator[Event, None, None]:
         """Draw samples and follow them on their way.
 
@@ -166,13 +140,8 @@ class Client(Operations):
         closes the connection, and the service stops computing.
 
         Args:
-            model: As for `sample`, like all that follow.
-            num_samples: How many.
-            solver: Name from `solvers`.
-            steps: Number of fixed steps.
-            rtol: Relative tolerance.
-            atol: Absolute tolerance.
-            seed: Integer in [0, 2**63).
+            model: Name of the model.
+            num_samples: As for `sample`.
             **options: See `SampleOptions`.
 
         Raises:
@@ -180,66 +149,126 @@ class Client(Operations):
                 has begun is not begun again.
             TypeError, ValueError: As for `sample`; raised by the call, not by the first event.
         """
-        request = sample_request(model, num_samples, seed, common(solver, steps, rtol, atol, options))
+        return self._drive(Run(self._calls.stream(model, num_samples, options)))
 
-        def events() -> Generator[Event, None, None]:
-            answer = self._run(self._core.stream(request))
-            assert answer.open is not None  # noqa: S101 - what a driver gives for an open stream
-            reader = Reader(answer, request)
-            try:
-                with reading(self.base_url):
-                    for part in answer.open.iter_bytes():
-                        yield from reader.feed(part)
-                reader.close()
-            finally:
-                answer.open.close()
-
-        return events()
-
-    def models(self) -> ModelList:
-        """Return the models that the service offers, and what it passes over in its repository."""
-        return self._run(self._core.models())
-
-    def model(self, name: str) -> ModelInfo:
-        """Return what the service says about one model."""
-        return self._run(self._core.model(name))
-
-    def solvers(self) -> list[SolverInfo]:
-        """Return the solvers that the service offers."""
-        return self._run(self._core.solvers())
-
-    def compare(
-        self,
-        model: str,
-        solvers: Sequence[Spec] = CANDIDATES,
-        num_samples: int = 256,
-        *,
-        seed: SupportsIndex | None = None,
-        steps: int = 20,
-        reference: Spec | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        **options: Unpack[SampleOptions],
-    ) -> Comparison:
-        """Run several solvers on the same noise and compare cost and endpoints.
+    @spelled_out(SolverOptions)
+    def encode(
+        self, model: str, samples: Any, *, decode: bool | None = None, **options: Unpack[SolverOptions]
+    ) -> EncodeResult:
+        """Find the noise that data come from; ``sample(model, x0=result.x0)`` gives the data back.
 
         Args:
             model: Name of the model.
-            solvers: Each a name (``"dopri5"``), a name with steps (``"rk4-20"``), a name with a tolerance for both
-                rtol and atol (``"dopri5@1e-8"``), or a mapping of options of `sample`.
+            samples: Data, shape (n, *data_shape), as `sample` returns them.
+            decode: False if `samples` are states in the model's own coordinates.
+            **options: See `SolverOptions`.
+
+        Raises:
+            PathlineError, TypeError, InvalidValue: As for `sample`.
+        """
+        return self._run(self._calls.encode(model, samples, decode, options))
+
+    @spelled_out(SolverOptions)
+    def log_prob(
+        self,
+        model: str,
+        samples: Any,
+        *,
+        divergence: Literal["auto", "exact", "hutchinson"] | None = None,
+        probes: int | None = None,
+        seed: SupportsIndex | None = None,
+        decode: bool | None = None,
+        **options: Unpack[SolverOptions],
+    ) -> LogProbResult:
+        """Find the log-density that a model gives to data.
+
+        Args:
+            model: Name of the model.
+            samples: Data, shape (n, *data_shape), as `sample` returns them.
+            divergence: ``"exact"``, ``"hutchinson"`` (estimated with random signs), or ``"auto"``: exact for samples of
+                up to 16 numbers.
+            probes: Estimates that are averaged; with two or more there is a standard error.
+            seed: Seed of the signs; drawn here where left out, so that a retry is the same request.
+            decode: False if `samples` are states in the model's own coordinates.
+            **options: See `SolverOptions`.
+
+        Raises:
+            PathlineError, TypeError, InvalidValue: As for `sample`.
+        """
+        own = {"samples": samples, "divergence": divergence, "probes": probes, "seed": seed, "decode": decode}
+        return self._run(self._calls.log_prob(model, own, options))
+
+    @spelled_out(SolverOptions)
+    def diagnose(
+        self,
+        model: str,
+        num_samples: int | None = None,
+        *,
+        times: Sequence[float] | np.ndarray | None = None,
+        seed: SupportsIndex | None = None,
+        first_index: int | None = None,
+        x0: Any = None,
+        **options: Unpack[SolverOptions],
+    ) -> DiagnoseResult:
+        """Take the Jacobian of the velocity along paths from noise to data.
+
+        Args:
+            model: Name of the model.
+            num_samples: How many samples; where left out, the rows of `x0`, else 16.
+            times: Ascending times in [0, 1]; 0, 0.1, ..., 1 where left out.
+            seed: Seed of the starting noise; drawn here where left out.
+            first_index: Index of the first sample in the seed's stream.
+            x0: Start states, shape (n, *event_shape), in place of noise.
+            **options: See `SolverOptions`; the default is rk4 with 20 steps.
+
+        Raises:
+            PathlineError, TypeError, InvalidValue: As for `sample`.
+        """
+        own = {"num_samples": num_samples, "times": times, "seed": seed, "first_index": first_index, "x0": x0}
+        return self._run(self._calls.diagnose(model, own, options))
+
+    def models(self) -> ModelList:
+        """Return the models that the service offers, and what in its repository is not a model."""
+        return self._run(self._calls.models())
+
+    def model(self, name: str) -> ModelInfo:
+        """Return what the service says about one model."""
+        return self._run(self._calls.model(name))
+
+    def solvers(self) -> list[SolverInfo]:
+        """Return the solvers that the service offers."""
+        return self._run(self._calls.solvers())
+
+    @spelled_out(SampleOptions)
+    def compare(
+        self,
+        model: str,
+        solvers: Sequence[SolverLike] = CANDIDATES,
+        num_samples: int = 256,
+        *,
+        reference: SolverLike | None = None,
+        progress: bool | Callable[[int, int], None] | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> Comparison:
+        """Run several solvers on the same noise and compare what they cost and where they end.
+
+        Args:
+            model: Name of the model.
+            solvers: Each a text such as ``"rk4-20"``, ``"ab3-12/shift(3)"`` or ``"dopri5@1e-8"``, or a mapping of
+                options of `sample`.
             num_samples: How many samples each draws.
-            seed: Seed of the common noise; drawn where left out.
-            steps: Steps of a solver that is given by its bare name and has no error control.
-            reference: A tight solver, such as ``"dopri5@1e-7"``, that all are measured by; `Comparison.recommend` then
-                says which solver the model needs.
-            progress: Called with how many answers came and how many will.
-            **options: See `SampleOptions`; they hold for all solvers.
+            reference: A high-accuracy solver, such as ``"dopri5@1e-7"``, that all are scored against;
+                `Comparison.recommend` then says which solver the model needs.
+            progress: True draws a progress bar on stderr; a function is called with the number of solvers that are
+                done and of all.
+            **options: See `SampleOptions`; they apply to all solvers, but `max_step` to those under error control only,
+                and `steps` (20 where left out) to those without it that are given by their bare name.
 
         Raises:
             PathlineError: See `pathline.errors`.
             TypeError, ValueError: An option or the description of a solver is not allowed.
         """
-        flow = compare(self._core, model, solvers, num_samples, seed, steps, options, reference, progress)
-        return self._run(flow)
+        return self._run(compare(self._calls, model, solvers, num_samples, options, reference, progress))
 
     def close(self) -> None:
         """Close the connections."""
@@ -254,27 +283,53 @@ class Client(Operations):
         self.close()
 
     def _run(self, flow: Flow[T]) -> T:
-        outcome: Answer | PathlineError | None = None
+        run = Run(flow)
+        for _ in self._drive(run):
+            pass
+        return run.result
+
+    def _drive(self, run: Run[Any]) -> Generator[Any, None, None]:
+        """Take the steps of a flow and yield what it emits."""
+        outcome: Any = None
+        opened: tuple[httpx.Response, Iterator[bytes]] | None = None
         try:
-            while True:
-                step = resume(flow, outcome)
+            while (step := run.advance(outcome)) is not None:
+                outcome = None
+                if isinstance(step, Emit):
+                    yield step.value
+                    continue
                 try:
-                    outcome = self._send(step) if isinstance(step, Call) else time.sleep(step.seconds)
+                    if isinstance(step, Wait):
+                        time.sleep(step.seconds)
+                    elif isinstance(step, Call):
+                        if opened is not None:  # a stream that is given up for another attempt
+                            opened[0].close()
+                        opened, response = None, self._send(step)
+                        if step.stream and response.is_success:
+                            opened = response, response.iter_bytes()
+                            outcome = Response.of(response, b"", self._route)
+                        else:
+                            outcome = self._read(response)
+                    elif opened is not None:
+                        with reading(self.base_url):
+                            outcome = next(opened[1], None)
                 except PathlineError as error:
                     outcome = error
-        except StopIteration as stop:
-            return stop.value
+        finally:
+            if opened is not None:
+                opened[0].close()
+            run.close()
 
-    def _send(self, call: Call) -> Answer:
+    def _send(self, call: Call) -> httpx.Response:
         request = self._http.build_request(
             call.method, call.path, headers=call.headers, content=call.content, timeout=call.timeout
         )
         with sending(self.base_url, self._route):
-            response = self._http.send(request, stream=True)
-        if call.stream and response.is_success:
-            return Answer.opened(response, self._route)
+            return self._http.send(request, stream=True)
+
+    def _read(self, response: httpx.Response) -> Response:
         try:
             with reading(self.base_url):
-                return Answer.of(response, b"".join(response.iter_bytes()), self._route)
+                return Response.of(response, b"".join(response.iter_bytes()), self._route)
         finally:
             response.close()

@@ -1,98 +1,367 @@
-"""Several solvers on the same noise: what each costs, and how far apart they end."""
+"""Comparison of solvers on the same noise: what each costs, how far apart they end, and which one the model needs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pathline._comparison import Comparison, ComparisonRow
-from pathline._request import draw_seed, sample_request
-from pathline._result import SampleResult, solver_label
+from pathline import _plot
+from pathline._bar import following
+from pathline._calls import Calls, Flow
+from pathline._events import Forecast, Progress
+from pathline._files import save
+from pathline._info import SolverInfo
+from pathline._page import page_url
+from pathline._request import chosen_seed
+from pathline._results import SampleResult
+from pathline._solver_text import DEFAULT_TOLERANCE, format_solver, parse_solver
 
 if TYPE_CHECKING:
-    from pathline._core import Core, Flow
+    import torch
+    from matplotlib.axes import Axes
 
-Spec = str | Mapping[str, Any]
-"""How `compare` is told of a solver: a name, ``name-steps``, ``name@tolerance``, or a mapping of options."""
+SolverLike = str | Mapping[str, Any]
+"""A solver as text, such as ``rk4-20`` or ``dopri5@1e-5``, or as a mapping of options of `sample`."""
 
 CANDIDATES = (
     *("euler-10", "euler-20", "euler-50", "midpoint-10", "midpoint-20", "rk4-5", "rk4-10", "rk4-20"),
     *("dopri5@1e-3", "dopri5@1e-5"),
 )
-"""What `pathline compare` tries where it is not told: from cheap to careful."""
+"""The solvers that are compared by default, from cheap to careful."""
 
 REFERENCE = "dopri5@1e-7"
-"""The tight solution that it measures by: the least tolerance that float32 models allow."""
+"""The default reference of the command line: the smallest tolerance that float32 models allow."""
 
-_SPEC = re.compile(r"(?P<name>[A-Za-z0-9_]+)(?:-(?P<steps>\d+)|@(?P<tolerance>[0-9.eE+-]+))?")
+_STEPS = 20  # of a solver without error control that is given by its bare name
+_MATRIX = 6  # solvers up to which the distances of all pairs are printed
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One solver of a comparison.
+
+    Attributes:
+        label: The solver as text, with all that was asked of it.
+        nfe: Velocity evaluations of the slowest sample.
+        nfe_mean: Mean over the samples.
+        solve_s: Seconds of solving, or None where the service did not report them.
+        total_s: Seconds in the service, or None.
+        failed: How many samples did not reach the end.
+        distance: Mean Euclidean distance of its endpoints to those of the reference from the same noise; None where
+            there was no reference, or no sample reached the end in both.
+        relative: `distance` as a share of the spread of the reference's samples.
+    """
+
+    label: str
+    nfe: int
+    nfe_mean: float
+    solve_s: float | None
+    total_s: float | None
+    failed: int
+    distance: float | None = None
+    relative: float | None = None
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Which solver a model needs: the one with the fewest evaluations that is close enough to the reference.
+
+    Attributes:
+        row: The row of that solver; None where none is close enough.
+        within: How close was asked for, as a share of the spread of the samples.
+        reference: The reference solver as text.
+        closest: The row that comes closest.
+    """
+
+    row: ComparisonRow | None
+    within: float
+    reference: str
+    closest: ComparisonRow | None
+
+    def __str__(self) -> str:
+        asked = f"within {100 * self.within:g} % of the samples' spread from {self.reference}"
+        if self.row is not None and self.row.relative is not None:
+            return (
+                f"recommended: {self.row.label}, {self.row.nfe} NFE: the cheapest of these {asked} "
+                f"(it is {100 * self.row.relative:.2g} % away)"
+            )
+        if self.closest is None or self.closest.relative is None:
+            return f"no recommendation: no sample reached the end with both {self.reference} and any of these solvers"
+        return (
+            f"no recommendation: none of these is {asked}; the closest is {self.closest.label} with "
+            f"{100 * self.closest.relative:.2g} %. Try more steps, a tighter tolerance, or allow more"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """A small table of solvers, which `print` shows; ``comparison["rk4-20"]`` is the result of one of them.
+
+    Attributes:
+        model: Name of the model.
+        seed: Seed of the common noise.
+        num_samples: How many samples each solver drew.
+        rows: One for each solver, in the order asked for.
+        distances: ``distances[i, j]`` is the mean over the samples of the Euclidean distance between the endpoints of
+            solver i and solver j from the same noise; samples that failed in either are left out.
+        max_distances: The greatest such distance.
+        results: The full results.
+        reference: The reference solution from the same noise, or None where none was asked for.
+        url: On the service's page: the recommended (or closest) solver beside the reference, else the first two.
+    """
+
+    model: str
+    seed: int
+    num_samples: int
+    rows: tuple[ComparisonRow, ...]
+    distances: np.ndarray
+    max_distances: np.ndarray
+    results: tuple[SampleResult, ...]
+    reference: SampleResult | None = None
+    url: str = ""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: int | str) -> SampleResult:
+        if not isinstance(key, str):
+            return self.results[key]
+        wanted = format_solver(parse_solver(key))
+        found = [result for row, result in zip(self.rows, self.results, strict=True) if row.label in (key, wanted)]
+        if not found:
+            raise KeyError(f"{key!r} was not compared; there are {', '.join(row.label for row in self.rows)}")
+        return found[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.distances, dtype)
+
+    def to_torch(self) -> torch.Tensor:
+        """Return `distances` as a tensor that shares its memory; needs torch."""
+        return _plot.needed("torch", "to_torch").from_numpy(self.distances)
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row for each solver; needs pandas."""
+        return _plot.needed("pandas", "to_dataframe").DataFrame([vars(row) for row in self.rows])
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the table to a file: .csv, .json, .npz or .npy (the distances); `plot` draws figures.
+
+        Raises:
+            ValueError: The extension is another.
+            OSError: The file cannot be written.
+        """
+        arrays = {"distances": self.distances, "max_distances": self.max_distances}
+        columns = {name: np.array([getattr(row, name) for row in self.rows]) for name in ComparisonRow.__annotations__}
+        return save(Path(path), arrays, self.to_dict(), columns, self._no_picture)
+
+    @staticmethod
+    def _no_picture() -> bytes:
+        raise ValueError("a comparison is not a picture; use plot().figure.savefig(...), or .csv, .json, .npz or .npy")
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the distance from the reference over the NFE of each solver; needs matplotlib.
+
+        Args:
+            ax: Where to draw; a new figure where left out.
+
+        Raises:
+            ValueError: There is no reference.
+        """
+        rows = [row for row in self.rows if row.relative]
+        labels, nfe = [row.label for row in rows], [row.nfe_mean for row in rows]
+        against = f", against {format_solver(self.reference.solver)}" if self.reference else ""
+        return _plot.frontier(labels, nfe, [row.relative or 0.0 for row in rows], ax, f"{self.model}{against}")
+
+    def recommend(self, within: float = 0.01) -> Recommendation:
+        """Return which of these solvers the model needs.
+
+        Args:
+            within: How far its samples may be from the reference's on average, as a share of their spread (the root
+                mean square distance from their mean). The default, 1 %, is far below what a sample's viewer can see.
+
+        Raises:
+            ValueError: There is no reference, or `within` is not above 0.
+        """
+        if self.reference is None:
+            raise ValueError("there is no reference to score against; call compare(..., reference='dopri5@1e-7')")
+        if not within > 0:
+            raise ValueError(f"within={within} is not allowed; use a share above 0, such as 0.01 for 1 %")
+        known = [row for row in self.rows if row.relative is not None]
+        near = [row for row in known if row.failed == 0 and row.relative is not None and row.relative <= within]
+        return Recommendation(
+            min(near, key=lambda row: (row.nfe, row.nfe_mean, row.relative), default=None),
+            within,
+            format_solver(self.reference.solver),
+            min(known, key=lambda row: row.relative or 0.0, default=None),
+        )
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.model}: {', '.join(row.label for row in self.rows)}, seed={self.seed})"
+
+    def __str__(self) -> str:
+        return self.table() if self.reference is None else f"{self.table()}\n{self.recommend()}"
+
+    def table(self) -> str:
+        """Return the table alone, without the recommendation."""
+        head, rows = self._cells()
+        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        lines = [f"{self.model}, {self.num_samples} samples, seed {self.seed}"]
+        for cells in (head, *rows):
+            rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+            lines.append("  ".join(("  " + cells[0].ljust(widths[0]), *rest)).rstrip())
+        if len(rows) <= _MATRIX:
+            lines += ["mean distance between endpoints from the same noise", *self._matrix(widths[0])]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        head, rows = self._cells()
+        cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        said = f"<p>{escape(str(self.recommend()))}</p>" if self.reference is not None else ""
+        title = escape(f"{self.model}, {self.num_samples} samples, seed {self.seed}")
+        title = f'<a href="{escape(self.url)}" target="_blank">{title}</a>' if self.url else title
+        return f"<table><caption>{title}</caption><tr>{cells}</tr>{body}</table>{said}"
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        head = ["solver", "nfe", "mean nfe", "solve ms", "total ms", "failed"]
+        rows = [
+            [row.label, str(row.nfe), f"{row.nfe_mean:.1f}", _ms(row.solve_s), _ms(row.total_s), str(row.failed)]
+            for row in self.rows
+        ]
+        if self.reference is not None:
+            head += ["off by", "of spread"]
+            for row, cells in zip(self.rows, rows, strict=True):
+                known = row.distance is not None and row.relative is not None
+                cells += [f"{row.distance:.3g}", f"{100 * (row.relative or 0.0):.2g} %"] if known else ["-", "-"]
+        return head, rows
+
+    def _matrix(self, width: int) -> list[str]:
+        labels = [row.label for row in self.rows]
+        lines = [f"  {'':<{width}}" + _numbers(len(labels))]
+        for number, (label, distances) in enumerate(zip(labels, self.distances, strict=True)):
+            cells = "".join(f"  {distance:>10.3g}" for distance in distances)
+            lines.append(f"  {label:<{width}}{cells}  [{number + 1}]")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain values, without the samples; NaN is None."""
+        return {
+            "model": self.model,
+            "seed": self.seed,
+            "num_samples": self.num_samples,
+            "rows": [vars(row) for row in self.rows],
+            "distances": _plain(self.distances),
+            "max_distances": _plain(self.max_distances),
+            "reference": None if self.reference is None else format_solver(self.reference.solver),
+        }
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.1f}"
+
+
+def _numbers(count: int) -> str:
+    return "".join(f"  {f'[{number + 1}]':>10}" for number in range(count))
+
+
+def _plain(matrix: np.ndarray) -> list[list[float | None]]:
+    return [[float(value) if np.isfinite(value) else None for value in row] for row in matrix]
 
 
 def compare(
-    core: Core,
+    calls: Calls,
     model: str,
-    specs: Sequence[Spec],
+    solvers: Sequence[SolverLike],
     num_samples: int,
-    seed: SupportsIndex | None,
-    steps: int,
     options: Mapping[str, Any],
-    reference: Spec | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    reference: SolverLike | None = None,
+    progress: bool | Callable[[int, int], None] | None = None,
 ) -> Flow[Comparison]:
-    """Ask one solver after the other for the same samples (so that none slows another) and tabulate.
+    """Ask one solver after the other for the same samples, so that none slows another, and tabulate."""
+    if isinstance(solvers, str) or not solvers:
+        raise ValueError(f"solvers={solvers!r} is not allowed; use a list such as ['rk4-20', 'dopri5']")
+    # The reference comes first: it takes longest, and what it takes bounds the estimate for the others.
+    parsed = [solver_options(each) for each in (*(() if reference is None else (reference,)), *solvers)]
+    return _compared(calls, model, parsed, num_samples, options, reference is not None, progress)
 
-    `max_step` among the options is for the solvers under error control; the others have the steps that they name.
-    """
-    if isinstance(specs, str) or not specs:
-        raise ValueError(f"solvers={specs!r} is not allowed; use a list such as ['rk4-20', 'dopri5']")
-    parsed = [read_spec(spec) for spec in (*specs, *(() if reference is None else (reference,)))]
-    bare = {spec["solver"] for spec in parsed if set(spec) == {"solver"}}
-    adaptive: set[str] = set()
-    if bare:
-        known = yield from core.solvers()
-        adaptive = {info.name for info in known if info.adaptive}
-    chosen = draw_seed() if seed is None else seed
+
+def _compared(
+    calls: Calls,
+    model: str,
+    solvers: Sequence[Mapping[str, Any]],
+    num_samples: int,
+    options: Mapping[str, Any],
+    has_reference: bool,
+    progress: bool | Callable[[int, int], None] | None,
+) -> Flow[Comparison]:
+    known: dict[str, SolverInfo] = {}
+    if progress is True or any(set(each) == {"solver"} for each in solvers):
+        known = {info.name: info for info in (yield from calls.solvers())}
+    common = {"trace": "none", **options, "seed": chosen_seed(options.get("seed"))}
+    steps = common.pop("steps", None) or _STEPS
+    asked = [_settings(each, common, steps, known) for each in solvers]
+    costs = [_likely_nfe(each, known) for each in asked]
     results: list[SampleResult] = []
-    for spec in parsed:
-        fixed = set(spec) == {"solver"} and spec["solver"] not in adaptive
-        given = {"trace": "none", **options, **({"steps": steps} if fixed else {})}
-        if "steps" in {**given, **spec}:
-            given.pop("max_step", None)
-        given |= spec
-        results.append((yield from core.sample(sample_request(model, num_samples, chosen, given))))
-        if progress is not None:
-            progress(len(results), len(parsed))
-    tight = None if reference is None else results.pop()
+    with following(True) if progress is True else nullcontext() as tell:
+        forecast = Forecast()
+
+        def overall(found: Progress) -> None:
+            place = len(results)
+            share = (sum(costs[:place]) + costs[place] * found.share) / sum(costs)
+            if tell is not None:
+                tell(replace(found, share=share, seconds_left=forecast.left(share)))
+
+        for each in asked:
+            results.append((yield from calls.sample(model, num_samples, each, overall if tell else None)))
+            if callable(progress):
+                progress(len(results), len(solvers))
+    tight = results.pop(0) if has_reference else None
     mean, greatest = _distances(results)
     rows = tuple(_row(result, tight) for result in results)
-    return Comparison(model, results[0].seed, num_samples, rows, mean, greatest, tuple(results), tight)
+    table = Comparison(model, results[0].seed, num_samples, rows, mean, greatest, tuple(results), tight)
+    advice = None if tight is None else table.recommend()
+    best = None if advice is None else advice.row or advice.closest
+    first = results[0] if best is None else results[rows.index(best)]
+    shown = [each.solver for each in (first, *([tight] if tight else results[1:2]))]
+    said = {**options, "model": model, "num_samples": num_samples, "seed": table.seed}
+    return replace(table, url=page_url(calls.url, said, *shown))
 
 
-def read_spec(spec: Spec) -> dict[str, Any]:
-    """Return the options that a description of a solver stands for.
+def _settings(
+    solver: Mapping[str, Any], common: Mapping[str, Any], steps: int, known: Mapping[str, SolverInfo]
+) -> dict[str, Any]:
+    """Return the options of `sample` for one solver; one given by its bare name has steps unless it is adaptive."""
+    info = known.get(str(solver.get("solver")))
+    bare = set(solver) == {"solver"} and not (info and info.adaptive)
+    given = {**common, **({"steps": steps} if bare else {}), **solver}
+    if "steps" in given:
+        given.pop("max_step", None)
+    return given
 
-    Raises:
-        ValueError: It is not understood.
-    """
-    if not isinstance(spec, str):
-        return dict(spec)
-    match = _SPEC.fullmatch(spec.strip())
-    try:
-        if match is None:
-            raise ValueError
-        options: dict[str, Any] = {"solver": match["name"]}
-        if match["steps"]:
-            options["steps"] = int(match["steps"])
-        if match["tolerance"]:
-            options["rtol"] = options["atol"] = float(match["tolerance"])
-    except ValueError:
-        raise ValueError(
-            f"solver {spec!r} is not understood; use a name (dopri5), a name with steps (rk4-20) "
-            "or a name with a tolerance (dopri5@1e-8)"
-        ) from None
-    return options
+
+def _likely_nfe(options: Mapping[str, Any], known: Mapping[str, SolverInfo]) -> float:
+    """Guess what a sample costs, for the progress bar: steps times stages, or what a method of order 4 would take."""
+    steps, tolerance = options.get("steps"), options.get("rtol")
+    if isinstance(steps, (int, np.integer)):
+        info = known.get(str(options.get("solver")))
+        stages = info.fields.get("stages") if info else None
+        return int(steps) * (stages if isinstance(stages, int) else 1)
+    return 5 * max(tolerance if isinstance(tolerance, float) else DEFAULT_TOLERANCE, 1e-14) ** -0.25
+
+
+def solver_options(solver: SolverLike) -> dict[str, Any]:
+    """Return the options of `sample` that describe a solver; an InvalidValue if its text is not understood."""
+    if not isinstance(solver, (str, Mapping)):
+        raise TypeError(f"{solver!r} is not a solver; use text such as 'rk4-20', or a mapping of options of sample()")
+    return parse_solver(solver) if isinstance(solver, str) else dict(solver)
 
 
 def _row(result: SampleResult, reference: SampleResult | None) -> ComparisonRow:
@@ -103,7 +372,7 @@ def _row(result: SampleResult, reference: SampleResult | None) -> ComparisonRow:
         distance = off if np.isfinite(off) else None
         relative = off / spread if np.isfinite(off) and spread > 0 else None
     return ComparisonRow(
-        solver_label(result.solver),
+        format_solver(result.solver),
         result.nfe,
         float(result.nfe_per_sample.mean()),
         result.latency.solve_s,

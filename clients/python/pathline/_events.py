@@ -1,44 +1,53 @@
-"""Reading a streamed answer: server-sent events (WHATWG HTML, section 9.2) as progress, states and the result."""
+"""Streamed responses: server-sent events (WHATWG HTML, section 9.2) as progress, states and the result.
+
+Parsed here rather than by httpx-sse: it would be a third dependency in place of twenty lines.
+"""
 
 from __future__ import annotations
 
-import codecs
 import json
-from collections.abc import Iterator, Mapping
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from pathline import _json
-from pathline._answer import Answer
-from pathline._problems import problem_of
+from pathline._decode import decode_json, decode_npz, states_of
 from pathline._request import SampleRequest
-from pathline._result import SampleResult
+from pathline._response import Response, problem_of
+from pathline._results import SampleResult
 from pathline.errors import IncompleteAnswer, ProtocolError
 
 MEDIA_TYPE = "text/event-stream"
+ACCEPT = f"{MEDIA_TYPE}; completed=npz"
+"""Asks for the result as npz, so that it has the bits and the numbers for each sample that `sample` returns."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """The request was taken; `fields` says what the service made of it (model, version, seed, solver, ...)."""
+    """The request was accepted; `fields` says what the service made of it (model, version, seed, solver, ...)."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the request has come.
+    """How far the work has come.
 
     Attributes:
-        nfe: Most velocity evaluations that one of its samples has taken so far.
+        nfe: Most velocity evaluations that one of the samples has taken so far.
         t: The time that the sample furthest behind has reached.
+        share: Share of the work that is done, from 0 to 1.
+        seconds_left: Estimate of the seconds until the end, which never grows; None until it can be told.
         fields: All members of the event.
     """
 
     nfe: int
     t: float
+    share: float = 0.0
+    seconds_left: float | None = None
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -62,7 +71,10 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Completed:
-    """The end: `result` is what `sample` would have returned, but for `nfe_per_sample`, which streams do not carry."""
+    """The end of a stream: `result` is what `sample` would have returned.
+
+    A service older than this SDK sends it as JSON: its `nfe_per_sample` is -1 then, and its samples are float64.
+    """
 
     result: SampleResult
 
@@ -70,14 +82,38 @@ class Completed:
 Event = Started | Progress | State | Completed
 
 
-class Reader:
-    """Takes the bytes of a stream as they come and gives events; unknown kinds are passed over."""
+class Forecast:
+    """Estimates the seconds left from the share of the work that is done; the estimate never grows.
 
-    def __init__(self, answer: Answer, request: SampleRequest) -> None:
-        self._answer, self._request = answer, request
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._rest = ""
-        self._name, self._data = "", [""] * 0
+    Error control takes its shortest steps near the data, so the first estimates are raised: by half at the beginning,
+    by nothing at the end.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began: tuple[float, float] | None = None  # when work was first seen, and its share then
+        self._left: float | None = None
+
+    def left(self, share: float) -> float | None:
+        """Return the seconds left; None until some of the work has been seen to pass."""
+        now = self._clock()
+        if self._began is None:
+            self._began = now, share
+        began, first = self._began
+        if share > first:
+            left = (now - began) * (1 - share) / (share - first) * (1.5 - 0.5 * share)
+            self._left = left if self._left is None else min(self._left, left)
+        return self._left
+
+
+class Reader:
+    """Turns the bytes of a stream into events as they come; unknown kinds are skipped."""
+
+    def __init__(self, response: Response, request: SampleRequest) -> None:
+        self._response, self._request = response, request
+        self._parts: list[bytes] = []  # of a line that is not complete
+        self._name, self._data = "", [b""] * 0
+        self._forecast = Forecast()
         self.ended = False
 
     def feed(self, content: bytes) -> Iterator[Event]:
@@ -85,70 +121,67 @@ class Reader:
 
         Raises:
             APIError: The service reports that the request failed.
-            ProtocolError: An event is not what was promised.
+            ProtocolError: An event is not valid.
         """
-        lines = (self._rest + self._decode(content)).replace("\r\n", "\n").split("\n")
-        self._rest = lines.pop()
+        head, *lines = content.split(b"\n")
+        self._parts.append(head)
         for line in lines:
-            if line:
-                self._note(line)
+            whole, self._parts = b"".join(self._parts).removesuffix(b"\r"), [line]
+            if whole:
+                self._note(whole)
             elif self._data:
-                event = self._event(self._name, "\n".join(self._data))
+                name, data = self._name, b"\n".join(self._data)
                 self._name, self._data = "", []
+                event = self._event(name, data)
                 if event is not None:
                     yield event
 
     def close(self) -> None:
-        """Say that nothing more will come.
+        """Note that nothing more will come.
 
         Raises:
             IncompleteAnswer: The last event was not the result.
         """
         if not self.ended:
-            raise IncompleteAnswer(f"the stream of {self._answer.url} ended before its result; ask again")
+            raise IncompleteAnswer(f"the stream of {self._response.url} ended before its result; ask again")
 
-    def _note(self, line: str) -> None:
-        name, _, value = line.partition(":")  # a line that begins with a colon only keeps the connection open
-        value = value.removeprefix(" ")
-        if name == "event":
-            self._name = value
-        elif name == "data":
+    def _note(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")  # a line that begins with a colon only keeps the connection open
+        value = value.removeprefix(b" ")
+        if name == b"event":
+            self._name = value.decode("utf-8", "replace")
+        elif name == b"data":
             self._data.append(value)
 
-    def _event(self, name: str, data: str) -> Event | None:
+    def _event(self, name: str, data: bytes) -> Event | None:
         try:
             found = json.loads(data)
             if not isinstance(found, dict):
                 raise TypeError(f"it is a {type(found).__name__}")
             if name == "error":
-                raise problem_of(found, self._answer)
-            self.ended = name == "completed"
-            return _KINDS[name](found, self._request) if name in _KINDS else None
+                raise problem_of(found, self._response)
+            return self._built(name, found)
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, ProtocolError):
                 raise
             raise ProtocolError(
-                f"the event {name!r} of {self._answer.url} is not understood ({type(error).__name__}: {error}); "
+                f"the event {name!r} of {self._response.url} is not understood ({type(error).__name__}: {error}); "
                 "is the service older or newer than this SDK?"
             ) from error
 
-
-def _started(found: dict[str, Any], request: SampleRequest) -> Started:
-    return Started(found)
-
-
-def _progress(found: dict[str, Any], request: SampleRequest) -> Progress:
-    return Progress(int(found["nfe"]), float(found["t"]), found)
-
-
-def _state(found: dict[str, Any], request: SampleRequest) -> State:
-    rows = found["states"] if "states" in found else found["samples"]
-    rest = {key: value for key, value in found.items() if key not in ("t", "states", "samples")}
-    return State(float(found["t"]), _json.states(rows), rest)
-
-
-def _completed(found: dict[str, Any], request: SampleRequest) -> Completed:
-    return Completed(_json.decode(found, request))
-
-
-_KINDS = {"start": _started, "progress": _progress, "sample": _state, "completed": _completed}
+    def _built(self, name: str, found: dict[str, Any]) -> Event | None:
+        if name == "start":
+            return Started(found)
+        if name == "progress":
+            share = float(found.get("share", found["t"]))
+            left = None if found.get("queued") else self._forecast.left(share)
+            return Progress(int(found["nfe"]), float(found["t"]), share, left, found)
+        if name == "sample":
+            rest = {key: value for key, value in found.items() if key not in ("t", "states")}
+            return State(float(found["t"]), states_of(found["states"]), rest)
+        if name == "completed":
+            self.ended = True
+            npz = found.get("npz")
+            decoded = decode_json(found, self._request) if npz is None else decode_npz(b64decode(npz), self._request)
+            return Completed(decoded)
+        return None

@@ -1,4 +1,4 @@
-"""What the service says about its models and solvers."""
+"""Descriptions of the service's models and solvers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ModelList(list[ModelInfo]):
     """The models that the service offers.
 
     Attributes:
-        passed_over: What lies in the service's repository and is no model: path there -> why, and what to do.
+        passed_over: Entries of the service's repository that are not models: path -> why, and what to do.
     """
 
     def __init__(self, models: Iterable[ModelInfo] = (), passed_over: Mapping[str, str] | None = None) -> None:
@@ -86,7 +86,7 @@ class SolverInfo:
 
 
 def models_of(document: Any) -> ModelList:
-    """Read the answer of ``/v1/models``: an object whose `models` is a list of descriptions."""
+    """Read the response of ``/v1/models``: an object whose `models` is a list of descriptions."""
     models = [model_of(item) for item in _listed(document, "models")]
     odd = document.get("passed_over")
     entries = [each for each in odd if isinstance(each, dict)] if isinstance(odd, list) else []
@@ -101,7 +101,7 @@ def model_of(item: Any) -> ModelInfo:
 
 
 def solvers_of(document: Any) -> list[SolverInfo]:
-    """Read the answer of ``/v1/solvers``: an object whose `solvers` is a list of descriptions."""
+    """Read the response of ``/v1/solvers``: an object whose `solvers` is a list of descriptions."""
     return [_solver_of(_described(item, "solver")) for item in _listed(document, "solvers")]
 
 
@@ -121,13 +121,13 @@ def _solver_of(item: Mapping[str, Any]) -> SolverInfo:
 def _listed(document: Any, key: str) -> list[Any]:
     items = document.get(key) if isinstance(document, dict) else None
     if not isinstance(items, list):
-        raise ProtocolError(f"the answer has no list {key!r}; is the URL that of a Pathline service?")
+        raise ProtocolError(f"the response has no list {key!r}; is the URL that of a Pathline service?")
     return items
 
 
 def _described(item: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-        raise ProtocolError(f"the answer describes a {what} without a name: {str(item)[:100]}")
+        raise ProtocolError(f"the response describes a {what} without a name: {str(item)[:100]}")
     return item
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import httpx
 
 _open: dict[asyncio.AbstractEventLoop, set[_Pool]] = {}
-"""The pools of each loop; held here too, as what closes them must live until the loop ends, and a client need not."""
+"""The pools of each loop; held here too: what closes them must live until the loop ends, a client need not."""
 
 
 class _Pool:
@@ -38,7 +38,7 @@ class _Pool:
         await self._closer.__anext__()
 
     async def aclose(self) -> None:
-        """Close it, if that is not under way."""
+        """Close it, unless it is being closed already."""
         if not self._ending:
             await self._closer.aclose()
 
@@ -110,10 +110,10 @@ class OwnPools:
 
 
 class GivenPool:
-    """The one pool, or what else moves bytes, that a user gave; whether it serves a second loop is up to it.
+    """The transport that the user gave; whether it can serve a second loop is up to it.
 
     Args:
-        http: Holds it.
+        http: The client that uses it.
     """
 
     def __init__(self, http: httpx.AsyncClient) -> None:

@@ -1,19 +1,23 @@
-"""Building the body of a sample request: once, before it is first sent, so that a retry is the same bytes."""
+"""Request bodies, built once before they are first sent, so that a retry sends the same bytes."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import math
 import operator
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, TypedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, SupportsIndex, TypedDict, TypeVar
 
 import numpy as np
 
+from pathline._solver_text import expand_solver
 from pathline.errors import InvalidValue
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 SEED_LIMIT = 2**63
 """Seeds are integers in [0, 2**63)."""
@@ -21,25 +25,33 @@ SEED_LIMIT = 2**63
 DEFAULT_NUM_SAMPLES = 256
 
 
-class CommonOptions(TypedDict, total=False):
-    """Options of every operation; left out, the service's defaults hold.
+class SolverOptions(TypedDict, total=False):
+    """Options of every operation; the service's defaults apply to those left out.
 
     Attributes:
+        solver: A name from `solvers`, or text that says more: ``"rk4-20"``, ``"dopri5@1e-5"``, ``"ab3-12/shift(3)"``.
+        steps: Number of fixed steps.
+        rtol: Relative tolerance of error control.
+        atol: Absolute tolerance of error control.
         version: Version of the model; the highest where left out.
         grid: Time grid of fixed steps: a name, an object with the name and its parameters, or explicit times.
         start: Start of a multistep method: ``"ramp"`` or ``"rk"``.
-        error_control: ``"sample"`` (each sample its own steps) or ``"batch"`` (one for the request).
+        error_control: ``"sample"`` (each sample has steps of its own) or ``"batch"`` (one step size for the request).
         controller: Step-size controller: ``"paper"``, ``"i"`` or ``"pi"``.
         first_step: Size of the first step of error control; automatic where left out.
         max_step: Longest step of error control, in units of t; no bound where left out.
         max_nfe: Most velocity evaluations of a sample.
         condition: Class label or vector of a conditional model.
         guidance: Strength of classifier-free guidance.
-        timeout_s: Time limit in seconds, waiting included.
-        priority: ``"interactive"``, or ``"bulk"`` for work that lets others go first: the default of `log_prob` and
+        timeout_s: Time limit in seconds, queueing included.
+        priority: ``"interactive"``, or ``"bulk"`` for work that yields to others: the default of `log_prob` and
             `diagnose`.
     """
 
+    solver: str | None
+    steps: int | None
+    rtol: float | None
+    atol: float | None
     version: int | None
     grid: Any
     start: str | None
@@ -54,19 +66,21 @@ class CommonOptions(TypedDict, total=False):
     priority: Literal["interactive", "bulk"]
 
 
-class SampleOptions(CommonOptions, total=False):
-    """Options of `sample`, `iter_samples` and `compare`; see `CommonOptions` for the others.
+class SampleOptions(SolverOptions, total=False):
+    """Options of `sample`, `iter_samples`, `stream` and `compare`, beside those of `SolverOptions`.
 
     Attributes:
+        seed: Integer in [0, 2**63); drawn here where left out, so that a retry is the same request.
         first_index: Index of the first sample in the seed's stream.
         x0: Start states, shape (num_samples, *event_shape).
         t_span: Where to start and end; noise is at 0, data at 1.
         trace: How much of the steps to report: ``"none"``, ``"summary"`` or ``"full"``.
-        save_at: Times at which to report the state too.
+        save_at: Times at which to return the state too.
         decode: Whether to turn latent states into data.
-        on_timeout: ``"error"``, or ``"partial"`` for the states reached when the limit passes.
+        on_timeout: ``"error"``, or ``"partial"`` for the states reached when the time limit passes.
     """
 
+    seed: SupportsIndex | None
     first_index: int
     x0: Any
     t_span: tuple[float, float]
@@ -76,81 +90,124 @@ class SampleOptions(CommonOptions, total=False):
     on_timeout: Literal["error", "partial"]
 
 
-COMMON = ("solver", "steps", "rtol", "atol")
-_ALLOWED = (*COMMON, *SampleOptions.__annotations__)
+_SOLVER, _SAMPLE = tuple(SolverOptions.__annotations__), tuple(SampleOptions.__annotations__)
+
+_MEANT = {
+    **dict.fromkeys(("n", "count", "n_samples", "batch_size"), ("num_samples", "total")),
+    **dict.fromkeys(("sampler", "method", "scheduler"), ("solver",)),
+    **dict.fromkeys(("num_steps", "n_steps", "num_inference_steps"), ("steps",)),
+    **dict.fromkeys(("tol", "tolerance"), ("rtol",)),
+    **dict.fromkeys(("label", "labels", "class_label", "y"), ("condition",)),
+    **dict.fromkeys(("guidance_scale", "cfg_scale", "cfg"), ("guidance",)),
+    **dict.fromkeys(("random_state", "generator"), ("seed",)),
+    "timeout": ("timeout_s",),
+    "num_samples": ("total",),
+}
+"""What other libraries call an option -> what it may be called here."""
+
+
+def spelled_out(options: type) -> Callable[[F], F]:
+    """Show the members of a TypedDict in a method's signature instead of ``**options``, for help and completion."""
+
+    def apply(method: F) -> F:
+        signature = inspect.signature(method)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+            for name in options.__annotations__
+            if name not in signature.parameters
+        ]
+        method.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return method
+
+    return apply
 
 
 @dataclass(frozen=True)
-class SampleRequest:
-    """One request, ready to be sent as often as needed.
+class Request:
+    """A request of one operation, ready to be sent as often as needed.
 
     Attributes:
         model: Name of the model.
-        num_samples: How many samples.
-        seed: The seed, drawn here where none was given.
-        first_index: Index of the first sample in the seed's stream.
-        timeout_s: Time limit asked of the service in seconds, or None for its default.
-        t_end: Where the samples end.
-        body: The JSON body.
-    """
-
-    model: str
-    num_samples: int
-    seed: int
-    first_index: int
-    timeout_s: float | None
-    t_end: float
-    body: bytes
-
-
-@dataclass(frozen=True)
-class OperationRequest:
-    """A request of another operation than sampling, ready to be sent as often as needed.
-
-    Attributes:
-        model: Name of the model.
-        operation: The last part of the address.
-        timeout_s: Time limit asked of the service in seconds, or None for its default.
-        body: The JSON body.
+        operation: The last part of the address: ``sample``, ``encode``, ``log_prob`` or ``diagnose``.
+        settings: The members of the body but for states.
+        body: The body as JSON.
     """
 
     model: str
     operation: str
-    timeout_s: float | None
-    body: bytes
+    settings: Mapping[str, Any]
+    body: bytes = field(repr=False)
+
+    @property
+    def timeout_s(self) -> float | None:
+        """The time limit asked of the service in seconds, or None for its default."""
+        return self.settings.get("timeout_s")
 
 
-def common(
-    solver: str | None, steps: int | None, rtol: float | None, atol: float | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the common options and the others as one mapping."""
-    return {"solver": solver, "steps": steps, "rtol": rtol, "atol": atol, **options}
+@dataclass(frozen=True)
+class SampleRequest(Request):
+    """A request for samples.
+
+    Attributes:
+        num_samples: How many.
+        seed: The seed, drawn here where none was given.
+        first_index: Index of the first sample in the seed's stream.
+        t_end: Where the samples end.
+        url: Base URL of the service that it is for.
+    """
+
+    num_samples: int
+    seed: int
+    first_index: int
+    t_end: float
+    url: str
+
+
+def sample_request(model: str, num_samples: int | None, options: Mapping[str, Any], url: str = "") -> SampleRequest:
+    """Check what can be checked here, and build the request. Only what was given is sent.
+
+    Args:
+        model: Name of the model.
+        num_samples: How many samples; where left out, the rows of `x0`, else 256.
+        options: See `SampleOptions`.
+        url: Base URL of the service.
+
+    Raises:
+        TypeError: An option is unknown, a count is not an integer, or JSON cannot represent a value.
+        InvalidValue: A number is out of range or not finite, or the text of the solver is not understood.
+    """
+    given = _given(options, _SAMPLE, ("num_samples",))
+    if num_samples is None:
+        num_samples = len(given["x0"]) if isinstance(given.get("x0"), list) else DEFAULT_NUM_SAMPLES
+    count, chosen = _integer("num_samples", num_samples), chosen_seed(options.get("seed"))
+    first = _integer("first_index", given.get("first_index", 0))
+    body = _encoded({"model": model, "num_samples": count, **given, "seed": chosen})
+    span = given.get("t_span")
+    end = span[1] if isinstance(span, list) and len(span) == 2 else 1.0
+    return SampleRequest(model, "sample", _settings(given), body, count, chosen, first, end, url)
+
+
+def operation_request(operation: str, model: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Request:
+    """Build the request of an operation other than sampling; raises as `sample_request` does.
+
+    Args:
+        operation: The last part of its address.
+        model: Name of the model, which is part of the address.
+        own: What only this operation takes.
+        options: See `SolverOptions`.
+    """
+    given = {**_given(own, tuple(own)), **_given(options, _SOLVER, tuple(own))}
+    return Request(model, operation, _settings(given), _encoded(given))
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in ("samples", "x0")}  # lists of any size
 
 
 def draw_seed() -> int:
-    """Return a fresh seed in [0, 2**63) from the operating system's entropy."""
+    """Return a seed that nobody has used."""
     return secrets.randbelow(SEED_LIMIT)
-
-
-def sample_request(
-    model: str, num_samples: int | None, seed: SupportsIndex | None, options: Mapping[str, Any]
-) -> SampleRequest:
-    """Build a request; only what was given is sent, so an older service is not bothered with newer fields.
-
-    Raises:
-        TypeError: An option is unknown, a count or the seed is not an integer, or a value is none that JSON knows.
-        InvalidValue: A number is not finite, or the seed is out of range.
-    """
-    fields = given(options, _ALLOWED)
-    if num_samples is None:
-        num_samples = len(fields["x0"]) if isinstance(fields.get("x0"), list) else DEFAULT_NUM_SAMPLES
-    count = _integer("num_samples", num_samples)
-    first = _integer("first_index", fields.get("first_index", 0))
-    chosen = chosen_seed(seed)
-    body = encoded({"model": model, "num_samples": count, "seed": chosen, **fields})
-    span = fields.get("t_span")
-    end = span[1] if isinstance(span, list) and len(span) == 2 else 1.0
-    return SampleRequest(model, count, chosen, first, fields.get("timeout_s"), end, body)
 
 
 def chosen_seed(seed: SupportsIndex | None) -> int:
@@ -167,23 +224,10 @@ def chosen_seed(seed: SupportsIndex | None) -> int:
     return chosen
 
 
-def encoded(document: Mapping[str, Any]) -> bytes:
-    """Return a body as JSON.
-
-    Raises:
-        TypeError: A value is none that JSON knows.
-        InvalidValue: A number is not finite.
-    """
-    try:
-        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
-        raise _fault(document, error) from None
-
-
 class Pages:
-    """The requests that together ask for `total` samples of one seed, `batch` at a time.
+    """Requests that together ask for `total` samples of one seed, `batch` at a time.
 
-    Once `pin` was told which version answered, the rest asks for the same, so that a model that is replaced
+    Once `pin` was told which version answered, the others ask for the same version, so that a model that is replaced
     meanwhile does not mix two versions into one set of samples.
 
     Raises:
@@ -191,48 +235,56 @@ class Pages:
         ValueError: A value cannot be paged, or as `sample_request`.
     """
 
-    def __init__(
-        self, model: str, total: int, batch: int, seed: SupportsIndex | None, options: Mapping[str, Any]
-    ) -> None:
-        self._total, self._batch = _integer("total", total), _integer("batch", batch)
-        if self._total < 1 or self._batch < 1:
+    def __init__(self, model: str, total: int, batch: int, options: Mapping[str, Any], url: str) -> None:
+        self.total, self._batch = _integer("total", total), _integer("batch", batch)
+        if self.total < 1 or self._batch < 1:
             raise ValueError(f"total={total} and batch={batch}: both must be at least 1")
+        _given(options, _SAMPLE, ("total", "batch"))
+        options = expand_solver(options)
         if options.get("x0") is not None:
             raise ValueError("x0 cannot be paged; call sample() for each slice of your start states")
-        if options.get("error_control") == "batch" and self._total > self._batch:
+        if options.get("error_control") == "batch" and self.total > self._batch:
             raise ValueError(
                 f"error_control='batch' couples all samples of a request, so {total} samples cannot come in pages "
                 f"of {batch}; use error_control='sample', or batch={total}"
             )
-        self._model, self._options = model, dict(options)
-        self._seed = draw_seed() if seed is None else seed
-        self._start = _integer("first_index", options.get("first_index", 0))
+        self._url = url
+        self._model, self._options = model, {**options, "seed": chosen_seed(options.get("seed"))}
+        self._start = _integer("first_index", options.get("first_index") or 0)
         self._page(0)  # so that a bad value is reported here
 
     def __iter__(self) -> Iterator[SampleRequest]:
-        return map(self._page, range(0, self._total, self._batch))
+        return map(self._page, range(0, self.total, self._batch))
 
     def pin(self, version: int) -> None:
         """Ask for this version from now on."""
         self._options["version"] = version
 
     def _page(self, done: int) -> SampleRequest:
-        count = min(self._batch, self._total - done)
-        return sample_request(self._model, count, self._seed, {**self._options, "first_index": self._start + done})
+        count = min(self._batch, self.total - done)
+        return sample_request(self._model, count, {**self._options, "first_index": self._start + done}, self._url)
 
 
-def given(options: Mapping[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
-    """Return the options that are not None, as json knows them.
+def _given(options: Mapping[str, Any], allowed: Sequence[str], arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the options that are not None, as JSON can represent them, with the text of a solver spelled out.
+
+    Args:
+        options: By name.
+        allowed: Their names.
+        arguments: Names of the call's other arguments, which a misspelt one may mean too.
 
     Raises:
         TypeError: One is not among those allowed.
+        InvalidValue: The text of the solver is not understood, or contradicts another option.
     """
     for name in options:
         if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1)
+            known = (*arguments, *allowed)
+            near = [each for each in _MEANT.get(name, ()) if each in known] or difflib.get_close_matches(name, known, 1)
             advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(allowed)}"
             raise TypeError(f"unknown option {name!r}; {advice}")
-    return {name: _plain(value) for name, value in options.items() if value is not None}
+    found = {name: _plain(value) for name, value in options.items() if value is not None}
+    return expand_solver(found) if "solver" in allowed else found
 
 
 def _integer(name: str, value: Any) -> int:
@@ -244,12 +296,20 @@ def _integer(name: str, value: Any) -> int:
     raise TypeError(f"{name}={value!r} is not allowed; use an integer")
 
 
+def _encoded(document: Mapping[str, Any]) -> bytes:
+    """Return a body as JSON; raises TypeError or InvalidValue with the place of a value that JSON cannot represent."""
+    try:
+        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise _fault(document, error) from None
+
+
 def _fault(document: Mapping[str, Any], error: Exception) -> Exception:
-    """Return what to raise for a document that json refused: it says that something is wrong, but not where."""
-    for field, content in document.items():
-        for place, value in _leaves(field, content):
+    """Return the error for a document that json refused: it says that something is wrong, but not where."""
+    for name, content in document.items():
+        for place, value in _leaves(name, content):
             if isinstance(value, float) and not math.isfinite(value):
-                return InvalidValue(f"{place}={value} is not finite; replace NaN and infinity", field)
+                return InvalidValue(f"{place}={value} is not finite; replace NaN and infinity", name)
             if not isinstance(value, (str, int, float, type(None))):
                 kind = type(value).__name__
                 return TypeError(
@@ -270,7 +330,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as json knows it; arrays (of any library that NumPy can read) become lists."""
+    """Return a value as JSON can represent it; arrays (of any library that NumPy can read) become lists."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):

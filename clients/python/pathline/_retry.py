@@ -1,4 +1,4 @@
-"""When to send a request again, and after how long: the one place where that is decided."""
+"""Retries: whether to send a request again, and after how long. This is the one place where that is decided."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pathline.errors import APIError, PathlineError
+from pathline.errors import APIError, ConnectError, PathlineError
 
 
 def _jitter() -> float:
@@ -19,14 +19,17 @@ class RetryPolicy:
     """How often and how long to try.
 
     The wait before attempt k + 1 is ``base_s * 2**(k - 1)``, at most `cap_s`, times a random factor in [0.5, 1] so that
-    many clients do not come back at once; never less than the Retry-After of the answer. A request is given up when
-    it was sent `max_attempts` times, or when the next attempt would begin later than `max_total_s` after the first.
+    many clients do not come back at once; it is never shorter than the response's Retry-After. A request is given up
+    when it was sent `max_attempts` times, or when the next attempt would begin later than `max_total_s` after the
+    first, or `connect_s` where no connection can be made: an address where nothing listens is usually wrong.
 
     Attributes:
         max_attempts: Most times a request is sent; 1 turns retries off.
         max_total_s: Seconds after the first attempt within which the last one must begin.
         base_s: First wait in seconds.
         cap_s: Longest wait in seconds, unless Retry-After asks for more.
+        connect_s: As `max_total_s`, for attempts that found nobody to connect to; raise it to wait for a service that
+            is starting.
 
     Raises:
         ValueError: A number is out of its range.
@@ -36,11 +39,12 @@ class RetryPolicy:
     max_total_s: float = 60.0
     base_s: float = 0.2
     cap_s: float = 5.0
+    connect_s: float = 1.0
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts={self.max_attempts} is not allowed; use 1 (no retries) or more")
-        for name in ("max_total_s", "base_s", "cap_s"):
+        for name in ("max_total_s", "base_s", "cap_s", "connect_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not allowed; use seconds of at least 0")
 
@@ -69,12 +73,15 @@ class Attempts:
         self._begun = clock()
 
     def wait_after(self, error: PathlineError) -> float | None:
-        """Return the seconds to wait before the next attempt; None to give up (`error.attempts` is set then)."""
+        """Return the seconds until the next attempt; None to give up (the error then says how often and how long)."""
         hint = error.retry_after_s if isinstance(error, APIError) else None
         wait = self.policy.wait(self.count, hint, self._jitter())
         spent = self._clock() - self._begun
-        if error.retryable and self.count < self.policy.max_attempts and spent + wait <= self.policy.max_total_s:
+        longest = self.policy.max_total_s
+        if isinstance(error, ConnectError):
+            longest = min(longest, self.policy.connect_s)
+        if error.retryable and self.count < self.policy.max_attempts and spent + wait <= longest:
             self.count += 1
             return wait
-        error.attempts = self.count
+        error.attempts, error.elapsed_s = self.count, spent
         return None

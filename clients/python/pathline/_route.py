@@ -1,7 +1,7 @@
-"""How a service is reached: straight or through a proxy, and whose certificates are trusted.
+"""Routes to a service: direct or through a proxy, and which certificates are trusted.
 
-This is the one place that looks at the environment's proxies and certificates. httpx would look by itself, but it
-builds every proxy that is named, used or not, and lets whatever is wrong with one come out as it is.
+This is the only place that reads the environment's proxies and certificates. httpx would read them itself, but it
+builds every proxy that is named, used or not, and passes errors on unexplained.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 def _no_trust() -> ssl.SSLContext:
-    """Return what a plain http address needs: TLS that nothing passes, made without reading a certificate."""
+    """Return a TLS context that trusts nothing, for plain http; made without reading any certificates."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass(frozen=True)
 class Route:
-    """The way to a service.
+    """The route to a service.
 
     Attributes:
         host: Host of the service.
-        proxy: The proxy to go through; None to go straight.
-        variable: What named the proxy, such as ``HTTPS_PROXY``.
-        tls: What is trusted.
+        proxy: The proxy to go through; None for a direct connection.
+        variable: The variable that named the proxy, such as ``HTTPS_PROXY``.
+        tls: The trusted certificates.
     """
 
     host: str = ""
@@ -45,13 +45,13 @@ class Route:
 
     @property
     def via(self) -> str:
-        """The proxy in words, without its password, with a space before them; empty where there is none."""
+        """The proxy in words, with a space before them and without its password; empty where there is none."""
         return "" if self.proxy is None else f" through the proxy {_shown(self.proxy.url)} that {self.variable} names"
 
     @property
     def detour(self) -> str:
-        """What to do where the proxy is at fault."""
-        return f"check the proxy, unset {self.variable}, or add {self.host} to NO_PROXY to go there straight"
+        """What to do if the proxy is at fault."""
+        return f"check the proxy, unset {self.variable}, or add {self.host} to NO_PROXY to connect directly"
 
     def transport(self) -> httpx.HTTPTransport:
         """Return a new pool of connections."""
@@ -63,10 +63,10 @@ class Route:
 
 
 def route_to(address: str) -> Route:
-    """Return the way to a service as the environment has it; to this machine it is always straight.
+    """Return the route to a service that the environment asks for; to this machine it is always direct.
 
-    The variables are ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY``, ``NO_PROXY`` (in small letters too, which win),
-    ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. Only those that matter for this address are looked at.
+    The variables are ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY``, ``NO_PROXY`` (lower case takes precedence),
+    ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. Only those that matter for this address are read.
 
     Raises:
         InvalidEnvironment: One of them cannot be used; the message names it.
@@ -128,7 +128,7 @@ def _variable(scheme: str) -> str:
 
 
 def _proxy_url(text: str, variable: str, host: str) -> httpx.URL:
-    advice = f"write it like http://proxy.example:3128, unset it, or add {host} to NO_PROXY to go there straight"
+    advice = f"write it like http://proxy.example:3128, unset it, or add {host} to NO_PROXY to connect directly"
     try:
         url = httpx.URL(text if "://" in text else f"http://{text}")
     except (httpx.InvalidURL, ValueError):  # it may hold a password, and is not repeated
@@ -143,7 +143,7 @@ def _proxy_url(text: str, variable: str, host: str) -> httpx.URL:
     if url.scheme.startswith("socks") and find_spec("socksio") is None:
         raise InvalidEnvironment(
             f"{variable} names the SOCKS proxy {_shown(url)}, for which a package is missing; install it with "
-            f"pip install 'httpx[socks]', unset {variable}, or add {host} to NO_PROXY to go there straight"
+            f"pip install 'httpx[socks]', unset {variable}, or add {host} to NO_PROXY to connect directly"
         )
     return url
 
@@ -154,7 +154,7 @@ def _shown(url: httpx.URL) -> str:
 
 
 def _trusted() -> ssl.SSLContext:
-    """Return TLS that trusts what the environment says, else the authorities that come with httpx."""
+    """Return a TLS context with the certificates that the environment names, else those that come with httpx."""
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     if not file and folder and not any(map(os.path.isdir, folder.split(os.pathsep))):
         raise InvalidEnvironment(
@@ -164,7 +164,7 @@ def _trusted() -> ssl.SSLContext:
         if file or folder:
             return ssl.create_default_context(cafile=file or None, capath=None if file else folder)
         return httpx.create_ssl_context(trust_env=False)
-    except OSError as error:  # also what is wrong with the content of a file
+    except OSError as error:  # faults in the content of a file too
         reason = error.strerror or str(error)
         if error.filename is not None and error.filename == os.environ.get("SSLKEYLOGFILE"):
             what = f"SSLKEYLOGFILE={error.filename!r} cannot be written"

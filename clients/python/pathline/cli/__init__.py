@@ -11,10 +11,19 @@ import os
 import sys
 from collections.abc import Sequence
 
+from pathline._calls import SERVICE_TIMEOUT_S
 from pathline.cli import commands
-from pathline.cli.arguments import parser
+from pathline.cli.arguments import flags_in, parser
 from pathline.cli.output import STDOUT
-from pathline.errors import APIError, IncompleteAnswer, NoSuchRoute, PathlineError, RequestTimeout, Unauthorized
+from pathline.errors import (
+    APIError,
+    DeadlineExceeded,
+    IncompleteAnswer,
+    NoSuchRoute,
+    PathlineError,
+    RequestTimeout,
+    Unauthorized,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,8 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; those of the process where left out.
     """
+    arguments = None
     try:
         arguments = parser().parse_args(argv)
+        if arguments.command is None:
+            parser().print_help()
+            return 0
         status = getattr(commands, arguments.command)(arguments)
     except SystemExit as stop:  # argparse: 0 after --help, 2 after an error
         return int(stop.code or 0)
@@ -34,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return 0
     except PathlineError as error:
-        return _complain(f"{error}{_advice(error)}", _status(error))
+        return _complain(flags_in(f"{error}{_advice(error, getattr(arguments, 'timeout', None))}"), _status(error))
     except ValueError as error:
-        return _complain(str(error), 2)
+        return _complain(flags_in(str(error)), 2)
     except OSError as error:
         if error.filename is None:  # not about what is written: that is named
             return _complain(f"{error.strerror or error}; no valid response received", 3)
@@ -57,16 +70,19 @@ def _status(error: PathlineError) -> int:
     return 4 if isinstance(error, APIError) and not isinstance(error, NoSuchRoute) else 3
 
 
-def _advice(error: PathlineError) -> str:
+def _advice(error: PathlineError, timeout_s: float | None) -> str:
     """Return what helps, where the words of the service do not say how this command does it."""
     if isinstance(error, Unauthorized):
         return "; set PATHLINE_API_KEY or give --api-key"
     if isinstance(error, NoSuchRoute):
         return "; check the URL (--url), or is the service older than this command?"
     if isinstance(error, RequestTimeout):
-        return "; --timeout does"
+        return "; --timeout allows more"
     if isinstance(error, IncompleteAnswer):
         return "; nothing was written, run the command again"
+    if isinstance(error, DeadlineExceeded):
+        limit = f"{SERVICE_TIMEOUT_S:g} s by default" if timeout_s is None else f"{timeout_s:g} s"
+        return f"; the limit (--timeout) was {limit}"
     return ""
 
 

@@ -1,16 +1,17 @@
-"""The arguments of the command line."""
+"""Arguments of the command line."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pathline._calls import DEFAULT_URL
 from pathline._compare import CANDIDATES, REFERENCE
-from pathline._core import DEFAULT_URL
 from pathline.cli.output import FORMATS
 
 _NAMES = (
@@ -22,14 +23,14 @@ _HELP = {
     "first_index": "index of the first sample in the seed's stream",
     "grid": "time grid of fixed steps: uniform, shift, sway, power, logit_normal",
     "start": "start of a multistep method: ramp or rk",
-    "error_control": "steps for each sample, or one for the whole request",
+    "error_control": "each sample its own steps, or one step size for the whole request",
     "controller": "step-size controller: paper, i or pi",
     "first_step": "first step of error control",
     "max_step": "longest step of error control, in units of t",
     "max_nfe": "most network evaluations of a sample",
     "trace": "how much of the steps to report",
     "on_timeout": "what to do when the time limit passes",
-    "priority": "bulk lets others go first",
+    "priority": "bulk yields to interactive requests",
     "condition": "label of a conditional model, or JSON such as [0.5, 1]",
     "guidance": "strength of classifier-free guidance",
 }
@@ -65,13 +66,13 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    # Before the command or after it; what is left out after it must not undo what stood before.
+    # These may stand before or after the command; one left out after it must not undo one given before.
     common = _common(argparse.SUPPRESS)
     top = _Parser(
         prog="pathline", description="Samples from a Pathline service.", epilog=_EXIT, parents=[_common(None)]
     )
     top.add_argument("--version", action="version", version=f"pathline {version('pathline')}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     sample = commands.add_parser(
         "sample", parents=[common], help="draw samples", epilog="Without -o a summary is shown."
@@ -89,27 +90,29 @@ def parser() -> argparse.ArgumentParser:
     _add_model(compare, 256)
     compare.add_argument(
         "--solvers",
-        type=lambda text: [part for part in text.split(",") if part],
+        type=_solvers,
         default=list(CANDIDATES),
-        help="comma-separated: dopri5, rk4-20 (steps), dopri5@1e-6 (tolerance) (default: ten from euler-10 to "
-        "dopri5@1e-5)",
+        help="comma-separated: dopri5, rk4-20 (steps), ab3-12/shift(3) (grid), dopri5@1e-6 (tolerance) (default: ten "
+        "from euler-10 to dopri5@1e-5)",
     )
-    compare.add_argument("--reference", default=REFERENCE, help="the solver all are measured by (default: %(default)s)")
+    compare.add_argument(
+        "--reference", default=REFERENCE, help="the solver all are scored against (default: %(default)s)"
+    )
     compare.add_argument(
         "--within",
         type=_percent,
         default=0.01,
         metavar="PERCENT",
-        help="how near is near enough, in %% of the spread (default: 1)",
+        help="how close is close enough, in %% of the spread (default: 1)",
     )
     _add_named(compare, "max_step")
     compare.add_argument(
         "--steps", dest="bare_steps", type=_count, default=20, help="steps of a bare fixed-step solver (default: 20)"
     )
 
-    bench = commands.add_parser("bench", parents=[common], help="put a small load on the service and measure")
+    bench = commands.add_parser("bench", parents=[common], help="measure throughput and latency under a small load")
     _add_solving(bench, 16)
-    bench.add_argument("--concurrency", type=_within(1, 100), default=4, help="requests under way (default: 4)")
+    bench.add_argument("--concurrency", type=_within(1, 100), default=4, help="concurrent requests (default: 4)")
     bench.add_argument("--duration", type=_seconds, default=5.0, help="seconds, at most 600 (default: 5)")
     return top
 
@@ -118,7 +121,9 @@ def _common(default: Any) -> _Parser:
     common = _Parser(add_help=False, argument_default=default)
     common.add_argument("--url", help=f"URL of the service (default: PATHLINE_URL, else {DEFAULT_URL})")
     common.add_argument(
-        "--api-key", metavar="KEY", help="key of the service (default: PATHLINE_API_KEY, which others do not see)"
+        "--api-key",
+        metavar="KEY",
+        help="key of the service (default: PATHLINE_API_KEY, which process lists do not show)",
     )
     common.add_argument("--json", action="store_true", default=default, help="print JSON for machines")
     return common
@@ -137,7 +142,7 @@ def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
     command.add_argument(
         "-n", "--num-samples", type=_count, default=num_samples, help="how many samples (default: %(default)s)"
     )
-    command.add_argument("--seed", type=int, help="integer in [0, 2**63); drawn and shown where left out")
+    command.add_argument("--seed", type=int, help="integer in [0, 2**63); drawn at random and shown if left out")
     command.add_argument(
         "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
     )
@@ -149,7 +154,7 @@ def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
 
 def _add_solving(command: argparse.ArgumentParser, num_samples: int) -> None:
     _add_model(command, num_samples)
-    command.add_argument("--solver", help="name from `pathline solvers`")
+    command.add_argument("--solver", help="name from `pathline solvers`, or more: rk4-20, ab3-12/shift(3), dopri5@1e-5")
     command.add_argument("--steps", type=_count, help="number of fixed steps")
     command.add_argument("--rtol", type=float, help="relative tolerance")
     command.add_argument("--atol", type=float, help="absolute tolerance")
@@ -161,6 +166,25 @@ def _add_named(command: argparse.ArgumentParser, name: str) -> None:
     flag, choices = "--" + name.replace("_", "-"), _CHOICES.get(name)
     kind = _KINDS.get(name, str)
     command.add_argument(flag, type=kind, choices=choices, help=_HELP[name], metavar=None if choices else "X")
+
+
+def _solvers(text: str) -> list[str]:
+    """Return the solvers of a list; the commas in parentheses belong to them."""
+    return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
+
+
+def flags_in(message: str) -> str:
+    """Return a message of the service or the SDK with its fields named as the command's options are."""
+    flags = {"timeout_s": "--timeout", "version": "--model-version"}
+    flags |= {
+        name: "--" + name.replace("_", "-") for name in ("num_samples", "solver", "steps", "rtol", "atol", *_NAMES)
+    }
+    named = "|".join(flags)
+    message = re.sub(
+        rf"\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda found: f"{flags[found[1]]} {found[3]}", message
+    )
+    words = "|".join(name for name in flags if "_" in name)
+    return re.sub(rf"(?<!-)\b({words})\b", lambda found: flags[found[1]], message)
 
 
 def _count(text: str) -> int:

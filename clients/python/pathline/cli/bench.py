@@ -1,4 +1,4 @@
-"""A small load test: so many requests under way at any time, for so many seconds."""
+"""A small load test: a number of concurrent requests for a number of seconds."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Any
 import numpy as np
 
 from pathline._async_client import AsyncClient
+from pathline._bar import Bar
 from pathline._request import draw_seed
 from pathline._retry import RetryPolicy
-from pathline.cli.bar import Bar
 from pathline.errors import PathlineError
 
 _PERCENTILES = (50, 90, 95, 99, 100)
-_AFTER_ERROR_S = 0.05  # so that a service that refuses everything is not hammered
+_AFTER_ERROR_S = 0.05  # so that a service that refuses everything is not flooded
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured.
+    """Results of a load test.
 
     Attributes:
-        requests: How many requests were answered with samples.
+        requests: How many requests succeeded.
         errors: How many failed, by kind.
-        elapsed_s: Seconds from the first request to the last answer.
-        requests_per_s: Answered requests in a second.
-        samples_per_s: Samples in a second.
-        latency_s: Percentile to seconds, as the client saw them; empty where none was answered.
+        elapsed_s: Seconds from the first request to the last response.
+        requests_per_s: Successful requests per second.
+        samples_per_s: Samples per second.
+        latency_s: Percentile to seconds, as the client saw them; empty if none succeeded.
     """
 
     requests: int
@@ -67,18 +67,18 @@ async def measure(
     options: Mapping[str, Any],
     bar: Bar,
 ) -> Report:
-    """Run the load and return what was measured; nothing is sent again, so that errors show.
+    """Run the load test; nothing is retried, so that errors show.
 
     Args:
         url: URL of the service.
         api_key: Its key, or None for that of the environment.
         model: Name of the model.
         num_samples: Samples in each request.
-        concurrency: Requests under way at any time.
+        concurrency: Requests in flight at any time.
         duration_s: Seconds after which no new request begins.
         seed: Seed of all requests; each asks for other indices of it.
         options: Options of `sample`.
-        bar: Is told how many of the seconds have passed.
+        bar: Shows how many of the seconds have passed.
 
     Raises:
         PathlineError: The first request, which warms up and is not counted, failed.
@@ -106,7 +106,8 @@ async def measure(
                     await asyncio.sleep(_AFTER_ERROR_S)
                 else:
                     latencies.append(time.perf_counter() - start)
-                bar.done = duration_s - (end - time.perf_counter())
+                left = max(0.0, end - time.perf_counter())
+                bar.update(1 - left / duration_s, left)
 
         await ask()
         start = time.perf_counter()

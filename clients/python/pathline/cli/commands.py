@@ -1,4 +1,4 @@
-"""What each command does; each returns the exit status."""
+"""The commands. Each returns its exit status."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import shlex
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -13,27 +14,28 @@ from typing import Any
 
 import numpy as np
 
+from pathline._bar import Bar
 from pathline._client import Client
-from pathline._compare import read_spec
+from pathline._files import numbers, replacing
 from pathline._info import ModelInfo
-from pathline._result import SampleResult
+from pathline._results import SampleResult
 from pathline.cli.arguments import options
-from pathline.cli.bar import Bar
 from pathline.cli.bench import measure
-from pathline.cli.output import FORMATS, numbers, replacing, show
+from pathline.cli.output import FORMATS, show
 from pathline.cli.tally import Tally
 
 
 def sample(arguments: argparse.Namespace) -> int:
-    """Draw samples into a file, or show what one request gives."""
+    """Draw samples into a file, or show those of one request."""
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None  # before any request: can it be written?
         batch = (arguments.batch or _page(arguments.num_samples)) if file else arguments.num_samples
+        follow = opened.enter_context(Bar()).follow
         pages = client.iter_samples(
-            arguments.model, arguments.num_samples, batch, seed=arguments.seed, **options(arguments)
+            arguments.model, arguments.num_samples, batch, seed=arguments.seed, progress=follow, **options(arguments)
         )
-        tally = Tally(pages, arguments.num_samples, opened.enter_context(Bar(arguments.num_samples)))
+        tally = Tally(pages, arguments.num_samples)
         if file:
             FORMATS[path.suffix.lower()](file, tally)
             last = None
@@ -51,7 +53,7 @@ def sample(arguments: argparse.Namespace) -> int:
 
 
 def _page(total: int) -> int:
-    """Return how many samples to ask for at once: few enough that the bar moves, enough that the service is busy."""
+    """Return how many samples to ask for at once: small enough for memory, large enough to keep the service busy."""
     return min(10_000, max(2_000, total // 10))
 
 
@@ -103,12 +105,7 @@ def solvers(arguments: argparse.Namespace) -> int:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Run several solvers on the same noise."""
-    count = len(arguments.solvers) + 1
-    with Client(arguments.url, api_key=arguments.api_key) as client, Bar(count) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.done = done
-
+    with Client(arguments.url, api_key=arguments.api_key) as client:
         table = client.compare(
             arguments.model,
             arguments.solvers,
@@ -116,7 +113,7 @@ def compare(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             steps=arguments.bare_steps,
             reference=arguments.reference,
-            progress=progress,
+            progress=sys.stderr.isatty(),
             **options(arguments),
         )
     advice = table.recommend(arguments.within)
@@ -126,20 +123,13 @@ def compare(arguments: argparse.Namespace) -> int:
     else:
         show(f"{table.table()}\n{advice}")
         if advice.row is not None:
-            longest = None if "steps" in read_spec(advice.row.label) else arguments.max_step
-            more = [] if longest is None else [f"--max-step {longest:g}"]
-            show(f"draw with it: pathline sample {arguments.model} {' '.join(_flags(advice.row.label) + more)}")
+            show(f"draw with it: pathline sample {arguments.model} --solver {shlex.quote(advice.row.label)}")
     return 0
 
 
-def _flags(label: str) -> list[str]:
-    """Return the options of `sample` that stand for a solver's label."""
-    return [f"--{name} {value}" for name, value in read_spec(label).items()]
-
-
 def bench(arguments: argparse.Namespace) -> int:
-    """Put a small load on the service and measure."""
-    with Bar(arguments.duration) as bar:
+    """Measure throughput and latency under a small load."""
+    with Bar() as bar:
         report = asyncio.run(
             measure(
                 arguments.url,

@@ -1,4 +1,4 @@
-"""What is kept of the pages that go by, so that a million samples need no more than one page of memory for states."""
+"""The tally of pages: all but their samples, so that a million samples need the memory of one page."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from pathline._result import SampleResult, solver_label
-from pathline.cli.bar import Bar
+from pathline._results import SampleResult
+from pathline._solver_text import format_solver
 
 _COLUMNS = ("sample", "t", "h", "error", "accepted")
 
 
 class Tally:
-    """Lets pages pass and keeps all but their samples.
+    """Passes pages on and keeps everything but their samples.
 
     Args:
-        pages: The answers, in order.
+        pages: The results, in order.
         total: How many samples they hold together.
-        bar: Is told how many of them have come.
     """
 
-    def __init__(self, pages: Iterable[SampleResult], total: int, bar: Bar) -> None:
+    def __init__(self, pages: Iterable[SampleResult], total: int) -> None:
         self.total = total
-        self.bar = bar
         self._pages = pages
         self._done = 0
         self._metas: list[dict[str, Any]] = []
@@ -39,7 +37,6 @@ class Tally:
         for page in self._pages:
             yield page
             self._note(page)
-            self.bar.done = self._done
 
     @property
     def status(self) -> str:
@@ -47,7 +44,7 @@ class Tally:
         return next((meta["status"] for meta in self._metas if meta["status"] != "success"), "success")
 
     def describe(self) -> dict[str, Any]:
-        """Return what the answers say beside their arrays, as plain values; times are summed over the pages."""
+        """Return everything but the arrays, as plain values; times are summed over the pages."""
         metas = self._metas
         latency = {key: sum(meta["latency"][key] or 0.0 for meta in metas) for key in metas[0]["latency"]}
         whole = {"num_samples": self._done, "nfe": max(meta["nfe"] for meta in metas), "status": self.status}
@@ -65,7 +62,7 @@ class Tally:
         said = self.describe()
         mean = np.concatenate(self._arrays["nfe"]).mean()
         return (
-            f"{said['model']} v{said['version']}, {said['num_samples']} samples by {solver_label(said['solver'])}, "
+            f"{said['model']} v{said['version']}, {said['num_samples']} samples by {format_solver(said['solver'])}, "
             f"seed {said['seed']}\nnfe {said['nfe']} (mean {mean:.1f}), {1000 * said['latency']['total_s']:.1f} ms "
             f"in the service, {said['status']}"
         )
@@ -79,11 +76,5 @@ class Tally:
             column = getattr(page.trace, name)
             self._trace[name].append(column + self._done if name == "sample" else column)
         self.failed += [{**vars(failure), "index": failure.index + self._done} for failure in page.failed]
-        self._metas.append(_meta(page))
+        self._metas.append(page.describe())
         self._done += len(page)
-
-
-def _meta(page: SampleResult) -> dict[str, Any]:
-    names = ("model", "version", "checkpoint", "seed", "first_index", "deterministic", "nfe", "status")
-    said = {name: getattr(page, name) for name in names}
-    return {**said, "solver": dict(page.solver), "latency": vars(page.latency)}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pathline import Client, SampleResult
-from pathline._npz import decode
+from pathline._decode import decode_npz
 from pathline._request import SampleRequest, sample_request
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ LAST_SEED = 2**63 - 1
 
 
 def answer(service: FakeService, **options: Any) -> tuple[bytes, SampleRequest]:
-    request = sample_request("moons", 5, LAST_SEED, options)
+    request = sample_request("moons", 5, {**options, "seed": LAST_SEED})
     return service.answer("POST", "/v1/sample", {}, request.body)[2], request
 
 
 def decoded(service: FakeService) -> SampleResult:
-    return decode(*answer(service))
+    return decode_npz(*answer(service))
 
 
 def test_everything_arrives_exactly(service: FakeService) -> None:
@@ -115,7 +115,7 @@ def drop(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
         (lambda arrays, meta: arrays.update(nfe=np.zeros(())), r"nfe has shape \(\)"),
         (lambda arrays, meta: arrays.update(trace_h=np.zeros(7)), "columns of different length"),
         (lambda arrays, meta: arrays.update(samples=np.array([None] * 5)), "not a plain array"),
-        (lambda arrays, meta: meta.update(latency=3), "not a sound npz"),
+        (lambda arrays, meta: meta.update(latency=3), "not a valid npz"),
     ],
 )
 def test_what_was_not_promised_is_refused(
@@ -146,7 +146,7 @@ def test_a_header_that_promises_too_much_allocates_nothing(service: FakeService)
             for info in source.infolist():
                 target.writestr(info.filename, lie.getvalue() if info.filename == "t.npy" else source.read(info))
         with pytest.raises(pathline.ProtocolError, match="not a plain array"):
-            decode(forged.getvalue(), request)
+            decode_npz(forged.getvalue(), request)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -157,18 +157,18 @@ def test_a_flipped_bit_is_noticed_or_harmless(service: FakeService, data: st.Dat
     place = data.draw(st.integers(0, len(content) - 1))
     damaged[place] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        result = decode(bytes(damaged), request)
+        result = decode_npz(bytes(damaged), request)
     except pathline.ProtocolError as error:
         assert str(error)  # noqa: PT017 - either outcome is right
     else:
-        np.testing.assert_array_equal(result.samples, decode(content, request).samples)
+        np.testing.assert_array_equal(result.samples, decode_npz(content, request).samples)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, -30, -1])
 def test_a_cut_archive_is_refused(service: FakeService, keep: int) -> None:
     content, request = answer(service)
-    with pytest.raises(pathline.ProtocolError, match="not a sound npz"):
-        decode(content[:keep], request)
+    with pytest.raises(pathline.ProtocolError, match="not a valid npz"):
+        decode_npz(content[:keep], request)
 
 
 @pytest.mark.parametrize(

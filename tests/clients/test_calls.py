@@ -134,7 +134,7 @@ def test_what_is_wrong(ask: Any) -> None:
 
 
 def test_every_member_of_the_service_can_be_sent() -> None:
-    from pathline._operations import SolverOptions
+    from pathline._request import SolverOptions
 
     from service.requests.densities import EncodeRequest, LogProbRequest
     from service.requests.diagnosis import DiagnoseRequest

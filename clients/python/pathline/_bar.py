@@ -1,0 +1,90 @@
+"""A progress bar on stderr, for work that takes a while."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pathline._events import Progress
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Follow = Callable[[Progress], None]
+
+_EVERY_S = 0.5  # also the time before it is first drawn, so that short work shows no bar
+_WIDTH = 30
+
+
+class Bar:
+    """Shows how far the work of a ``with`` block is, and the time it took and will take; erased at the end.
+
+    It is drawn by a thread of its own, so that time is seen to pass between two updates.
+
+    Args:
+        always: Draw it even where stderr is not a terminal, as in a notebook.
+    """
+
+    def __init__(self, always: bool = False) -> None:
+        self._share, self._left = 0.0, None
+        self._shown = always or sys.stderr.isatty()
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._draw, name="pathline-bar", daemon=True)
+
+    def update(self, share: float, seconds_left: float | None) -> None:
+        """Note how much of the work is done, and how long the rest takes."""
+        self._share, self._left = share, seconds_left
+
+    def follow(self, progress: Progress) -> None:
+        """Note the progress of a request."""
+        self.update(progress.share, progress.seconds_left)
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _draw(self) -> None:
+        drawn = 0
+        while not self._over.wait(_EVERY_S):
+            line = text(self._share, time.monotonic() - self._began, self._left)
+            sys.stderr.write("\r" + line.ljust(drawn))
+            sys.stderr.flush()
+            drawn = max(drawn, len(line))
+        sys.stderr.write(f"\r{' ' * drawn}\r" if drawn else "")
+        sys.stderr.flush()
+
+
+@contextmanager
+def following(progress: bool | Follow) -> Iterator[Follow]:
+    """Give what is called with the progress: the user's own function, or a bar's for True."""
+    if callable(progress):
+        yield progress
+    else:
+        with Bar(always=True) as bar:
+            yield bar.follow
+
+
+def text(share: float, elapsed_s: float, seconds_left: float | None) -> str:
+    """Return a bar for a share of the work, with the time it took and, where that is known, the time that is left."""
+    share = min(1.0, share)
+    left = "" if seconds_left is None else f", about {_time(seconds_left)} left"
+    return f"[{'#' * int(_WIDTH * share):<{_WIDTH}}] {100 * share:3.0f} %, {_time(elapsed_s)}{left}"
+
+
+def _time(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60:02} s"

@@ -1,0 +1,376 @@
+"""The service's operations, each described once for both clients, as a generator that performs no I/O.
+
+It yields steps (a request to send, bytes to read, a pause, a value for the user), is resumed with the outcome of each,
+and returns the result. A client only drives it: blocking, or with await.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any, Generic, TypeVar, cast
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+
+from pathline import _decode, _events, _info
+from pathline._bar import Follow, following
+from pathline._request import Pages, Request, SampleRequest, chosen_seed, operation_request, sample_request
+from pathline._response import Response, came, problem
+from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
+from pathline._retry import Attempts, RetryPolicy
+from pathline.errors import (
+    DeadlineExceeded,
+    InvalidKey,
+    InvalidRequest,
+    InvalidURL,
+    PathlineError,
+    ProtocolError,
+    ProxyRefused,
+)
+
+T = TypeVar("T")
+
+AGENT = f"pathline-python/{version('pathline')}"
+DEFAULT_URL = "http://127.0.0.1:8000"
+SERVICE_TIMEOUT_S = 30.0  # what the service allows a request that names no timeout_s
+
+
+@dataclass(frozen=True)
+class Call:
+    """A step: send one HTTP request; the outcome is its `Response`.
+
+    Attributes:
+        timeout: Longest time without network activity.
+        stream: Leave the body of a successful response to be read by `Read`.
+    """
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    content: bytes | None
+    timeout: httpx.Timeout
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class Read:
+    """A step: read on in the response that is open; the outcome is bytes, or None at the end."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A step: pause for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Emit:
+    """A step: hand a value to the user."""
+
+    value: Any
+
+
+Step = Call | Read | Wait | Emit
+Flow = Generator[Step, Any, T]
+
+
+class Run(Generic[T]):
+    """One flow being driven.
+
+    Attributes:
+        result: What it returned, once `advance` has returned None.
+    """
+
+    result: T
+
+    def __init__(self, flow: Flow[T]) -> None:
+        self._flow = flow
+
+    def advance(self, outcome: Any) -> Step | None:
+        """Tell the flow how its last step went, by a value or an error, and return the next step; None at the end."""
+        try:
+            return self._flow.throw(outcome) if isinstance(outcome, PathlineError) else self._flow.send(outcome)
+        except StopIteration as stop:
+            self.result = stop.value
+            return None
+        except PathlineError as error:  # its message says what to do; where in the SDK it arose would only hide that
+            raise error.with_traceback(None) from error.__cause__
+
+    def close(self) -> None:
+        """Give the flow up, if it is not over."""
+        self._flow.close()
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The operations of a client, and its settings.
+
+    Attributes:
+        url: Base URL of the service.
+        timeout: Seconds without network activity before giving up; sampling adds the request's own time limit.
+        retry: When to send a request again.
+    """
+
+    url: str
+    timeout: float = 10.0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+    def sample(
+        self,
+        model: str,
+        num_samples: int | None,
+        options: Mapping[str, Any],
+        progress: bool | Follow | None = None,
+    ) -> Flow[SampleResult]:
+        """Draw samples, and tell the progress if that is asked for."""
+        return self._sample(sample_request(model, num_samples, options, self.url), progress)
+
+    def _sample(self, request: SampleRequest, progress: bool | Follow | None) -> Flow[SampleResult]:
+        return self._followed(request, progress) if progress else self._asked(request, _decode.decode_npz)
+
+    def pages(
+        self, model: str, total: int, batch: int, options: Mapping[str, Any], progress: bool | Follow | None = None
+    ) -> Flow[None]:
+        """Draw samples page by page; emits a result for each page."""
+        return self._paged(Pages(model, total, batch, options, self.url), progress)
+
+    def _paged(self, pages: Pages, progress: bool | Follow | None) -> Flow[None]:
+        with following(progress or (lambda _: None)) as tell:
+            done, forecast = 0, _events.Forecast()
+            for request in pages:
+                before, part = done / pages.total, request.num_samples / pages.total
+
+                def overall(found: _events.Progress, before: float = before, part: float = part) -> None:
+                    share = before + part * found.share
+                    tell(replace(found, share=share, seconds_left=forecast.left(share)))
+
+                try:
+                    result = yield from self._sample(request, overall if progress else None)
+                except DeadlineExceeded as error:
+                    error.share = None if error.share is None else before + part * error.share
+                    raise
+                pages.pin(result.version)
+                done += len(result)
+                yield Emit(result)
+                del result  # the next page is not to share the memory with this one
+
+    def stream(self, model: str, num_samples: int | None, options: Mapping[str, Any]) -> Flow[None]:
+        """Draw samples as a stream; emits its events. Opening it is retried, reading it is not."""
+        return self._streamed(sample_request(model, num_samples, options, self.url))
+
+    def _streamed(self, request: SampleRequest) -> Flow[None]:
+        response = yield from self._explained(request, self._retried(lambda: self._opened(request)))
+        reader = _events.Reader(response, request)
+        while (part := (yield Read())) is not None:
+            for event in reader.feed(part):
+                yield Emit(event)
+        reader.close()
+
+    def _followed(self, request: SampleRequest, progress: bool | Follow) -> Flow[SampleResult]:
+        """Draw samples as a stream and return its result."""
+        last = _events.Progress(0, 0.0)
+
+        def attempt() -> Flow[SampleResult]:
+            nonlocal last
+            reader = _events.Reader((yield from self._opened(request)), request)
+            result = None
+            while (part := (yield Read())) is not None:
+                for event in reader.feed(part):
+                    if isinstance(event, _events.Progress):
+                        last = event
+                        tell(event)
+                    elif isinstance(event, _events.Completed):
+                        result = event.result
+            reader.close()
+            return cast("SampleResult", result)
+
+        with following(progress) as tell:
+            try:
+                return (yield from self._explained(request, self._retried(attempt)))
+            except DeadlineExceeded as error:
+                error.share = last.share
+                raise
+
+    def _opened(self, request: SampleRequest) -> Flow[Response]:
+        headers = {"Accept": _events.ACCEPT, "Cache-Control": "no-store", "Content-Type": "application/json"}
+        call = self._call("POST", "/v1/sample/stream", headers, request)
+        response = yield replace(call, stream=True)
+        _expect(response, _events.MEDIA_TYPE)
+        return response
+
+    def encode(self, model: str, samples: Any, decode: bool | None, options: Mapping[str, Any]) -> Flow[EncodeResult]:
+        """Find the noise behind data."""
+        return self._operate("encode", model, {"samples": samples, "decode": decode}, options, _decode.encoded)
+
+    def log_prob(self, model: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Flow[LogProbResult]:
+        """Find log-densities of data."""
+        own = {**own, "seed": chosen_seed(own["seed"])}
+        return self._operate("log_prob", model, own, options, _decode.densities)
+
+    def diagnose(self, model: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Flow[DiagnoseResult]:
+        """Take Jacobians along paths."""
+        own = {**own, "seed": chosen_seed(own["seed"])}
+        if own["num_samples"] is None and own["x0"] is not None:
+            own["num_samples"] = len(own["x0"])
+        return self._operate("diagnose", model, own, options, _decode.diagnosis)
+
+    def _operate(
+        self,
+        operation: str,
+        model: str,
+        own: Mapping[str, Any],
+        options: Mapping[str, Any],
+        build: Callable[[Mapping[str, np.ndarray], Any], T],
+    ) -> Flow[T]:
+        request = operation_request(operation, model, own, options)
+        return self._asked(request, lambda content, _: _decode.read(content, build))
+
+    def _asked(self, request: Any, decode: Callable[[bytes, Any], T]) -> Flow[T]:
+        """Send a request whose response is binary."""
+        headers = {"Accept": _decode.MEDIA_TYPE, "Accept-Encoding": "identity", "Content-Type": "application/json"}
+        path = "/v1/sample" if request.operation == "sample" else f"{_path_of(request.model)}/{request.operation}"
+        call = self._call("POST", path, headers, request)
+
+        def attempt() -> Flow[T]:
+            response = yield call
+            _expect(response, _decode.MEDIA_TYPE)
+            return decode(response.content, request)
+
+        return self._explained(request, self._retried(attempt))
+
+    def models(self) -> Flow[_info.ModelList]:
+        """List the models."""
+        return self._get("/v1/models", _info.models_of)
+
+    def model(self, name: str) -> Flow[_info.ModelInfo]:
+        """Describe one model."""
+        return self._get(_path_of(name), _info.model_of)
+
+    def solvers(self) -> Flow[list[_info.SolverInfo]]:
+        """List the solvers."""
+        return self._get("/v1/solvers", _info.solvers_of)
+
+    def _get(self, path: str, read: Callable[[Any], T]) -> Flow[T]:
+        call = self._call("GET", path, {"Accept": "application/json"})
+
+        def attempt() -> Flow[T]:
+            response = yield call
+            _expect(response, "application/json")
+            try:
+                document = json.loads(response.content)
+            except ValueError as error:
+                raise ProtocolError(f"the response of {self.url}{path} is not valid JSON ({error})") from error
+            return read(document)
+
+        return self._retried(attempt)
+
+    def _call(self, method: str, path: str, headers: dict[str, str], request: Request | None = None) -> Call:
+        allowed = 0.0
+        if request is not None:
+            allowed = SERVICE_TIMEOUT_S if request.timeout_s is None else float(request.timeout_s)
+        timeout = httpx.Timeout(self.timeout, read=self.timeout + allowed)
+        content = None if request is None else request.body
+        return Call(method, path, {**headers, "X-Request-ID": uuid.uuid4().hex}, content, timeout)
+
+    def _retried(self, attempt: Callable[[], Flow[T]]) -> Flow[T]:
+        """Make attempts until one succeeds or the policy gives up."""
+        attempts = Attempts(self.retry)
+        while True:
+            try:
+                return (yield from attempt())
+            except PathlineError as error:
+                wait = attempts.wait_after(error)
+                if wait is None:
+                    raise
+            yield Wait(wait)
+
+    def _explained(self, request: Request, flow: Flow[T]) -> Flow[T]:
+        """Add an example to a refusal that asks for steps."""
+        try:
+            return (yield from flow)
+        except InvalidRequest as error:
+            solver, fields = request.settings.get("solver"), [item.get("field") for item in error.errors]
+            if solver and "steps" in fields and "steps" not in request.settings:
+                error.hint = f"for example solver='{solver}-20', or steps=20"
+            raise
+
+
+def _path_of(model: str) -> str:
+    if not model.strip("."):
+        raise ValueError(f"{model!r} cannot be the name of a model; models() lists those there are")
+    return f"/v1/models/{quote(model, safe='')}"
+
+
+def _expect(response: Response, media: str) -> None:
+    if response.status == 407 and response.route.via:  # that is always a proxy's
+        raise ProxyRefused(
+            f"cannot connect to {response.url}{response.route.via}, which asks for a password; {response.route.detour}"
+        )
+    if response.status >= 400:
+        raise problem(response)
+    if response.is_success and response.media_type == media:
+        return
+    found = f"status {response.status}" if not response.is_success else response.media_type or "no stated type"
+    moved = response.headers.get("location")
+    hint = f"it points to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
+    raise ProtocolError(f"{response.url} answered with {found} instead of {media}; {hint}{came(response.route)}")
+
+
+def headers(api_key: str | None, given: Mapping[str, str] | None) -> dict[str, str]:
+    """Return what is sent with every request: the user agent, the key, and what the user adds (which wins).
+
+    Raises:
+        TypeError: The key is not a string.
+        InvalidKey: It has characters that no header can carry; the message does not repeat it.
+    """
+    key = os.environ.get("PATHLINE_API_KEY", "") if api_key is None else api_key
+    if not isinstance(key, str):
+        raise TypeError(f"api_key is a {type(key).__name__}; use a string, or None for PATHLINE_API_KEY")
+    key = key.strip()
+    if not all("!" <= letter <= "~" for letter in key):
+        raise InvalidKey(
+            "the API key (api_key or PATHLINE_API_KEY) has a character that no header can carry; use visible ASCII "
+            "without spaces, exactly as you were given it"
+        )
+    return {"User-Agent": AGENT, **({"Authorization": f"Bearer {key}"} if key else {}), **(given or {})}
+
+
+def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Calls:
+    """Return the operations of a client with these settings.
+
+    Raises:
+        InvalidURL: The URL is not an http or https URL.
+        TypeError: The URL is not a string.
+        ValueError: The timeout is not above 0.
+    """
+    if not timeout > 0:
+        raise ValueError(f"timeout={timeout} is not allowed; use seconds above 0")
+    return Calls(base_url(url), timeout, retry or RetryPolicy())
+
+
+def base_url(given: str | None) -> str:
+    """Return the URL to use: the given one, else PATHLINE_URL, else the default of `make serve`.
+
+    Raises:
+        InvalidURL: It is not an http or https URL, or its port is out of range.
+        TypeError: It is not a string.
+    """
+    if given is not None and not isinstance(given, str):
+        raise TypeError(f"base_url={given!r} is not allowed; use a string like {DEFAULT_URL!r}")
+    text = given if given is not None else os.environ.get("PATHLINE_URL", "").strip() or DEFAULT_URL
+    try:
+        url = httpx.URL(text.strip())
+    except (httpx.InvalidURL, ValueError) as error:
+        raise InvalidURL(f"{text!r} is not a URL ({error}); use one like {DEFAULT_URL}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidURL(f"{text!r} is not an http or https URL; use one like {DEFAULT_URL}")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise InvalidURL(f"{text!r} has the port {url.port}; use one from 1 to 65535, as in {DEFAULT_URL}")
+    return str(url).rstrip("/")

@@ -1,0 +1,41 @@
+"""Links to the service's page, whose address says after # what it shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from pathline._solver_text import format_number
+
+_SETTING = ("steps", "rtol", "atol", "start", "controller", "error_control")
+
+
+def page_url(url: str, common: Mapping[str, Any], *solvers: Mapping[str, Any]) -> str:
+    """Return the address of the page that shows one solver, or two side by side.
+
+    Args:
+        url: Base URL of the service.
+        common: Its `model`, `num_samples`, `seed`, `condition` and `guidance`, where given.
+        solvers: As responses name them, with all their parameters.
+    """
+    parts = {name: _text(common[name]) for name in _COMMON if common.get(name) is not None}
+    for side, solver in zip("ab", solvers, strict=False):
+        parts[f"{side}.solver"] = str(solver.get("name"))
+        parts |= {f"{side}.{name}": _text(solver[name]) for name in _SETTING if solver.get(name) is not None}
+        grid = solver.get("grid")
+        if isinstance(grid, Mapping):
+            parts |= {f"{side}.grid{'' if key == 'name' else f'_{key}'}": _text(grid[key]) for key in grid}
+        elif isinstance(grid, str) and grid != "uniform":
+            parts[f"{side}.grid"] = grid
+    return f"{url}/#{urlencode(parts)}"
+
+
+_COMMON = ("model", "num_samples", "seed", "condition", "guidance")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return format_number(value)
+    return json.dumps(value) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)

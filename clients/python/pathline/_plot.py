@@ -1,0 +1,105 @@
+"""Figures for notebooks, drawn by matplotlib, which is optional, as are pandas and torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pathline._picture import draw_sheet, layout
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_CURVES = 32  # samples whose steps are drawn, at most
+
+
+def needed(package: str, call: str) -> Any:
+    """Return an optional package.
+
+    Raises:
+        ImportError: It is not installed; the message says which call needs it and how to get it.
+    """
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package.partition(".")[0]:
+            raise
+        raise ImportError(
+            f"{call}() needs {error.name}, which is not installed; run: pip install {error.name}"
+        ) from None
+
+
+def samples(array: np.ndarray, ax: Axes | None, title: str) -> Axes:
+    """Draw points (n, 2) as a scatter plot, pictures as a sheet, numbers (n,) or (n, 1) as a histogram.
+
+    Raises:
+        ValueError: Samples of this shape cannot be drawn.
+    """
+    ax, shape = _axes(ax), array.shape[1:]
+    if shape == (2,):
+        ax.scatter(
+            array[:, 0], array[:, 1], s=float(np.clip(4000 / max(1, len(array)), 2, 16)), alpha=0.6, linewidths=0
+        )
+        ax.set_aspect("equal", adjustable="datalim")
+    elif layout(shape):
+        sheet = draw_sheet(array)
+        ax.imshow(sheet, cmap="gray" if sheet.ndim == 2 else None, vmin=0, vmax=255)
+        ax.set_axis_off()
+    elif shape in ((), (1,)):
+        ax.hist(array[np.isfinite(array)], bins="auto")
+    else:
+        raise ValueError(f"samples of shape {shape} cannot be drawn; to_dataframe() and save() have all the numbers")
+    ax.set_title(title)
+    return ax
+
+
+def steps(sample: np.ndarray, t: np.ndarray, h: np.ndarray, accepted: np.ndarray, ax: Axes | None) -> Axes:
+    """Draw the size of each attempted step over the time at which it began; all arrays have one entry a step.
+
+    Raises:
+        ValueError: There are no steps.
+    """
+    if not len(sample):
+        raise ValueError("the trace has no steps; ask for them with trace='summary' or 'full'")
+    ax, rows = _axes(ax), np.unique(sample)[:_CURVES]
+    for row in rows:
+        here = (sample == row) & accepted
+        ax.plot(t[here], np.abs(h[here]), ".-", linewidth=1, markersize=4, alpha=0.7)
+    rejected = ~accepted & np.isin(sample, rows)
+    if rejected.any():
+        ax.plot(t[rejected], np.abs(h[rejected]), "x", color="tab:red", markersize=5, label="rejected")
+        ax.legend()
+    ax.set(xlabel="t", ylabel="step size h", yscale="log")
+    return ax
+
+
+def curves(t: np.ndarray, values: np.ndarray, ax: Axes | None, name: str, title: str) -> Axes:
+    """Draw one curve over t for each sample, values (n, m)."""
+    ax = _axes(ax)
+    ax.plot(t, values.T, linewidth=1, alpha=0.7)
+    ax.set(xlabel="t", ylabel=name, title=title)
+    return ax
+
+
+def frontier(labels: Sequence[str], nfe: Sequence[float], shares: Sequence[float], ax: Axes | None, title: str) -> Axes:
+    """Draw the distance of each solver from the reference, as a share of the spread, over its NFE.
+
+    Raises:
+        ValueError: There is nothing to draw.
+    """
+    if not labels:
+        raise ValueError("there is no distance from a reference to draw; call compare(..., reference='dopri5@1e-7')")
+    ax, percent = _axes(ax), [100 * share for share in shares]
+    ax.plot(nfe, percent, "o")
+    for place in zip(labels, nfe, percent, strict=True):
+        ax.annotate(place[0], place[1:], xytext=(4, 4), textcoords="offset points")
+    ax.set(xscale="log", yscale="log", xlabel="NFE (mean over samples)", ylabel="distance in % of spread", title=title)
+    ax.margins(x=0.2)  # room for the names
+    return ax
+
+
+def _axes(ax: Axes | None) -> Axes:
+    return needed("matplotlib.pyplot", "plot").subplots()[1] if ax is None else ax

@@ -1,0 +1,194 @@
+"""An HTTP response, and the error that it or a failed exchange stands for."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from pathline import errors
+from pathline._route import Route
+
+_SHOWN = 200  # characters of an unexpected body that a message repeats
+
+
+@dataclass(frozen=True)
+class Response:
+    """A response that has been read to its end.
+
+    It holds only its bytes: an `httpx.Response` that was read keeps them in a reference cycle, so a large page would
+    stay until the next garbage collection.
+
+    Attributes:
+        url: Where it came from.
+        status: HTTP status.
+        reason: Reason phrase of the status.
+        headers: Its headers; names in any case.
+        content: Its body; empty where it is a stream that is still to be read.
+        route: The route by which it came.
+    """
+
+    url: str
+    status: int
+    reason: str
+    headers: httpx.Headers
+    content: bytes
+    route: Route = field(default_factory=Route)
+
+    @classmethod
+    def of(cls, response: httpx.Response, content: bytes, route: Route) -> Response:
+        """Build it from the head of an httpx response and the bytes of its body."""
+        url = str(response.request.url)
+        return cls(url, response.status_code, response.reason_phrase, response.headers, content, route)
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is 2xx."""
+        return 200 <= self.status < 300
+
+    @property
+    def media_type(self) -> str:
+        """The media type in lower case, without parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def problem(response: Response) -> errors.APIError:
+    """Return the error for a response of status 4xx or 5xx.
+
+    The problem type decides; where the response is not a problem document (a proxy's, for example), the status does.
+    """
+    return problem_of(_document(response), response)
+
+
+def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIError:
+    """Return the error for a problem document; what it leaves out is taken from the response's head."""
+    given = document.get("status")
+    status = given if isinstance(given, int) and response.is_success else response.status
+    slug = re.split(r"[/:#]", str(document.get("type", "")))[-1]
+    by_status = errors.BY_STATUS.get(status)
+    fallback = errors.ServerError if status >= 500 else errors.APIError
+    foreign = not document.keys() & {"type", "title"}  # written by another program, whatever its members are
+    if foreign and status == 404:
+        by_status = errors.NoSuchRoute
+    kind = errors.BY_SLUG.get(slug) or by_status or fallback
+    listed = document.get("errors")
+    return kind(
+        status,
+        ("" if foreign else str(document.get("detail") or "")) or _undocumented(response),
+        title=str(document.get("title") or response.reason),
+        type=str(document.get("type") or ""),
+        request_id=str(document.get("request_id") or response.headers.get("x-request-id", "")),
+        errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),
+        retry_after_s=_retry_after(document.get("retry_after_s"), response.headers.get("retry-after")),
+    )
+
+
+def _document(response: Response) -> dict[str, Any]:
+    if not response.media_type.endswith("json"):
+        return {}
+    try:
+        document = json.loads(response.content)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _undocumented(response: Response) -> str:
+    body = " ".join(response.content[: 4 * _SHOWN].decode("utf-8", "replace").split())[:_SHOWN]
+    said = f": {body}" if body and response.media_type != "text/html" else ""
+    return (
+        f"{response.url} answered {response.status} {response.reason}{said} (not a response of Pathline; check that "
+        f"the URL is that of a Pathline service{came(response.route)})"
+    )
+
+
+def came(route: Route) -> str:
+    """Return the remark that an unexpected response may be a proxy's; empty for a direct connection."""
+    return f"; it came{route.via}: {route.detour}" if route.via else ""
+
+
+def _retry_after(member: Any, header: str | None) -> float | None:
+    """Return the seconds to wait: the body's exact number, else the header's seconds or date."""
+    for value in (member, header):
+        try:
+            seconds = float(value)  # type: ignore[arg-type]  (non-numbers are caught)
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    try:
+        when = parsedate_to_datetime(header or "")
+    except (TypeError, ValueError):
+        return None
+    when = when if when.tzinfo else when.replace(tzinfo=timezone.utc)
+    return max(0.0, (when - datetime.now(timezone.utc)).total_seconds())
+
+
+@contextmanager
+def sending(url: str, route: Route) -> Iterator[None]:
+    """Translate httpx exceptions until the head of the response has arrived."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise _unconnected(url, route, _reason(error)) from None  # the reason is in the message
+    except httpx.ProxyError as error:
+        raise _unproxied(url, route, _reason(error)) from None
+    except httpx.TimeoutException as error:
+        raise errors.RequestTimeout(
+            f"{url} did not respond{route.via} in time ({_reason(error)}); raise timeout_s, or the client's timeout"
+        ) from None
+    except httpx.RequestError as error:
+        raise errors.ConnectionLost(
+            f"the connection to {url}{route.via} broke before a response ({_reason(error)})"
+            + (f"; {route.detour}" if route.via else "")
+        ) from None
+
+
+@contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Translate httpx exceptions while the body of a response is read."""
+    try:
+        yield
+    except httpx.TimeoutException:
+        raise errors.RequestTimeout(
+            f"the response of {url} stopped half-way and did not continue in time; raise the client's timeout"
+        ) from None
+    except httpx.RequestError as error:
+        raise errors.IncompleteAnswer(f"the response of {url} was cut off half-way ({_reason(error)})") from None
+
+
+def _unproxied(url: str, route: Route, reason: str) -> errors.ConnectError:
+    """Return the error for a proxy that answered, but made no connection."""
+    # A proxy's 5xx, and its equivalent in SOCKS, mean that it could not reach the service: that may pass.
+    kind = errors.ConnectError if re.match(r"5\d\d\b|.*could not connect", reason) else errors.ProxyRefused
+    return kind(f"cannot connect to {url}{route.via}, which answered {reason}; {route.detour}")
+
+
+def _unconnected(url: str, route: Route, reason: str) -> errors.ConnectError:
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        kind, hint = errors.InsecureConnection, "point SSL_CERT_FILE at the certificate of its authority"
+    elif "SSL" in reason or "TLS" in reason:
+        kind, hint = (
+            errors.InsecureConnection,
+            "something listens there, but does not speak TLS: try http:// instead of https://",
+        )
+    elif route.via:
+        kind, hint = errors.ConnectError, route.detour
+    else:
+        kind, hint = (
+            errors.ConnectError,
+            ("is the service running there? Set another address with PATHLINE_URL, Client(base_url) or --url"),
+        )
+    return kind(f"cannot connect to {url}{route.via} ({reason}); {hint}")
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,495 @@
+"""Results of the clients: frozen objects around NumPy arrays that notebooks can show, draw and convert."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pathline import _plot
+from pathline._files import save
+from pathline._page import page_url
+from pathline._picture import draw
+from pathline._solver_text import format_solver
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    import torch
+    from matplotlib.axes import Axes
+
+_SHOWN_POINTS, _SHOWN_PICTURES = 20_000, 64  # in a notebook
+_DISPLAY_SCALE = 2  # pixels of a picture for each pixel of a notebook, for sharp screens
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Where the time of a request went, in seconds, as the service measured it; None where it did not report it.
+
+    Attributes:
+        queue_s: Waiting for the first network call.
+        solve_s: From the first to the last network call.
+        network_s: Wall time of the network calls the request took part in.
+        encode_s: Encoding the response.
+        total_s: All together.
+    """
+
+    queue_s: float | None = None
+    solve_s: float | None = None
+    network_s: float | None = None
+    encode_s: float | None = None
+    total_s: float | None = None
+
+    def __str__(self) -> str:
+        parts = {name[:-2]: value for name, value in vars(self).items() if value is not None}
+        return ", ".join(f"{name} {1000 * value:.1f} ms" for name, value in parts.items()) or "not reported"
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Attempted steps, one entry each; empty where none was asked for.
+
+    Attributes:
+        sample: Row of the sample, int64.
+        t: Time at which the step began.
+        h: Its size.
+        error: Its error estimate in units of the tolerance; NaN for fixed steps.
+        accepted: Whether it was accepted.
+        quantiles: Quantiles of h over t of all samples (adaptive summaries only).
+    """
+
+    sample: np.ndarray
+    t: np.ndarray
+    h: np.ndarray
+    error: np.ndarray
+    accepted: np.ndarray
+    quantiles: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+    def __repr__(self) -> str:
+        rejected = int(np.count_nonzero(~self.accepted))
+        return f"Trace({len(self)} steps of {len(np.unique(self.sample))} samples, {rejected} rejected)"
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row for each attempted step; needs pandas."""
+        columns = ("sample", "t", "h", "error", "accepted")
+        return _plot.needed("pandas", "to_dataframe").DataFrame({name: getattr(self, name) for name in columns})
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw step sizes over t, rejected steps as crosses; needs matplotlib.
+
+        Args:
+            ax: Where to draw; a new figure where left out.
+
+        Raises:
+            ValueError: There are no steps; `sample` reports them with ``trace="summary"`` or ``"full"``.
+        """
+        return _plot.steps(self.sample, self.t, self.h, self.accepted, ax)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A sample that did not reach the end.
+
+    Attributes:
+        index: Its row in the response.
+        status: Why: max_nfe, non_finite, step_underflow, cancelled or deadline.
+        t: The time it reached, or None.
+    """
+
+    index: int
+    status: str
+    t: float | None
+
+
+class ArrayResult:
+    """Base of all results: each acts as its main array, and gives its others by name.
+
+    ``np.asarray(result)``, ``len(result)`` and ``result[:10]`` are those of the main array; ``result["nfe"]`` is the
+    array of that name.
+    """
+
+    model: str
+    version: int
+    solver: Mapping[str, Any]
+    nfe: int
+    status: str
+    failed: tuple[Failure, ...]
+    latency: Latency
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all arrays by name, the main one first."""
+        raise NotImplementedError
+
+    @property
+    def ok(self) -> bool:
+        """Whether every sample reached the end."""
+        return self.status == "success"
+
+    @property
+    def _main(self) -> np.ndarray:
+        return next(iter(self.arrays().values()))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        main = self._main
+        found = main if dtype is None else main.astype(dtype, copy=False)
+        if copy is False and found is not main:
+            raise ValueError(f"an array of {main.dtype} cannot become one of {np.dtype(dtype)} without a copy")
+        return found.copy() if copy and found is main else found
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return self._main[key]
+        found = self.arrays()
+        if key not in found:
+            raise KeyError(f"{key!r} is not an array of this result; there are {', '.join(found)}")
+        return found[key]
+
+    def __len__(self) -> int:
+        return len(self._main)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._main)
+
+    def to_torch(self) -> torch.Tensor:
+        """Return the main array as a tensor that shares its memory; needs torch."""
+        return _plot.needed("torch", "to_torch").from_numpy(self._main)
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row for each sample; needs pandas."""
+        return _plot.needed("pandas", "to_dataframe").DataFrame(self._columns())
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """Return the columns of the table; arrays of several numbers a sample become columns x0, x1, ..."""
+        columns: dict[str, np.ndarray] = {}
+        for name, array in self.arrays().items():
+            if array.ndim > 1 and array is self._main:
+                flat = array.reshape(len(array), -1)
+                columns |= {f"x{place}": flat[:, place] for place in range(flat.shape[1])}
+            elif array.shape == (len(self),):
+                columns[name] = array
+        return columns
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the result to a file that appears under its name only when it is complete.
+
+        Args:
+            path: Ends in .npz (all arrays, and `meta` with the rest as JSON), .npy (the main array), .csv (the table of
+                `to_dataframe`), .json, or .png (points or pictures).
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: The extension is another, or the result cannot be drawn.
+            OSError: The file cannot be written.
+        """
+        return save(Path(path), self.arrays(), self.describe(), self._columns(), self.picture)
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything but the arrays, as plain values."""
+        names = ("model", "version", "checkpoint", "seed", "first_index", "deterministic", "nfe", "status")
+        said = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        failed = [vars(failure) for failure in self.failed]
+        return {**said, "failed": failed, "solver": dict(self.solver), "latency": vars(self.latency)}
+
+    def picture(self, most: int | None = None, *, scale: int = 3) -> bytes:
+        """Return the main array as a PNG: points in the plane as a scatter plot, pictures as a sheet.
+
+        Args:
+            most: Draw only the first so many.
+            scale: Size: a scatter plot is 480 pixels times this wide, 1440 as a rule, which is 12 cm at 300 dpi.
+
+        Raises:
+            ValueError: Samples of this shape, or so many, cannot be drawn; the message says what can.
+        """
+        return draw(self._main[:most], scale)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the main array: points as a scatter plot, pictures as a sheet, numbers as a histogram.
+
+        Args:
+            ax: Where to draw; a new figure where left out. Needs matplotlib.
+
+        Raises:
+            ValueError: Samples of this shape cannot be drawn.
+        """
+        return _plot.samples(self._main, ax, f"{self.model}, {format_solver(self.solver)}")
+
+    def _repr_png_(self) -> bytes | None:
+        try:
+            return self.picture(_SHOWN_POINTS if self._main.shape[1:] == (2,) else _SHOWN_PICTURES, scale=2)
+        except ValueError:
+            return None
+
+    def _facts(self) -> dict[str, str]:
+        """Return what the summary shows, by name."""
+        raise NotImplementedError
+
+    def _title(self) -> str:
+        return f"{self.model} v{self.version}, {format_solver(self.solver)}"
+
+    def __str__(self) -> str:
+        facts = self._facts()
+        width = max(map(len, facts))
+        return "\n".join([self._title(), *(f"  {name:<{width}}  {value}" for name, value in facts.items())])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
+            for name, value in self._facts().items()
+        )
+        url, title = getattr(self, "url", ""), escape(self._title())
+        head = f'<a href="{escape(url)}" target="_blank">{title}</a>' if url else title
+        png = self._repr_png_()
+        image = ""
+        if png is not None:
+            width = int.from_bytes(png[16:20], "big") // _DISPLAY_SCALE
+            data = b64encode(png).decode()
+            image = f'<img alt="samples" width="{width}" src="data:image/png;base64,{data}">'
+        return f"<div><b>{head}</b><table>{rows}</table>{image}</div>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SampleResult(ArrayResult):
+    """Samples, what they cost, and how to get them again.
+
+    Attributes:
+        samples: The samples, shape (n, *data_shape).
+        nfe: Sequential velocity evaluations of the slowest sample.
+        nfe_per_sample: Velocity evaluations of each sample, shape (n,), int64.
+        status: ``"success"`` when all samples are, else the worst.
+        status_per_sample: Status of each sample, shape (n,), strings.
+        t: Time that each sample reached, shape (n,), float64.
+        failed: The samples that did not reach the end.
+        trace: The steps taken.
+        latency: Where the time went.
+        model: Name of the model.
+        version: Its version.
+        checkpoint: Digest of its files.
+        seed: Seed of the starting noise; with it, the call can be repeated exactly.
+        first_index: Index of the first sample in the seed's stream.
+        solver: The solver as it was used: its name and every parameter that belongs to it.
+        deterministic: Whether the service promises the same bits for the same request.
+        saved: States at the times of `save_at`, shape (n, times, *data_shape), or None.
+        saved_t: Those times, or None.
+        extra: Members of the response that this version of the SDK does not know.
+        page: The service's URL, and what was asked of it beside the solver: what `url` is made of.
+    """
+
+    samples: np.ndarray
+    nfe: int
+    nfe_per_sample: np.ndarray
+    status: str
+    status_per_sample: np.ndarray
+    t: np.ndarray
+    failed: tuple[Failure, ...]
+    trace: Trace
+    latency: Latency
+    model: str
+    version: int
+    checkpoint: str
+    seed: int
+    first_index: int
+    solver: Mapping[str, Any]
+    deterministic: bool
+    saved: np.ndarray | None = None
+    saved_t: np.ndarray | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    page: tuple[str, Mapping[str, Any]] = field(default=("", {}), repr=False)
+
+    @property
+    def url(self) -> str:
+        """Address of the service's page with this request, as far as the page has its settings."""
+        asked = {"model": self.model, "num_samples": len(self), "seed": self.seed}
+        return page_url(self.page[0], {**self.page[1], **asked}, self.solver)
+
+    @property
+    def fallback_from(self) -> int | None:
+        """The version that should have answered but cannot be loaded, so that an older one did; None as a rule."""
+        return self.extra.get("fallback_from")
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all arrays by name: samples, nfe, t, status, and saved and saved_t where states were saved."""
+        found = {"samples": self.samples, "nfe": self.nfe_per_sample, "t": self.t, "status": self.status_per_sample}
+        if self.saved is not None and self.saved_t is not None:
+            found |= {"saved": self.saved, "saved_t": self.saved_t}
+        return found
+
+    def __repr__(self) -> str:
+        return (
+            f"SampleResult({len(self)} samples of {self.model} v{self.version} by {format_solver(self.solver)}, "
+            f"nfe={self.nfe}, status={self.status}, seed={self.seed})"
+        )
+
+    def _title(self) -> str:
+        since = f", from index {self.first_index}" if self.first_index else ""
+        return f"{super()._title()}, seed {self.seed}{since}"
+
+    def _facts(self) -> dict[str, str]:
+        nfe = self.nfe_per_sample
+        known = len(nfe) and nfe.min() >= 0
+        spread = f" (per sample: min {nfe.min()}, mean {nfe.mean():.1f}, max {nfe.max()})" if known else ""
+        facts = {
+            "samples": f"{self.samples.shape} {self.samples.dtype}",
+            "nfe": f"{self.nfe}{spread}",
+            "status": self.status + (f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""),
+            "latency": str(self.latency),
+        }
+        notes = []
+        if self.fallback_from is not None:
+            notes.append(f"version {self.fallback_from} cannot be loaded; this is an older one")
+        if not self.deterministic:
+            notes.append("not deterministic: the service cannot promise the same bits again")
+        return facts | ({"note": "; ".join(notes)} if notes else {})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OperationResult(ArrayResult):
+    """Base of the results of `encode`, `log_prob` and `diagnose`.
+
+    Attributes:
+        nfe: Sequential velocity evaluations of the slowest sample.
+        network_rows: Rows of all network calls.
+        status: ``"success"`` when all samples are, else the worst.
+        failed: The samples that did not reach the end; their numbers are NaN.
+        latency: Where the time went.
+        model: Name of the model.
+        version: Its version.
+        checkpoint: Digest of its files.
+        solver: The solver as it was used.
+        deterministic: Whether the service promises the same bits for the same request.
+    """
+
+    nfe: int
+    network_rows: int
+    status: str
+    failed: tuple[Failure, ...]
+    latency: Latency
+    model: str
+    version: int
+    checkpoint: str
+    solver: Mapping[str, Any]
+    deterministic: bool
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self._what()} of {self.model} v{self.version} by {format_solver(self.solver)}, "
+            f"nfe={self.nfe}, status={self.status})"
+        )
+
+    def _what(self) -> str:
+        raise NotImplementedError
+
+    def _facts(self) -> dict[str, str]:
+        failed = f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""
+        nfe = f"{self.nfe} ({self.network_rows} network rows)"
+        return {"found": self._what(), "nfe": nfe, "status": self.status + failed, "latency": str(self.latency)}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EncodeResult(OperationResult):
+    """The noise behind data.
+
+    Attributes:
+        x0: The noise, shape (n, *event_shape), as `sample` takes it.
+        residual: For each sample, the largest difference from what its state decodes to; None without a decoder.
+    """
+
+    x0: np.ndarray
+    residual: np.ndarray | None
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all arrays by name: x0, and residual where there is one."""
+        return _present(x0=self.x0, residual=self.residual)
+
+    def _what(self) -> str:
+        return f"{len(self.x0)} samples"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogProbResult(OperationResult):
+    """Log-densities of data.
+
+    Attributes:
+        log_prob: In nats, shape (n,), float64.
+        standard_error: Of the mean over probes, shape (n,); None for fewer than two probes.
+        residual: As in `EncodeResult`.
+        divergence: How it was taken: its `method`, and `probes` and `seed` of an estimate.
+    """
+
+    log_prob: np.ndarray
+    standard_error: np.ndarray | None
+    residual: np.ndarray | None
+    divergence: Mapping[str, Any]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all arrays by name: log_prob, and standard_error and residual where there are any."""
+        return _present(log_prob=self.log_prob, standard_error=self.standard_error, residual=self.residual)
+
+    def _what(self) -> str:
+        return f"{len(self.log_prob)} log-densities"
+
+    def _facts(self) -> dict[str, str]:
+        finite = self.log_prob[np.isfinite(self.log_prob)]
+        mean = f", mean {finite.mean():.4f} nats" if len(finite) else ""
+        return {**super()._facts(), "found": f"{self._what()}{mean} ({self.divergence.get('method', '?')})"}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DiagnoseResult(OperationResult):
+    """Jacobians along the paths of n samples at m times; NaN where a sample did not get to.
+
+    Attributes:
+        times: Where they were taken, shape (m,).
+        eigenvalues: By ascending real part, shape (n, m, numbers of a state), complex128.
+        condition_number: Largest over smallest singular value, shape (n, m); infinite for a singular Jacobian.
+        stiffness: How fast the fastest direction contracts, as a rate by t, shape (n, m); the main array.
+        stiffness_ratio: Largest over smallest absolute real part, shape (n, m).
+        seed: Seed of the starting noise.
+        first_index: Index of the first sample in the seed's stream.
+    """
+
+    times: np.ndarray
+    eigenvalues: np.ndarray
+    condition_number: np.ndarray
+    stiffness: np.ndarray
+    stiffness_ratio: np.ndarray
+    seed: int
+    first_index: int
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all arrays by name: stiffness, stiffness_ratio, condition_number, eigenvalues and times."""
+        names = ("stiffness", "stiffness_ratio", "condition_number", "eigenvalues", "times")
+        return {name: getattr(self, name) for name in names}
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """Return the columns of the table, which has one row for each sample and time."""
+        count, times = self.stiffness.shape
+        rates = {name: getattr(self, name).ravel() for name in ("stiffness", "stiffness_ratio", "condition_number")}
+        return {"sample": np.arange(count).repeat(times), "t": np.tile(self.times, count), **rates}
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the stiffness of each sample over t; needs matplotlib.
+
+        Args:
+            ax: Where to draw; a new figure where left out.
+        """
+        return _plot.curves(self.times, self.stiffness, ax, "stiffness", self._title())
+
+    def _repr_png_(self) -> bytes | None:
+        return None  # rates are neither points nor pictures
+
+    def _what(self) -> str:
+        return f"{len(self.eigenvalues)} samples at {len(self.times)} times"
+
+
+def _present(**arrays: np.ndarray | None) -> dict[str, np.ndarray]:
+    return {name: array for name, array in arrays.items() if array is not None}
