@@ -76,29 +76,67 @@ export const get = async (path) => parse(await (await ask(path)).text());
 export const sample = async (body, signal) =>
   parse(await (await post("v1/sample", body, signal, "application/json")).text());
 
+/** Samples that nobody waits for: they let others go first, and try again where the service is at capacity. */
+export async function background(body, signal) {
+  for (let tries = 3; ; tries--) {
+    try {
+      return await sample({ ...body, priority: "bulk", trace: "none" }, signal);
+    } catch (error) {
+      if (error.status !== 429 || tries <= 0) throw error;
+      await pause((error.retryAfter ?? 1) * 1e3, signal);
+    }
+  }
+}
+
+const pause = (milliseconds, signal) =>
+  new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
+
+/** The arrays of an answer as a file: `accept` is a media type such as application/x-npz. */
+export const file = async (body, accept) => (await post("v1/sample", body, undefined, accept)).blob();
+
+/** Ask an operation of a model: encode, log_prob or diagnose. */
+export const operation = async (model, name, body, signal) =>
+  parse(await (await post(`v1/models/${encodeURIComponent(model)}/${name}`, body, signal, "application/json")).text());
+
 /** Yield {event, data} of `POST /v1/sample/stream`; an `error` event is thrown as a Problem. */
 export async function* stream(body, signal) {
   const answer = await post("v1/sample/stream", body, signal, "text/event-stream");
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) break;
+    const value = await next(reader);
+    if (value === null) return;
+    let from = Math.max(0, buffer.length - 1); // an event ends with an empty line; what came before has none
     buffer += value;
-    const blocks = buffer.split(/\r?\n\r?\n/);
-    buffer = blocks.pop();
-    for (const block of blocks) {
-      const found = event(block);
+    for (let end; (end = buffer.indexOf("\n\n", from)) >= 0; from = 0) {
+      const found = event(buffer.slice(0, end));
+      buffer = buffer.slice(end + 2);
       if (found?.event === "error") throw Problem.of(found.data, found.data?.status);
       if (found) yield found;
     }
   }
 }
 
+async function next(reader) {
+  try {
+    const { value, done } = await reader.read();
+    return done ? null : value;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem("The connection to the service broke", "What had arrived is shown. Draw again to get the rest.");
+  }
+}
+
 function event(block) {
   let name = "message";
   const data = [];
-  for (const line of block.split(/\r?\n/)) {
+  for (const line of block.split("\n")) {
     if (line.startsWith("event:")) name = line.slice(6).trim();
     else if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
   }
