@@ -15,7 +15,10 @@ export function fit(canvas, height) {
 }
 
 /** The side of a square figure: as large as the window allows with the verdict and the time slider in sight. */
-export const figureSide = (width) => Math.min(width, Math.max(240, Math.min(520, innerHeight - 400)));
+export function figureSide(width) {
+  const rest = innerWidth < 864 ? 570 : 400; // pixels of what stands above and below
+  return Math.min(width, Math.max(240, Math.min(520, innerHeight - rest)));
+}
 
 const NAMES = ["a", "b", "text", "quiet", "line", "card", "low", "high", "heat"];
 

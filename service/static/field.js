@@ -57,6 +57,7 @@ export async function densityMesh(base, signal) {
   return { frames, mass: share.flatMap((x) => share.map((y) => x * y)) };
 }
 
+const triangle = (p, q, r) => Math.abs((q[0] - p[0]) * (r[1] - p[1]) - (r[0] - p[0]) * (q[1] - p[1])) / 2;
 const gauss = (z) => Math.exp((-z * z) / 2) / Math.sqrt(2 * Math.PI);
 
 /** What is between two frames of [0, 1]. */
@@ -133,15 +134,12 @@ export class Field {
   }
 
   #density(pen, paint, toX, toY, corners) {
-    this.mesh.most ??= this.mesh.frames.reduce((most, frame) => {
-      this.#cells(frame, (_, value) => (most = Math.max(most, value)));
-      return most;
-    }, -Infinity);
+    this.mesh.most ??= this.#most();
     const { most } = this.mesh;
     pen.fillStyle = pen.strokeStyle = paint.heat;
     pen.lineWidth = 0.5;
     this.#cells(corners, (cell, value) => {
-      const share = 1 - (most - value) / DEPTH;
+      const share = Math.min(1, 1 - (most - value) / DEPTH);
       if (!(share > 0)) return;
       pen.globalAlpha = 0.75 * share * share;
       pen.beginPath();
@@ -152,7 +150,18 @@ export class Field {
     pen.globalAlpha = 1;
   }
 
-  /** Call `each` with the four corners of every cell and its log-density. */
+  /** The log-density that only a hundredth of the mass exceeds: a cell that the flow folded may have any. */
+  #most() {
+    return this.mesh.frames.reduce((greatest, frame) => {
+      const found = [];
+      this.#cells(frame, (_, value, mass) => found.push([value, mass]));
+      found.sort((p, q) => q[0] - p[0]);
+      let above = 0;
+      return Math.max(greatest, found.find(([, mass]) => (above += mass) > 0.01)?.[0] ?? -Infinity);
+    }, -Infinity);
+  }
+
+  /** Call `each` with the four corners of every cell, its log-density and its mass. */
   #cells(corners, each) {
     const row = CELLS + 1;
     for (let i = 0; i < CELLS; i++) {
@@ -161,8 +170,9 @@ export class Field {
         const cell = [corners[at], corners[at + row], corners[at + row + 1], corners[at + 1]];
         if (cell.some((corner) => !corner)) continue;
         const [p, q, r, s] = cell;
-        const area = Math.abs((r[0] - p[0]) * (s[1] - q[1]) - (s[0] - q[0]) * (r[1] - p[1])) / 2; // by its diagonals
-        if (area > 0) each(cell, Math.log(this.mesh.mass[i * CELLS + j] / area));
+        const area = Math.max(triangle(p, q, r) + triangle(p, r, s), triangle(p, q, s) + triangle(q, r, s));
+        const mass = this.mesh.mass[i * CELLS + j];
+        if (area > 0) each(cell, Math.log(mass / area), mass);
       }
     }
   }

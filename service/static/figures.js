@@ -25,7 +25,7 @@ function readouts({ answer, errors }) {
   const { latency } = answer;
   const list = make(
     "dl", { class: "readouts" },
-    readout("nfe", "NFE", String(answer.nfe), min === max ? "every sample" : `${min} to ${max}, mean ${usual.toFixed(1)}`),
+    readout("nfe", "NFE", String(answer.nfe), min === max ? "every sample" : `${min}–${max}, mean ${usual.toFixed(1)}`),
     readout("latency", "Latency", ms(latency.total_s), `network ${ms(latency.network_s)}`),
   );
   if (errors) list.append(readout("error", "Error", percent(errors.mean), `worst ${percent(errors.worst)}`));

@@ -1,5 +1,5 @@
 // What the page shows, as one plain object, and as the part of its address after #.
-import { GRIDS, format, parse } from "./solver_text.js";
+import { GRIDS, format, number as shortest, parse } from "./solver_text.js";
 
 /**
  * A solver's settings as its fields have them: texts, "" where a field is empty. `mode` is "steps" or "tolerance"; a
@@ -67,18 +67,17 @@ export function settingOf(text) {
     fields = { solver: text };
   }
   const { grid, ...rest } = fields;
-  const setting = { ...SETTING, ...Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, plain(value)])) };
-  if (Array.isArray(grid)) Object.assign(setting, { grid: "times", grid_times: grid.map(plain).join(", "), steps: "" });
+  const setting = { ...SETTING, ...Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, shortest(value)])) };
+  if (Array.isArray(grid)) Object.assign(setting, { grid: "times", grid_times: grid.map(shortest).join(", "), steps: "" });
   else if (typeof grid === "string") setting.grid = grid === "uniform" ? "" : grid;
   else if (grid) setting.grid = grid.name;
   for (const [name, usual] of Object.entries({ ...GRIDS[setting.grid], ...grid })) {
-    if (setting.grid !== "times" && name !== "name") setting[`grid_${name}`] = plain(grid[name] ?? usual);
+    if (setting.grid !== "times" && name !== "name") setting[`grid_${name}`] = shortest(grid[name] ?? usual);
   }
   setting.mode = setting.steps || setting.grid === "times" ? "steps" : "tolerance";
   return setting;
 }
 
-const plain = (value) => String(value).replace("e+", "e");
 
 /** A number where the text is one, else the text as it is: the service says what is wrong with it. */
 export function number(text) {
