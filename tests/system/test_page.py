@@ -72,7 +72,7 @@ def test_the_first_look_shows_samples_of_a_model(page: Page, service: str) -> No
     assert page.input_value("#model") == "moons"
     assert colours(page) > 10
     assert page.input_value("#num_samples") == "500"
-    page.wait_for_function("document.getElementById('service').textContent.startsWith('ready on cpu')")
+    page.wait_for_function("() => document.getElementById('service').textContent.startsWith('ready on cpu')")
     assert page.inner_text("#service") == "ready on cpu, 4 models, 1 unavailable"
     assert page.locator("#problem").is_hidden()
     names = page.locator("#model option").all_inner_texts()
