@@ -82,7 +82,8 @@ export class Figures {
     this.layout = runs.length > 1 ? layout : "side";
     this.shape = runs[0].shape;
     this.pictures = pictures.layoutOf(this.shape) !== null;
-    this.bounds = null;
+    this.planar = this.shape.length === 1 && this.shape[0] === 2;
+    for (const element of document.querySelectorAll(".planar")) element.hidden = !this.planar;
     $("arrangement").hidden = runs.length < 2;
     $("over").textContent = this.pictures ? "Difference" : "Overlaid";
     for (const name of ["side", "over"]) $(name).setAttribute("aria-pressed", String(this.layout === name));

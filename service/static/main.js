@@ -165,11 +165,11 @@ const moreTime = () =>
 
 /** Everything that is computed once the samples are there: the error, colours, the field, the chosen sample. */
 async function study(runs, signal) {
+  behind();
   if (view.sample !== "") choose(Number(view.sample));
   await verdict.judge(runs, served(view.model)?.dtype, signal, choose);
   if (figures.runs !== runs) return;
   for (const run of runs) figures.tell(run);
-  behind();
   await recolour();
   if (chosen) sample.show(chosen.index, runs, chosen.followed, chosen.densities);
   document.body.dataset.judged = location.hash; // what the browser tests wait for
@@ -255,11 +255,9 @@ async function recolour() {
 
 /** Show the velocity field and the log-density as the view says, where samples lie in the plane. */
 async function behind() {
-  const planar = figures.shape?.length === 1 && figures.shape[0] === 2;
-  for (const element of document.querySelectorAll(".planar")) element.hidden = !planar;
-  const { body } = figures.runs[0] ?? {};
-  if (!planar || Array.isArray(body.condition)) return;
-  const { model, condition, guidance } = body;
+  const { planar, runs } = figures;
+  if (!planar || Array.isArray(runs[0].body.condition)) return;
+  const { model, condition, guidance } = runs[0].body;
   figures.field = field;
   await field.want({ model, condition, guidance }, figures.bounds, view, (text) => {
     $("field-busy").textContent = text;
