@@ -76,17 +76,20 @@ export const get = async (path) => parse(await (await ask(path)).text());
 export const sample = async (body, signal) =>
   parse(await (await post("v1/sample", body, signal, "application/json")).text());
 
-/** Samples that nobody waits for: they let others go first, and try again where the service is at capacity. */
-export async function background(body, signal) {
+/** Ask again, a few times, where the service is at capacity. */
+async function patiently(ask, signal) {
   for (let tries = 3; ; tries--) {
     try {
-      return await sample({ ...body, priority: "bulk", trace: "none" }, signal);
+      return await ask();
     } catch (error) {
       if (error.status !== 429 || tries <= 0) throw error;
       await pause((error.retryAfter ?? 1) * 1e3, signal);
     }
   }
 }
+
+/** Samples that nobody waits for: they let others go first. */
+export const background = (body, signal) => patiently(() => sample({ ...body, priority: "bulk", trace: "none" }, signal), signal);
 
 const pause = (milliseconds, signal) =>
   new Promise((resolve, reject) => {
@@ -104,9 +107,13 @@ export const file = async (body, accept) => (await post("v1/sample", body, undef
 export const operation = async (model, name, body, signal) =>
   parse(await (await post(`v1/models/${encodeURIComponent(model)}/${name}`, body, signal, "application/json")).text());
 
-/** Yield {event, data} of `POST /v1/sample/stream`; an `error` event is thrown as a Problem. */
-export async function* stream(body, signal) {
-  const answer = await post("v1/sample/stream", body, signal, "text/event-stream");
+/**
+ * Yield {event, data} of `POST /v1/sample/stream`; an `error` event is thrown as a Problem.
+ * @param patient whether to ask again where the service is at capacity
+ */
+export async function* stream(body, signal, patient) {
+  const ask = () => post("v1/sample/stream", body, signal, "text/event-stream");
+  const answer = await (patient ? patiently(ask, signal) : ask());
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   for (;;) {

@@ -57,7 +57,7 @@ export class Run {
       const body = { ...this.body, ...(offset ? { first_index: offset, trace: "none" } : {}), ...extra };
       this.page = { frames: [] };
       let answer = null;
-      for await (const { event, data } of api.stream(body, signal)) {
+      for await (const { event, data } of api.stream(body, signal, offset > 0)) {
         if (event === "sample") this.page.frames.push({ t: data.t, states: data.states });
         if (event === "completed") answer = data;
         if (event === "progress") {

@@ -49,8 +49,8 @@ function troubles(run) {
   if (!answer) return found;
   if (!answer.deterministic) found.push(make("p", { class: "quiet" }, "not deterministic on this machine"));
   if (answer.samples.length < body.num_samples) {
-    const share = `${answer.samples.length.toLocaleString("en")} of ${body.num_samples.toLocaleString("en")}`;
-    found.push(make("p", { class: "warning" }, `${share} samples were drawn`));
+    const share = `${answer.samples.length.toLocaleString("en")} of ${body.num_samples.toLocaleString("en")} samples`;
+    found.push(make("p", { class: run.ended ? "warning" : "quiet" }, `${share}${run.ended ? " were drawn" : " so far"}`));
   }
   if (answer.failed.length) {
     const kinds = new Map();
@@ -78,7 +78,7 @@ export class Figures {
 
   /** Show runs: as cards side by side, or as one card with both: points overlaid, pictures subtracted. */
   show(runs, layout) {
-    this.runs = runs;
+    if (this.runs !== runs) Object.assign(this, { runs, extent: null, seen: new WeakSet() });
     this.layout = runs.length > 1 ? layout : "side";
     this.shape = runs[0].shape;
     this.pictures = pictures.layoutOf(this.shape) !== null;
@@ -128,11 +128,21 @@ export class Figures {
     );
   }
 
-  /** Let the range of the figures hold all that has arrived. */
+  /** Let the range of the figures hold what has arrived since it was last widened. */
   widen() {
-    const ends = this.runs.map((run) => run.answer?.samples ?? []);
-    const ways = this.runs.flatMap((run) => [...run.frames, ...(run.page?.frames ?? [])].map((frame) => frame.states));
-    this.bounds = this.pictures ? pictures.scale([...ends, ...ways]) : scatter.range(ends, ways);
+    const kind = this.pictures ? pictures : scatter;
+    for (const { answer, page } of this.runs) {
+      for (const { states } of page?.frames ?? []) this.#take(states, kind.extent, true);
+      if (answer) this.#take(answer.samples, kind.extent, false);
+    }
+    this.bounds = this.pictures ? pictures.scale(this.extent ?? [[0, 1]]) : scatter.square(this.extent ?? [[-3, 3], [-3, 3]]);
+  }
+
+  #take(states, extent, onTheWay) {
+    if (this.seen.has(states)) return;
+    this.seen.add(states);
+    const found = extent(states, onTheWay);
+    this.extent = this.extent?.map(([low, high], k) => [Math.min(low, found[k][0]), Math.max(high, found[k][1])]) ?? found;
   }
 
   /** Move all runs to a time (null: the end). */

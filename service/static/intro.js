@@ -47,7 +47,7 @@ function show(number) {
   const skip = last ? [] : [button("Skip", dismiss, { class: "plain" })];
   $("intro").replaceChildren(
     art,
-    make("div", {}, make("h2", { id: "intro-title" }, `${number + 1}/${STEPS.length} ${title}`), make("p", {}, text)),
+    make("div", {}, make("h2", {}, `${number + 1}/${STEPS.length} ${title}`), make("p", {}, text)),
     make("div", { class: "buttons" }, ...skip, ...before, next),
   );
   const moved = !$("intro").hidden;

@@ -126,7 +126,7 @@ function arrived(runs, run, mine) {
     figures.show(runs, view.layout);
     $("figures").hidden = false;
   } else if (figures.runs === runs) figures.widen();
-  player.tell(run.t ?? 1);
+  player.tell(run.page?.frames.length ? (run.t ?? 1) : 1);
   if (run.answer && run.page) figures.tell(run);
 }
 

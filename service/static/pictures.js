@@ -16,15 +16,20 @@ export function layoutOf(shape) {
   return null;
 }
 
-/** The lowest and highest value of all states, so that a sheet uses one scale; 0 to 1 where they lie within it. */
-export function scale(lists) {
+/** The least and greatest value of states, as a list of one pair; null rows failed. */
+export function extent(states) {
   let [low, high] = [0, 0];
   const visit = (value) => {
     if (Array.isArray(value)) value.forEach(visit);
     else if (value < low) low = value;
     else if (value > high) high = value;
   };
-  lists.forEach((states) => states.forEach((state) => state !== null && visit(state)));
+  states.forEach((state) => state !== null && visit(state));
+  return [[low, high]];
+}
+
+/** The scale of grey for an extent: 0 to 1 where all lies within it. */
+export function scale([[low, high]]) {
   if (low >= -1e-6 && high <= 1 + 1e-6) return [0, 1];
   return high > low ? [low, high] : [low, low + 1];
 }

@@ -86,11 +86,12 @@ export function glide(run, paint, signal) {
       const reached = run.page ? (run.page.frames.at(-1)?.t ?? 0) : 1;
       const step = before === null ? 0 : (now - before) / (GLIDE * 1e3);
       before = now;
+      const { t } = run;
       run.t = still() ? reached : Math.min(reached, (run.t ?? 0) + step);
       const moves = run.frames.length > 0 && run.pages.length === 1; // a later page moves alone, and then is there
       const arrived = run.ended && (run.t >= 1 || !moves);
       if (arrived) run.t = null;
-      paint(run);
+      if (run.t !== t) paint(run);
       if (arrived || signal.aborted) resolve();
       else if (document.hidden) setTimeout(() => frame(performance.now()), 100); // no animation frames come there
       else requestAnimationFrame(frame);

@@ -87,7 +87,7 @@ function enlarged(index, runs) {
   const box = make("div", { class: "enlarged" });
   const { shape } = runs[0];
   const states = runs.map((run) => run.answer.samples[index]);
-  const scale = pictures.scale([states]);
+  const scale = pictures.scale(pictures.extent(states));
   const add = (name, state, range) => {
     const canvas = make("canvas", { role: "img", "aria-label": `sample ${index}: ${name}` });
     box.append(make("figure", {}, canvas, make("figcaption", { class: "quiet" }, name)));

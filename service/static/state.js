@@ -13,7 +13,7 @@ export function show(state, retry) {
   document.body.dataset.state = state?.name ?? "";
   if (!state) return;
   const parts = state.parts.map((part) => make("p", {}, ...part));
-  $("state").replaceChildren(make("h2", { id: "state-title" }, state.title), ...parts, button("Try now", retry));
+  $("state").replaceChildren(make("h2", {}, state.title), ...parts, button("Try now", retry));
   $("sample").hidden = true;
 }
 

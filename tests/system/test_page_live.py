@@ -56,7 +56,7 @@ def test_a_drawing_says_how_far_it_is_and_can_be_cancelled(page: Page, service: 
     page.goto(f"{service}/#{urlencode({'model': 'moons', 'num_samples': 100_000, 'seed': 1, **TIGHT})}")
     page.wait_for_function("() => /\\d+ %/.test(document.getElementById('busy').textContent)")
     assert page.locator("#share").is_visible()
-    page.wait_for_function("() => document.querySelector('#cards .warning')?.textContent.includes('of 100,000')")
+    page.wait_for_function("() => document.querySelector('#cards').textContent.includes('of 100,000 samples so far')")
     page.click("#cancel")
     settled(page)
     assert "Cancelled" in text(page, "#busy")
