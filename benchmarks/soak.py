@@ -23,8 +23,8 @@ import httpx
 import numpy as np
 from pathline import Client, DeadlineExceeded, Overloaded, RetryPolicy
 
-from models.analytic import Gaussian, Mixture
-from models.checkpoint import save
+from models.architectures.analytic import Gaussian, Mixture
+from models.checkpoint.loading import save
 from models.decoder import Decoder
 
 ROOT = Path(__file__).parents[1]

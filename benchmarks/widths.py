@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import torch
 
-from models.residual_mlp import Bare, ResidualMLP, ResidualMLPConfig
+from models.architectures.residual_mlp import Bare, ResidualMLP, ResidualMLPConfig
 from models.velocity import RowStable
 
 

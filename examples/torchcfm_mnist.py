@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
-from models.unet import UNet, UNetConfig
+from models.architectures.unet import UNet, UNetConfig
 from training.errors import DataError
 from training.mnist import load
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from models.card import read_card
-from models.checkpoint import CheckpointError, load
+from models.checkpoint.card import read_card
+from models.checkpoint.loading import CheckpointError, load
 from models.importing.command import add_arguments, run
 from models.repository import FILE, Repository, RepositoryError, UnknownModel
 

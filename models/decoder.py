@@ -15,7 +15,7 @@ from pydantic import (
 from torch import Tensor, nn
 
 from models.noise import noise
-from models.rows import BUCKETS, RowCaller
+from models.row_padding import BUCKETS, RowCaller
 
 _MAX_NUMBERS = 1 << 26  # of one tensor of a decoder; refuses absurd cards before anything is allocated
 
@@ -179,7 +179,7 @@ class Decoder(nn.Module):
         return self.decode(x)
 
     def row_stable(self, dtype: torch.dtype, device: torch.device | str = "cpu", max_rows: int = 1024) -> RowCaller:
-        """`decode` with padding, so that a row's bits do not depend on its neighbours (see `models.rows`).
+        """`decode` with padding, so that a row's bits do not depend on its neighbours (see `models.row_padding`).
 
         Args:
             dtype: type of the samples, float32 or float64.

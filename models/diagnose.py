@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers import Status, resolve
+from solvers.grids import TimesSpec
 from solvers.integrate import integrate_indexed
 from solvers.saving import check_save_at
-from solvers.times import TimesSpec
 
 MAX_WIDTH = 256
 """The largest length of one sample: eigenvalues cost its third power."""

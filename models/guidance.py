@@ -10,7 +10,7 @@ the network for one row; every other g asks it for two.
 import torch
 from torch import Tensor
 
-from models.condition import ConditionError, LabelCondition, VectorCondition
+from models.conditions import ConditionError, LabelCondition, VectorCondition
 from models.velocity import VelocityField
 
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from models.noise import noise
-from models.rows import aligned
+from models.row_padding import aligned
 
 if TYPE_CHECKING:
-    from models.condition import LabelCondition, VectorCondition
+    from models.conditions import LabelCondition, VectorCondition
     from models.velocity import VelocityField
 
 _ROWS = 32

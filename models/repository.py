@@ -10,7 +10,7 @@ import re
 import stat
 from pathlib import Path
 
-from models.card import CARD_FILE, MODEL_NAME, WEIGHTS_FILE, is_pickle
+from models.checkpoint.card import CARD_FILE, MODEL_NAME, WEIGHTS_FILE, is_pickle
 from models.regular import open_regular
 
 Signature = tuple[tuple[int, int, int] | None, ...]

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from models.mixing import RowByRow
 from models.noise import noise
-from models.rows import BUCKETS, UNPADDED, RowCaller
+from models.row_padding import BUCKETS, UNPADDED, RowCaller
 
 if TYPE_CHECKING:
-    from models.condition import LabelCondition, VectorCondition
+    from models.conditions import LabelCondition, VectorCondition
 
 
 class VelocityError(ValueError):
@@ -27,7 +27,7 @@ class VelocityField(Protocol):
     def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event) in the dtype of x.
 
-        The condition has one row a state (see `models.condition`); None is no condition.
+        The condition has one row a state (see `models.conditions`); None is no condition.
         """
         ...
 
@@ -59,7 +59,7 @@ def refuse_condition(condition: Tensor | None) -> None:
 class RowStable:
     """A velocity field whose every row has the same bits, whatever rows are evaluated with it.
 
-    Calls are padded with copies of a live row, as measured when this is made (see `models.rows`; well below a
+    Calls are padded with copies of a live row, as measured when this is made (see `models.row_padding`; well below a
     second for the paper's networks). The measurement holds for the number of torch threads it was made
     with: make this with as many as will be used, in the thread that will call it.
 

@@ -10,20 +10,20 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from service import errors, openapi
-from service.access import CORS, Guarded, Locked
 from service.engine.engine import Engine as RealEngine
+from service.http.access import CORS, Guarded, Locked
+from service.http.burst import InTurn
+from service.http.middleware import Direct, Observe
+from service.http.subpath import SubPath
 from service.ledger import Ledger
 from service.metrics import Metrics
-from service.middleware import Direct, Observe
-from service.models import Models
 from service.oip import routes as oip
 from service.operations import routes as operations
 from service.ports import Engine
+from service.registry.registry import Models
 from service.routes import admin, catalogue, docs, health, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
-from service.subpath import SubPath
-from service.turnstile import InTurn
 
 
 def create_app(settings: Settings | None = None, engine: Engine | None = None) -> FastAPI:
@@ -79,7 +79,7 @@ def _traces(settings: Settings) -> Any:
     if not settings.otel_endpoint:
         return None
     try:
-        from service.tracing import exporting_to
+        from service.http.tracing import exporting_to
 
         return exporting_to(settings.otel_endpoint)
     except ImportError as error:

@@ -16,8 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.context import context_of
-from service.early import EarlyResponse
+from service.http.context import context_of
+from service.http.early import EarlyResponse
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -10,9 +10,9 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
 from service import examples
-from service.encoders import ENCODERS
 from service.errors import MEDIA_TYPE, Kind
-from service.schemas import ProblemBody, SampleRequest, SampleResponse
+from service.requests.schemas import ProblemBody, SampleRequest, SampleResponse
+from service.responses.encoders import ENCODERS
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 _PLACE = "#/components/schemas/{model}"

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from service.engine.job import Job, JobResult
 from service.engine.operation import Operation
 

@@ -17,8 +17,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from service.connections import Connection, protocol
-from service.places import KEPT
+from service.http.connections import Connection, protocol
+from service.http.places import KEPT
 from service.settings import Settings, StartError
 from service.state import Service
 

@@ -13,21 +13,21 @@ import torch
 from starlette.requests import Request
 
 from models.repository import RepositoryError
-from service.checks import deadline_of
-from service.context import Context, context_of
 from service.engine.job import Draining, EngineFailed
 from service.engine.operation import Operation
 from service.errors import Kind, ProblemError, invalid
+from service.http.burst import Turnstile
+from service.http.context import Context, context_of
 from service.ledger import Hold, Ledger, Take
 from service.metrics import Metrics
-from service.models import Models
 from service.ports import Engine, Loaded
-from service.schemas import Solving
-from service.served import Served
+from service.registry.registry import Models
+from service.registry.served import Served
+from service.registry.watch import Watch
+from service.requests.checks import deadline_of
+from service.requests.schemas import Solving
 from service.settings import Settings, StartError
 from service.solving import problem_of
-from service.turnstile import Turnstile
-from service.watch import Watch
 
 VERSION = "0.1.0"
 

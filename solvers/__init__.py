@@ -1,22 +1,23 @@
-"""The numerics: tableaus, plans, lanes and the offline driver. Knows no network, no HTTP and no files."""
+"""The numerics: tableaus, plans, lanes and the offline drivers. Knows no network, no HTTP and no files."""
 
 from solvers import catalogue
 from solvers.errors import SolverError, Status
 from solvers.integrate import Solution, integrate, warm_up
 from solvers.likelihood import LogDensity, log_density
-from solvers.plan import Adaptive, Plan
-from solvers.resolve import resolve
+from solvers.plan import Plan, compile, resolve  # noqa: A004
+from solvers.spec import SolverSpec
 from solvers.trace import Trace
 
 __all__ = [
-    "Adaptive",
     "LogDensity",
     "Plan",
     "Solution",
     "SolverError",
+    "SolverSpec",
     "Status",
     "Trace",
     "catalogue",
+    "compile",
     "integrate",
     "log_density",
     "resolve",

@@ -11,9 +11,8 @@ import numpy as np
 
 from solvers.clocks import Flags, Index, Numbers, Records
 from solvers.compiled import compiled
-from solvers.control import MOST_NON_FINITE, SMALLEST_FACTOR, factor, first_guess, first_step
+from solvers.control import MAX_STEP_SLACK, MOST_NON_FINITE, SMALLEST_FACTOR, factor, first_guess, first_step
 from solvers.errors import CODES, RUNNING, Status
-from solvers.plan import MAX_STEP_SLACK
 from solvers.rows import END_ADAPTIVE
 
 STRETCH = 1.01

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.fields import ROW
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan
 from solvers.rows import DEGREE, Rows
 
 A, B, E, STIFF, BEND = range(5)
@@ -85,7 +85,7 @@ class Bank:
         self._rows: dict[int, _Loaded] = {}
         self._grids: dict[int, _Loaded] = {}
 
-    def hold(self, solve: Plan | Adaptive) -> tuple[int, int]:
+    def hold(self, solve: Plan) -> tuple[int, int]:
         """Load a plan or method if it is not here, and count one more user. The caller keeps `solve` alive.
 
         Where there is too little memory, nothing has changed; so with `hold_times`.
@@ -97,7 +97,7 @@ class Bank:
         if loaded is None:
             loaded = self._rows[id(solve.rows)] = _Loaded(self._load(solve.rows), len(solve.rows.c))
         loaded.users += 1
-        if not isinstance(solve, Plan):
+        if solve.times is None:
             return loaded.first, 0
         try:
             return loaded.first, self.hold_times(solve.times)
@@ -120,10 +120,10 @@ class Bank:
         grid.users += 1
         return grid.first
 
-    def release(self, solve: Plan | Adaptive) -> None:
+    def release(self, solve: Plan) -> None:
         """A user has left; the space is freed with the last of them."""
         self._leave(self._rows, id(solve.rows), self._row_space)
-        if isinstance(solve, Plan):
+        if solve.times is not None:
             self.release_times(solve.times)
 
     def release_times(self, times: NDArray[np.float64]) -> None:

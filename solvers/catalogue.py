@@ -41,6 +41,11 @@ class Solver:
         return not self.multistep_order and self.tableau.adaptive
 
     @property
+    def controller(self) -> str:
+        """The controller of error control where none is asked for."""
+        return self.tableau.controller
+
+    @property
     def kind(self) -> str:
         """`adaptive` (fixed steps too, where steps are given), `fixed` or `multistep`."""
         return "multistep" if self.multistep_order else "adaptive" if self.adaptive else "fixed"

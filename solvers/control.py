@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from solvers.compiled import compiled
 
+MAX_STEP_SLACK = 1 + 1e-6
+"""A last step may be so much longer than max_step: by the rounding of times, or of a max_step that came as float32."""
+
 SAFETY = 0.9
 SMALLEST_FACTOR, LARGEST_FACTOR = 0.2, 10.0
 MOST_NON_FINITE = 5

@@ -1,22 +1,46 @@
-"""Time grids: N intervals between the ends of a span, for every method with fixed steps.
+"""Time grids of fixed steps, and times as people write them.
 
 A grid maps k / N to a fraction of the span, counted from its earlier end: a span that runs backwards visits the same
 times in reverse, so that encoding and decoding meet at the same points.
+
+Times arrive rounded: through float32, through half precision, as sums of 0.1. A time stands for a point of a grid or
+an end of the span
+
+- that is no further away than float32 rounding: four ulps of float32 at the magnitude of the span, at most 1e-5 of its
+  length (a span far from zero is not to lose the digits that float64 has there), or
+- that rounds to it in the dtype that the times came in, where that is narrower than float64.
+
+So 0.30000001192092896 (float32) and, in an array of half precision, 0.0999755859375 stand for 0.3 and 0.1.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 from solvers.errors import SolverError
-from solvers.times import Times, apart, check_order, snapped
 
-GridSpec = str | Mapping[str, object] | Sequence[float] | NDArray[np.floating]
+Times = NDArray[np.float64]
+TimesSpec = Sequence[float] | NDArray[np.floating]
+GridSpec = str | Mapping[str, object] | TimesSpec
+NormalGrid = str | tuple[float, ...]
+"""A checked grid, hashable: its text (`uniform`, `shift(3)`), or its times."""
+
+NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?"
+"""A number in text, lower case."""
+
+GRID_TEXT = r"[a-z_][a-z0-9_]*(?:\([^()]*\))?|\([^()]*\)"
+"""A grid in text: a name, a name with its parameters in parentheses, or times in parentheses."""
+
+_ULPS = 4
+_MOST_OF_SPAN = 1e-5
 
 
 @dataclass(frozen=True)
@@ -64,23 +88,19 @@ GRIDS: dict[str, Grid] = {
 }
 
 
-def normalise(
-    grid: GridSpec, t_span: tuple[float, float] | None = None
-) -> tuple[str, tuple[tuple[str, float], ...]] | tuple[float, ...]:
-    """Check a grid as users write it and give it a hashable form.
+def normalise(grid: GridSpec, t_span: tuple[float, float] | None = None) -> NormalGrid:
+    """Check a grid as users write it.
 
     Args:
-        grid: a name, a mapping `{"name": ..., parameter: value}`, or a sequence of times.
-        t_span: (start, end) of the integration: a first and last time that stand for these (see `times`) become them.
-
-    Returns:
-        (name, sorted parameters), or the times.
+        grid: a name, a name with its parameters as text (`shift(3)`) or as a mapping (`{"name": ..., parameter:
+            value}`), or a sequence of times.
+        t_span: (start, end) of the integration: a first and last time that stand for these become them.
 
     Raises:
         SolverError: for an unknown name, a missing, unknown or out-of-range parameter, and for fewer than two times.
     """
     if isinstance(grid, str):
-        grid = {"name": grid}
+        grid = read(grid)
     if not isinstance(grid, Mapping):
         if not isinstance(grid, Sequence | np.ndarray):
             raise SolverError("grid", f"grid must be a name, a mapping with a name, or a list of times, not {grid!r}")
@@ -93,20 +113,84 @@ def normalise(
     name = grid["name"]
     if not isinstance(name, str) or name not in GRIDS:
         raise SolverError("grid", f"unknown grid {name!r}; use one of {', '.join(GRIDS)} or a list of times")
+    return name + _parameters_text(name, grid)
+
+
+def read(text: str) -> dict[str, object] | list[float]:
+    """A grid from text: a name, `shift(3)` with parameters in the catalogue's order, or times such as `(0,0.3,1)`.
+
+    Raises:
+        SolverError: for text that is no grid; whether the numbers are allowed is for `normalise` to say.
+    """
+    name, bracket, inside = text.strip().lower().partition("(")
+    if not bracket:
+        return {"name": name}
+    parts = [part.strip() for part in inside.removesuffix(")").split(",")]
+    if not inside.endswith(")") or not all(re.fullmatch(NUMBER, part) for part in parts):
+        raise SolverError("grid", f"grid {text!r}: write numbers in parentheses, with commas between them")
+    values = [float(part) for part in parts]
+    if not name:
+        return values
+    parameters = GRIDS[name].parameters if name in GRIDS else {}
+    if name in GRIDS and len(values) > len(parameters):
+        takes = f"{name}({', '.join(parameters)})" if parameters else f"{name}, without parameters"
+        raise SolverError("grid", f"grid {text!r} has too many numbers; write {takes}")
+    return {"name": name, **dict(zip(parameters, values, strict=False))}
+
+
+def settings_of(grid: NormalGrid) -> str | dict[str, object] | list[float]:
+    """A checked grid as JSON-ready data: a name, a name with all of its parameters, or times."""
+    if not isinstance(grid, str):
+        return list(grid)
+    name, parameters = _named(grid)
+    return {"name": name, **parameters} if parameters else name
+
+
+def _named(text: str) -> tuple[str, dict[str, float]]:
+    """Name and parameters of a checked grid, those at their defaults included."""
+    given = read(text)
+    assert isinstance(given, dict)  # noqa: S101  (a name)
+    name = str(given["name"])
+    return name, {key: float(given.get(key, default)) for key, (default, *_) in GRIDS[name].parameters.items()}  # type: ignore[arg-type]
+
+
+def _parameters_text(name: str, grid: Mapping[str, object]) -> str:
+    """The parameters of a named grid as text, checked; trailing ones at their defaults are left out."""
     known = GRIDS[name].parameters
     surplus = [key for key in grid if key != "name" and key not in known]
     if surplus:
         allowed = ", ".join(known) or "no parameters"
         raise SolverError("grid", f"grid {name!r} takes {allowed}, not {surplus[0]!r}")
-    values: list[tuple[str, float]] = []
+    values: list[str] = []
+    shown = 0
     for key, (default, low, high) in known.items():
         if key not in grid and default is None:
             raise SolverError("grid", f"grid {name!r} needs {key!r}, from {low:g} to {high:.6g}")
         value = _number(f"grid {name!r}: {key}", grid.get(key, default))
         if not low <= value <= high:
             raise SolverError("grid", f"grid {name!r}: {key} = {value:g} is outside {low:g} to {high:.6g}")
-        values.append((key, value))
-    return name, tuple(values)
+        values.append(number_text(value))
+        if value != default:
+            shown = len(values)
+    return f"({','.join(values[:shown])})" if shown else ""
+
+
+def grid_text(grid: NormalGrid) -> str:
+    """A checked grid as text; `read` gives it back."""
+    return grid if isinstance(grid, str) else f"({','.join(map(number_text, grid))})"
+
+
+def number_text(value: float) -> str:
+    """The shortest text that reads back equal: 20, 0.05, 1e-5, 2.5e-4; decimal where an exponent saves nothing."""
+    sign, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
+    if not isinstance(exponent, int):
+        return str(value)
+    if not any(digits):
+        return "0"
+    first, rest = str(digits[0]), "".join(map(str, digits[1:]))
+    scientific = f"{first}{'.' if rest else ''}{rest}e{exponent + len(rest)}"
+    decimal = format(Decimal((0, digits, exponent)), "f")
+    return "-" * sign + min(decimal, scientific, key=len)
 
 
 def _meeting(
@@ -131,7 +215,7 @@ def times(grid: GridSpec, steps: int | None, t_span: tuple[float, float]) -> Tim
     """The times of a grid.
 
     Args:
-        grid: see `normalise`. Explicit times must start and end at the span's ends, but for rounding (see `times`);
+        grid: see `normalise`. Explicit times must start and end at the span's ends, but for rounding (see this module);
             `steps` may then be left out.
         steps: N, the number of intervals, at least 1.
         t_span: (start, end) of the integration; end < start runs backwards.
@@ -143,13 +227,13 @@ def times(grid: GridSpec, steps: int | None, t_span: tuple[float, float]) -> Tim
         SolverError: for times that are not finite, not strictly monotone, do not meet the span's ends or do not
             number `steps` + 1, and for so many steps that neighbouring times coincide in float64.
     """
-    spec = normalise(grid, t_span)
+    normal = normalise(grid, t_span)
     start, end = t_span
-    if not isinstance(spec[0], str):
-        return _explicit(np.array(spec, dtype=np.float64), steps, t_span)
-    assert steps is not None  # noqa: S101  (resolve asks for steps before it asks for times)
-    name, parameters = spec
-    fractions = GRIDS[str(name)].warp(np.arange(steps + 1) / steps, **dict(parameters))  # type: ignore[arg-type]
+    if not isinstance(normal, str):
+        return _explicit(np.array(normal, dtype=np.float64), steps, t_span)
+    assert steps is not None  # noqa: S101  (`SolverSpec` asks for them)
+    name, parameters = _named(normal)
+    fractions = GRIDS[name].warp(np.arange(steps + 1) / steps, **parameters)
     fractions[0], fractions[-1] = 0.0, 1.0
     low, high = min(start, end), max(start, end)
     points = low + (high - low) * fractions
@@ -172,3 +256,70 @@ def _explicit(points: Times, steps: int | None, t_span: tuple[float, float]) -> 
         low, high, first, last = apart(float(points[0]), float(points[-1]), start, end)
         raise SolverError("grid", f"the grid runs from {low} to {high}, t_span from {first} to {last}; make them meet")
     return points
+
+
+def as_times(name: str, values: Any) -> NDArray[np.floating]:
+    """Times (M,) as an array of the dtype they came in; float64 where that dtype says nothing of their rounding.
+
+    Raises:
+        SolverError: for anything but a list of finite numbers.
+    """
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "iuO":
+            array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise SolverError(name, f"{name} must hold numbers, got {values!r}") from None
+    if array.dtype.kind != "f" and array.size:
+        raise SolverError(name, f"{name} must hold numbers, got {values!r}")
+    if array.ndim != 1:
+        raise SolverError(name, f"{name} must be a list of times, got {values!r}")
+    for t in array[~np.isfinite(array)]:
+        raise SolverError(name, f"{name} must hold finite times, got {t}")
+    return array
+
+
+def nearest(times: NDArray[np.floating], points: Times) -> Times:
+    """The nearest point to each time (M,); the points (P,) are strictly monotone, in either direction."""
+    ascending = points if points[0] < points[-1] else points[::-1]
+    place = np.searchsorted(ascending, times.astype(np.float64)).clip(1, len(points) - 1)
+    before, after = ascending[place - 1], ascending[place]
+    return np.where(times - before <= after - times, before, after)
+
+
+def stands_for(times: NDArray[np.floating], points: Times, t_span: tuple[float, float]) -> NDArray[np.bool_]:
+    """(M,) whether each time stands for the point (M,) beside it, by the rule of this module."""
+    start, end = t_span
+    far = _ULPS * float(np.finfo(np.float32).eps) * max(abs(start), abs(end))
+    close = np.abs(times.astype(np.float64) - points) <= min(far, _MOST_OF_SPAN * abs(end - start))
+    if times.dtype.itemsize < points.dtype.itemsize:
+        with np.errstate(over="ignore"):
+            close |= points.astype(times.dtype) == times
+    return close
+
+
+def snapped(times: NDArray[np.floating], points: Sequence[float] | Times, t_span: tuple[float, float]) -> Times:
+    """Times (M,) with those that stand for one of the points (P,), strictly monotone, replaced by it."""
+    near = nearest(times, np.asarray(points, dtype=np.float64))
+    return np.where(stands_for(times, near, t_span), near, times.astype(np.float64))
+
+
+def apart(*times: float) -> list[str]:
+    """Each time in six digits; in all that it takes where those do not tell times that differ apart."""
+    texts = [f"{t:g}" for t in times]
+    if len(set(texts)) < len(set(times)):
+        texts = [repr(float(t)).removesuffix(".0") for t in times]
+    return texts
+
+
+def check_order(name: str, times: NDArray[np.floating], start: float, end: float) -> None:
+    """Refuse times (M,) that do not move strictly from start to end.
+
+    Raises:
+        SolverError: naming the first two that do not.
+    """
+    wrong = np.flatnonzero(np.diff(times) * np.sign(end - start) <= 0)
+    if len(wrong):
+        k = int(wrong[0])
+        a, b, first, last = apart(float(times[k]), float(times[k + 1]), start, end)
+        raise SolverError(name, f"{name} must move strictly from {first} to {last}, but {b} follows {a}")

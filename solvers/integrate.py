@@ -13,13 +13,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from solvers.errors import CODES, SolverError, Status, status_of
-from solvers.grids import GridSpec
+from solvers.grids import GridSpec, TimesSpec
 from solvers.lanes import Lanes
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan, resolve
 from solvers.records import Admission, Finished
-from solvers.resolve import resolve
 from solvers.saving import check_save_at
-from solvers.times import TimesSpec
 from solvers.trace import Trace
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
@@ -78,7 +76,7 @@ def integrate(
         solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_step, max_nfe: see
             `solvers.resolve`.
         save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid points,
-            but for rounding (see `solvers.times`); under error control dopri5 and tsit5 use their own dense output (of
+            but for rounding (see `solvers.grids`); under error control dopri5 and tsit5 use their own dense output (of
             order 4), bosh3 cubic Hermite interpolation, none of them at a further call.
         progress: show a progress bar on stderr: the share of the span that the slowest sample has behind it.
 
@@ -100,7 +98,7 @@ def integrate(
 def integrate_indexed(
     velocity: IndexedVelocity,
     x0: Tensor,
-    solve: Plan | Adaptive,
+    solve: Plan,
     save_at: NDArray[np.float64] | None = None,
     progress: bool = False,
 ) -> Solution:
@@ -119,7 +117,7 @@ def integrate_indexed(
 def _drive(
     velocity: Callable[[Tensor, Tensor, Lanes], Tensor],
     x0: Tensor,
-    solve: Plan | Adaptive,
+    solve: Plan,
     save_at: NDArray[np.float64] | None,
     progress: bool,
 ) -> Solution:
@@ -149,7 +147,7 @@ def warm_up(dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
 class _Results:
     """Collects lanes in the order they end and hands them out in the order of the samples."""
 
-    def __init__(self, x0: Tensor, solve: Plan | Adaptive, save_at: NDArray[np.float64] | None) -> None:
+    def __init__(self, x0: Tensor, solve: Plan, save_at: NDArray[np.float64] | None) -> None:
         self.solve, self.x0 = solve, x0
         self.parts: list[Finished] = []
         self.saved = None if save_at is None else x0.new_full((len(x0), len(save_at), *x0.shape[1:]), float("nan"))
@@ -182,9 +180,9 @@ class _Results:
         if not self.parts:
             return Trace.empty()
         index = self._all("index")
-        if isinstance(self.solve, Plan):
+        if (times := self.solve.times) is not None:
             steps = self._all("grid_steps")[index.argsort()]
-            return Trace.of_grid(self.solve.times, np.arange(len(code)), steps, code == CODES[Status.NON_FINITE])
+            return Trace.of_grid(times, np.arange(len(code)), steps, code == CODES[Status.NON_FINITE])
         sample = np.repeat(index, self._all("attempts"))
         order = np.argsort(sample, kind="stable")
         return Trace.build(sample[order], self._all("steps")[order])

@@ -25,7 +25,7 @@ from solvers.device import DeviceStates
 from solvers.errors import CODES, RUNNING, Status
 from solvers.fields import LANE, plain
 from solvers.host import HostStates
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan
 from solvers.records import Admission, Finished, Saved, checked
 from solvers.rows import END_FIXED, MID
 from solvers.saving import save_grid, save_start
@@ -46,7 +46,7 @@ _ALL_KINDS = (1 << 32) - 1
 class _Ticket:
     """One admission: what it holds in the bank, and how many of its lanes still run."""
 
-    solve: Plan | Adaptive
+    solve: Plan
     save_at: NDArray[np.float64] | None
     lanes: int
 
@@ -145,18 +145,20 @@ class Lanes:
         one["t"], one["t_end"], one["span"] = start, end, abs(end - start)
         one["ticket"], one["owner"] = ticket, admission.owner
         one["group"], one["log"], one["status"] = -1, -1, RUNNING
-        if isinstance(solve, Plan):
+        if solve.times is not None:
             one["first"], one["step"], one["last"] = first_time, first_time + 1, first_time + len(solve.times) - 1
             one["t_next"], one["h"] = solve.times[1], solve.times[1] - start
         else:
-            one["rtol"], one["atol"], one["q"] = solve.rtol, solve.atol, solve.q
-            one["alpha"], one["beta"], one["before"] = solve.controller.alpha, solve.controller.beta, 1.0
+            spec, control = solve.spec, solve.control
+            assert control is not None  # noqa: S101  (there is no grid)
+            one["rtol"], one["atol"], one["q"] = spec.rtol, spec.atol, solve.q
+            one["alpha"], one["beta"], one["before"] = control.alpha, control.beta, 1.0
             one["step"] = 1  # as a plan's lane that has completed no step of its grid
-            one["h"] = np.copysign(solve.first_step or 0.0, end - start)
-            one["max_nfe"] = solve.max_nfe
-            one["max_step"], one["wary"] = solve.max_step or np.inf, np.inf
+            one["h"] = np.copysign(spec.first_step or 0.0, end - start)
+            one["max_nfe"] = spec.max_nfe
+            one["max_step"], one["wary"] = spec.max_step or np.inf, np.inf
             one["attempt"] = attempt = solve.attempt_nfe
-            if (1 if solve.first_step else 2) + attempt > solve.max_nfe:
+            if (1 if spec.first_step else 2) + attempt > spec.max_nfe:
                 one["status"] = CODES[Status.MAX_NFE]
             if solve.batch:
                 one["group"] = ticket
@@ -166,7 +168,7 @@ class Lanes:
             one["save_end"] = first + len(admission.save_at)
         plain(records)[:] = plain(one[None])
         records["index"] = np.arange(admission.first_index, admission.first_index + n)
-        if isinstance(solve, Adaptive):
+        if solve.adaptive:
             records["log"] = places = self.log.open(n)
             undo.callback(self.log.free, places)
         return _Ticket(solve, admission.save_at, n)

@@ -14,7 +14,7 @@ from torch import Tensor
 from solvers.divergence import exact, hutchinson
 from solvers.errors import SolverError, Status
 from solvers.integrate import Velocity, integrate_indexed
-from solvers.resolve import resolve
+from solvers.plan import resolve
 from solvers.trace import Trace
 
 EXACT_UP_TO = 16

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.errors import SolverError
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Admission:
         save_at: (M,) float64 times to save the state at, in the direction of the span, or None.
     """
 
-    solve: Plan | Adaptive
+    solve: Plan
     x0: Tensor
     owner: int = 0
     first_index: int = 0

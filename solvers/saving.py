@@ -12,10 +12,10 @@ from torch import Tensor
 from solvers.arithmetic import combine
 from solvers.clocks import Index, Records
 from solvers.errors import SolverError
-from solvers.plan import Adaptive, Plan
+from solvers.grids import Times, TimesSpec, apart, as_times, check_order, nearest, stands_for
+from solvers.plan import Plan
 from solvers.records import Admission, Saved
 from solvers.rows import DEGREE
-from solvers.times import Times, TimesSpec, apart, as_times, check_order, nearest, stands_for
 
 if TYPE_CHECKING:
     from solvers.lanes import Lanes
@@ -83,7 +83,7 @@ def _inside(lanes: Lanes, index: Index, t: NDArray[np.float64], after: Tensor) -
     return torch.where(at_end, after, states.x[where] + combine(weights, states.k[where]))
 
 
-def check_save_at(solve: Plan | Adaptive, save_at: TimesSpec | None, name: str = "save_at") -> Times | None:
+def check_save_at(solve: Plan, save_at: TimesSpec | None, name: str = "save_at") -> Times | None:
     """The save times of a request, checked against what it solves.
 
     Those that stand for a point of a plan's grid, or for an end of the span, become that point (see `times`).
@@ -104,7 +104,7 @@ def check_save_at(solve: Plan | Adaptive, save_at: TimesSpec | None, name: str =
         return None
     given = as_times(name, save_at)
     start, end = solve.t_span
-    points = solve.times if isinstance(solve, Plan) else np.array([start, end])
+    points = solve.times if solve.times is not None else np.array([start, end])
     near = nearest(given, points)
     on_point = stands_for(given, near, solve.t_span)
     times = np.where(on_point, near, given.astype(np.float64))
@@ -115,10 +115,10 @@ def check_save_at(solve: Plan | Adaptive, save_at: TimesSpec | None, name: str =
     for k in np.flatnonzero(np.diff(times) == 0):
         a, b = apart(float(given[k]), float(given[k + 1]))
         raise SolverError(name, f"{name} holds {a} and {b}, which both stand for {float(times[k])!r}; leave one out")
-    if isinstance(solve, Plan):
+    if solve.times is not None:
         for k in np.flatnonzero(~on_point):
             at, _ = apart(float(given[k]), float(near[k]))
             raise SolverError(name, f"{name} = {at} is not a grid point; the nearest is {float(near[k])!r}")
     elif solve.rows.dense is None:
-        raise SolverError(name, f"{solve.settings['name']} has no dense output; give it steps and save at grid points")
+        raise SolverError(name, f"{solve.name} has no dense output; give it steps and save at grid points")
     return times

@@ -38,6 +38,7 @@ class Tableau:
         embedded_order: the order q of the embedded solution; the error estimate is O(h^(q+1)).
         dense: coefficients of the dense output, one row a stage: b_i(theta) = sum_j dense[i][j] theta^(j+1).
             Where it is left out an FSAL pair gets cubic Hermite interpolation, which needs no further call.
+        controller: the name of the controller (`control.CONTROLLERS`) that error control uses by default.
 
     Raises:
         ValueError: for shapes that do not fit, a stated order that the numbers do not have, or weights that do
@@ -55,6 +56,7 @@ class Tableau:
     b_hat: Coefficients | None = None
     embedded_order: int | None = None
     dense: tuple[Coefficients, ...] | None = None
+    controller: str = "i"
 
     def __post_init__(self) -> None:
         n = len(self.b)
@@ -227,6 +229,7 @@ TABLEAUS: tuple[Tableau, ...] = (
         b_hat=_q("5179/57600 0 7571/16695 393/640 -92097/339200 187/2100 1/40"),
         embedded_order=4,
         dense=_dopri5_dense(),
+        controller="paper",
         reference="Dormand & Prince 1980, J. Comp. Appl. Math. 6; Hairer I, II.5 table 5.2 and II.6",
     ),
     Tableau(

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.card import CARD_FILE
-from models.checkpoint import Checkpoint, CheckpointError, load
+from models.checkpoint.card import CARD_FILE
+from models.checkpoint.loading import Checkpoint, CheckpointError, load
 from models.noise import noise
 from solvers import Status
 from training.dataset import DataSet

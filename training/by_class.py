@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.card import CARD_FILE
-from models.checkpoint import Checkpoint, CheckpointError, load
-from models.condition import LabelCondition
+from models.checkpoint.card import CARD_FILE
+from models.checkpoint.loading import Checkpoint, CheckpointError, load
+from models.conditions import LabelCondition
 from models.guidance import Guided
 from models.noise import noise
 from solvers import Status

@@ -50,7 +50,7 @@ class NetworkConfig(Frozen):
     """Kind and size of the network; the shape of a sample and the condition follow from the data.
 
     Attributes:
-        architecture: `residual_mlp` for vectors (see `models.residual_mlp`) or `unet` for pictures (see `models.unet`).
+        architecture: `residual_mlp` for vectors or `unet` for pictures, see `models.architectures`.
         hidden: width of the residual stream; of a UNet, channels of its first level.
         blocks: residual blocks; of a UNet, those of each level.
         time_width: length of the embedding of t.

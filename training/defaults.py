@@ -42,8 +42,8 @@ def _write_analytic(models_dir: Path, name: str) -> Path:
     """Write an analytic field as a checkpoint like any other, in float64."""
     import torch
 
-    from models.analytic import Gaussian, Mixture
-    from models.checkpoint import CheckpointError, save
+    from models.architectures.analytic import Gaussian, Mixture
+    from models.checkpoint.loading import CheckpointError, save
     from models.decoder import Decoder
 
     make: dict[str, Callable[[], torch.nn.Module]] = {"gaussian": Gaussian, "mixture": Mixture}

@@ -8,9 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from models.noise import noise
-from solvers import Status
+from solvers import Status, resolve
 from solvers.integrate import integrate_indexed
-from solvers.resolve import resolve
 from training.dataset import DataSet
 from training.errors import TrainingError
 

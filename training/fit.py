@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from models.architectures import ArchitectureError, build
-from models.checkpoint import CheckpointError, save
+from models.checkpoint.loading import CheckpointError, save
 from training import published
 from training.boards import Board, require
 from training.config import Recipe

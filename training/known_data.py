@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.condition import LabelCondition
+from models.conditions import LabelCondition
 from models.decoder import Decoder
 from training import draws, mnist
 from training.data_config import DigitsData, MnistData, PointsData

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from models.card import CARD_FILE, read_card
-from models.checkpoint import Checkpoint, CheckpointError
+from models.checkpoint.card import CARD_FILE, read_card
+from models.checkpoint.loading import Checkpoint, CheckpointError
 from training.config import Recipe
 from training.data import prepare
 from training.dataset import DataSet

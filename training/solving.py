@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from solvers import resolve
 from solvers.errors import SolverError
 from solvers.integrate import Solution, integrate_indexed
-from solvers.resolve import resolve
 from training.errors import UsageError
 
 

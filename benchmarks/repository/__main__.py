@@ -21,9 +21,9 @@ import torch
 from benchmarks.repository.floats import transfers
 from benchmarks.repository.swap import Round, rounds
 from benchmarks.serving.servers import server
-from models.checkpoint import save
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import save
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 
 KEY = "the-key-of-a-benchmark"
 WIDE = 100  # numbers of a sample of `wide`

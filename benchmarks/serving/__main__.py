@@ -21,7 +21,7 @@ from benchmarks.serving.inside import engine_overhead, seconds_a_row
 from benchmarks.serving.load import Round, run_round
 from benchmarks.serving.servers import server
 from benchmarks.serving.workloads import WORKLOADS
-from models.checkpoint import load
+from models.checkpoint.loading import load
 
 KINDS = ("pathline", "plain")
 Found = dict[tuple[str, str], list[Round]]

@@ -9,7 +9,7 @@ import time
 from urllib.parse import urlsplit
 
 from benchmarks.serving.inside import one_solve
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 
 WISH = {"model": "moons", "solver": "rk4", "steps": 20, "num_samples": 16}
 

@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
-from service.answers import Answer
-from service.encoders import ENCODERS, Encoder
+from service.responses.answers import Answer
+from service.responses.encoders import ENCODERS, Encoder
 
 _TO_REACH = {"application/x-npy": 1000.0, "application/x-npz": 200.0}  # MB/s
 _SAMPLES = (4_000_000, 2)  # float32: 32 MB

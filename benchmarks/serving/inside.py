@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.serving.workloads import WORKLOADS
-from models.checkpoint import Checkpoint, load
+from models.checkpoint.loading import Checkpoint, load
 from models.fused import prepare
 from models.noise import noise
 from models.velocity import RowStable

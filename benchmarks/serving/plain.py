@@ -13,7 +13,7 @@ from fastapi import FastAPI, Response
 from pydantic import BaseModel
 from torch import Tensor
 
-from models.checkpoint import load
+from models.checkpoint.loading import load
 
 
 class Wish(BaseModel):

@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.solvers.others import torchode_
 from benchmarks.solvers.problems import Field
 from benchmarks.solvers.timing import Counted, clock, median
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from solvers import integrate
 
 STEPS, TOLERANCE = 20, 1e-4

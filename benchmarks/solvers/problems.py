@@ -11,7 +11,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from models.analytic import Gaussian, Mixture
+from models.architectures.analytic import Gaussian, Mixture
 
 Field = Callable[[Tensor, Tensor], Tensor]
 

@@ -14,7 +14,7 @@ from benchmarks.solvers.others import torchode_
 from benchmarks.solvers.overhead import network
 from benchmarks.solvers.problems import Field
 from benchmarks.solvers.timing import Counted
-from models.analytic import Mixture
+from models.architectures.analytic import Mixture
 from solvers import integrate
 
 SIZES, TOLERANCE = (256, 2048), 1e-5
@@ -41,7 +41,7 @@ def models(checkpoints: Path) -> Iterator[tuple[str, Field]]:
     yield "untrained network x 20", network(20.0)
     yield "mixture of eight Gaussians", Mixture().float()
     if checkpoints.is_dir():
-        from models.checkpoint import load
+        from models.checkpoint.loading import load
         from models.repository import Repository
 
         repository = Repository(checkpoints)

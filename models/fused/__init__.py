@@ -13,15 +13,15 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from models.condition import LabelCondition, VectorCondition
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.conditions import LabelCondition, VectorCondition
 from models.conventions import Adapted
 from models.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
 from models.noise import noise
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.velocity import VelocityField
+from solvers import resolve
 from solvers.lanes import Lanes
 from solvers.records import Admission
-from solvers.resolve import resolve
 
 __all__ = ["FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "warm_up"]
 

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.condition import LabelCondition
+from models.architectures.residual_mlp import Bare, ResidualMLP
+from models.conditions import LabelCondition
 from models.fused.pieces import BYTES, PANEL
 from models.fused.vectors import LANES
-from models.residual_mlp import Bare, ResidualMLP
 
 Floats = NDArray[np.float32]
 

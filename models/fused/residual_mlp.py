@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.condition import LabelCondition
+from models.architectures.residual_mlp import ResidualMLP
+from models.conditions import LabelCondition
 from models.fused.packing import Floats, aligned_zeros, packed, room
 from models.fused.pieces import BIAS, BIAS_AND_OLD, BYTES, OLD, PANEL, TALLEST, normalise, silu, sinusoids, tile
 from models.fused.vectors import LANES
-from models.residual_mlp import ResidualMLP
 from models.velocity import VelocityError, refuse_condition
 from solvers.bank import Bank
 from solvers.clocks import Index, Records

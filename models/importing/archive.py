@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.importing.files import ForeignError
-from models.program import TENSOR_DTYPES
+from models.program.network import TENSOR_DTYPES
 
 _MAJOR = 8  # of the schema of torch.export that is understood
 _MOST_JSON = 64 << 20

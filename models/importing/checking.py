@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from models.checkpoint import Checkpoint, load
+from models.checkpoint.loading import Checkpoint, load
 from models.importing.pictures import picture
 from models.noise import noise
 from solvers import Status, integrate

@@ -7,11 +7,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from models.condition import LabelCondition
+from models.checkpoint.weights import shown
+from models.conditions import LabelCondition
 from models.importing.checking import look
 from models.importing.files import ForeignError
 from models.importing.weights import Declared, Imported, import_program, import_weights
-from models.weights import shown
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs."""

@@ -20,9 +20,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from models.card import CheckpointError
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.weights import first_line
 from models.regular import open_regular, opened_path
-from models.weights import first_line
 
 _DEEPEST = 32  # levels of nested containers
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from models.checkpoint.weights import differences, shown
 from models.importing.files import ForeignError, Found
-from models.weights import differences, shown
 
 Which = Literal["ema", "raw"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from models.condition import LabelCondition, VectorCondition
+from models.conditions import LabelCondition, VectorCondition
 from models.importing.archive import SCALAR_TYPES, Members
 from models.importing.files import ForeignError, opened
-from models.operations import OperationError, operation
+from models.program.aten import OperationError, operation
 
 _ROWS_NEEDED = 1024
 _MEMORY_FORMATS = {1: "contiguous", 2: "channels_last", 4: "preserve"}
@@ -35,7 +35,7 @@ def read_program(
         labels: the class labels that it takes, which it cannot say itself; None where it takes none.
 
     Returns:
-        The config of a `models.program.Program`, its tensors, and the order of its arguments (such as `t, x`).
+        The config of a `models.program.network.Program`, its tensors, and the order of its arguments (such as `t, x`).
 
     Raises:
         ForeignError: it is none, or holds something that a program may not; the message says what.

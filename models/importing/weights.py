@@ -11,7 +11,9 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 
 from models.architectures import PROGRAM, ArchitectureError, build, condition_of, event_shape_of
-from models.condition import LabelCondition
+from models.checkpoint.saving import save
+from models.checkpoint.weights import first_line
+from models.conditions import LabelCondition
 from models.conventions import TimeCard
 from models.decoder import Decoder, DecoderConfig
 from models.importing.files import ForeignError, read_tensors
@@ -19,8 +21,6 @@ from models.importing.matching import Which, select
 from models.importing.probe import Probe, probe
 from models.importing.programs import read_program
 from models.mixing import Mixing, RowByRow, find_mixing
-from models.saving import save
-from models.weights import first_line
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from models.guidance import network_rows
 from service.engine.job import Job, JobResult, Progress
 from solvers.errors import CODES, STATUSES, Status
-from solvers.plan import Plan
 from solvers.records import Finished, Saved
 from solvers.trace import Trace
 
@@ -175,11 +174,11 @@ class Assembly:
         )
 
     def _trace(self, held: _Held) -> Trace:
-        if isinstance(self.job.solve, Plan):
+        if (times := self.job.solve.times) is not None:
             if self.job.trace != "full":
                 return Trace.empty()
             samples, broken = np.arange(self.job.num_samples), held.code == CODES[Status.NON_FINITE]
-            return Trace.of_grid(self.job.solve.times, samples, held.grid_steps, broken)
+            return Trace.of_grid(times, samples, held.grid_steps, broken)
         if len(self._samples) == 1:
             return Trace.build(self._samples[0], self._steps[0])
         if not self._samples:

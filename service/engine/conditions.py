@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.condition import LabelCondition, VectorCondition
+from models.conditions import LabelCondition, VectorCondition
 from service.engine.job import Job
 from service.engine.tables import Table
 

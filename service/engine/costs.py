@@ -7,7 +7,6 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from service.engine.job import Job
-from solvers.plan import Adaptive, Plan
 
 _GUESSED_NFE = 80.0
 """Calls of an adaptive sample before any has been seen."""
@@ -49,10 +48,10 @@ class Costs:
 
     def of(self, job: Job) -> Cost:
         """What is to be expected of a job."""
-        if isinstance(job.solve, Plan):
+        if job.solve.nfe is not None:
             nfe = float(job.solve.nfe)
             return Cost(nfe, nfe, nfe)
-        least, bound, keys = float(job.solve.nfe_least), float(job.solve.max_nfe), _keys(job)
+        least, bound, keys = float(job.solve.nfe_least), float(job.solve.nfe_bound), _keys(job)
 
         def possible(calls: float) -> float:
             return min(max(calls, least), bound)  # no job of this kind need have been seen
@@ -96,16 +95,15 @@ def _keys(job: Job) -> tuple[tuple[str, ...], ...]:
     A job whose max_step asks for many steps is like those whose max_step asks for about as many, and tells nothing of
     others.
     """
-    settings, (start, end) = job.solve.settings, job.solve.t_span
-    name, rtol, atol = str(settings["name"]), settings.get("rtol"), settings.get("atol")
-    powers = [f"{math.log10(float(each)):.0f}" for each in (rtol, atol) if isinstance(each, int | float)]
-    kind = (name, str(settings.get("error_control")), *powers, f"{math.log2(abs(end - start)):.0f}")
+    spec, (start, end) = job.solve.spec, job.solve.t_span
+    powers = [f"{math.log10(each):.0f}" for each in (spec.rtol, spec.atol) if each is not None]
+    kind = (spec.solver, spec.error_control, *powers, f"{math.log2(abs(end - start)):.0f}")
     bits = f"{job.num_samples.bit_length()} bits"
-    if isinstance(job.solve, Plan) or job.solve.max_step is None:
-        return (*kind, bits), kind, (name,)
+    if not _bounded(job):
+        return (*kind, bits), kind, (spec.solver,)
     short = (*kind, f"least {job.solve.nfe_least:.1e}")
-    return (*short, bits), short, kind, (name,)
+    return (*short, bits), short, kind, (spec.solver,)
 
 
 def _bounded(job: Job) -> bool:
-    return isinstance(job.solve, Adaptive) and job.solve.max_step is not None
+    return job.solve.spec.max_step is not None

@@ -12,7 +12,6 @@ from service.engine.contracts import Observer
 from service.engine.job import DeadlineExceeded, EngineFailed, JobResult
 from service.engine.model import Model
 from solvers.errors import Status
-from solvers.plan import Plan
 from solvers.records import Finished
 
 
@@ -71,7 +70,7 @@ class Desk:
 
     def _complete(self, model: Model, number: int) -> None:
         assembly = model.jobs[number].assembly
-        if not isinstance(assembly.job.solve, Plan) and (spent := assembly.spent()) is not None:
+        if assembly.job.solve.adaptive and (spent := assembly.spent()) is not None:
             model.costs.learn(assembly.job, *spent)
         future, network_s = self.forget(model, number), model.arena.network.seconds
         if not assembly.large:
@@ -127,7 +126,7 @@ class Desk:
         model.watched.discard(number)
         self._deadlines.pop(number, None)
         if running.assembly.started is not None:
-            model.solvers[str(running.job.solve.settings["name"])] -= 1
+            model.solvers[running.job.solve.name] -= 1
         model.arena.forget(number)
         return running.future
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
-from models.condition import LabelCondition, VectorCondition
+from models.conditions import LabelCondition, VectorCondition
 from models.fused import Prepared, prepare
 from models.velocity import VelocityField
 
@@ -145,7 +145,7 @@ class Cuda(Device):
 class Captured:
     """A field whose calls are recorded once for each number of rows and then replayed.
 
-    Rows come padded to few different numbers (`models.rows`); here they are padded on to powers of two, and the
+    Rows come padded to few different numbers (`models.row_padding`); here they are padded on to powers of two, and the
     least recently used of more than 16 recordings is dropped. Longer calls go to the field itself.
     """
 

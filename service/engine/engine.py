@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import torch
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from service.engine.assembly import Assembly
 from service.engine.contracts import EngineSettings, Observer
 from service.engine.device import Device, choose_device, device_of

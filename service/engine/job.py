@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from service.engine.operation import Operation
-from solvers.plan import Adaptive, Plan
+from solvers.plan import Plan
 from solvers.trace import Trace
 
 
@@ -96,7 +96,7 @@ class Job:
         deadline: when the job is given up, in seconds of the engine's clock (`time.monotonic`), or None.
         partial: at the deadline, answer with the states reached instead of failing.
         trace: `none`, `summary` or `full`.
-        condition: one row a sample, as `models.condition` makes it, for a conditional model; None is its null.
+        condition: one row a sample, as `models.conditions` makes it, for a conditional model; None is its null.
         guidance: strength of classifier-free guidance; None is none.
         priority: see `Priority`.
         on_progress: called in the engine's thread, which it must not hold up; or None.
@@ -110,7 +110,7 @@ class Job:
 
     model: str
     version: int
-    solve: Plan | Adaptive
+    solve: Plan
     num_samples: int
     seed: int = 0
     first_index: int = 0

@@ -190,7 +190,7 @@ class Loop:
                 if first == 0:
                     assembly = model.jobs[number].assembly
                     assembly.started, assembly.network_s, assembly.reported_s = now, model.arena.network.seconds, 0.0
-                    model.solvers[str(assembly.job.solve.settings["name"])] += 1
+                    model.solvers[assembly.job.solve.name] += 1
             wanted = [(number, first, count, model.jobs[number].job) for number, first, count in granted]
             try:
                 for number, first, count, _ in wanted:

@@ -17,7 +17,6 @@ from service.engine.operation import Operation
 from service.engine.promises import KEPT, Prospects
 from service.engine.runner import Arena
 from service.engine.scheduler import Entry, Scheduler, Turns
-from solvers.plan import Plan
 
 _LOT_S = 0.02
 _LEAST_RETRY_S = 0.1
@@ -89,7 +88,7 @@ class Model:
 
     def entry(self, number: int, job: Job, now: float) -> Entry:
         """A job as its scheduler sees it, at some time."""
-        whole = not isinstance(job.solve, Plan) and job.solve.batch
+        whole = job.solve.batch
         cost = self.costs.of(job)
         deadline = math.inf if job.deadline is None else job.deadline
         entry = Entry(
@@ -166,7 +165,7 @@ class Model:
 
     def _check_speed(self, job: Job, left_s: float) -> None:
         calls = self.costs.of(job).typical
-        if calls is None and not isinstance(job.solve, Plan):
+        if calls is None and job.solve.adaptive:
             calls = float(job.solve.nfe_least)
         if job.partial or job.follows or calls is None or left_s <= 0:
             return

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from models.fused import FusedResidualMLP
 from models.guidance import Guided
 from models.velocity import RowStable

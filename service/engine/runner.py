@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from models.guidance import network_rows
 from models.noise import noise, noise_of
 from service.engine.device import Device
@@ -20,7 +20,6 @@ from solvers import warm_up
 from solvers.errors import Status
 from solvers.lanes import Lanes
 from solvers.parted import Parted
-from solvers.plan import Adaptive
 from solvers.records import Admission, Finished, Saved
 
 TICK_S = 0.05
@@ -119,7 +118,7 @@ class Arena:
             for admission, (owner, _, count, job) in zip(self._admissions(granted), granted, strict=True):
                 self.network.add(owner, job)
                 width = network_rows(job.guidance)
-                if isinstance(job.solve, Adaptive) and job.solve.batch and count * width > part:
+                if job.solve.batch and count * width > part:
                     parted[owner] = Parted(admission, self._empty, max(1, part // width))
                 else:
                     together.append(admission)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from models.condition import LabelCondition
-from service.served import Served
-from service.traces import COLUMNS
+from models.conditions import LabelCondition
+from service.registry.served import Served
+from service.responses.traces import COLUMNS
 
 _FLOATS = {"float32": "FP32", "float64": "FP64"}
 _TRACE = {"sample": "INT64", "t": "FP64", "h": "FP64", "error": "FP64", "accepted": "BOOL"}

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.answers import Answer
-from service.encoders import BINARY_BYTES, TEXT_BYTES, Encoder, Pieces, slices
 from service.errors import invalid
 from service.oip.schemas import InferRequest
 from service.oip.tensors import Array, datatype_of, to_bytes
 from service.oip.wire import BINARY
-from service.schemas import SampleRequest
-from service.traces import COLUMNS
+from service.requests.schemas import SampleRequest
+from service.responses.answers import Answer
+from service.responses.encoders import BINARY_BYTES, TEXT_BYTES, Encoder, Pieces, slices
+from service.responses.traces import COLUMNS
 
 JSON = "application/json"
 ALWAYS = ("samples", "nfe", "t", "status")

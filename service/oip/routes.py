@@ -7,23 +7,23 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from starlette.responses import StreamingResponse
 
-from service.access import from_a_browser
-from service.answers import Answer
-from service.bodies import LARGE_BODY, read_body
-from service.context import context_of
-from service.encoders import NUMBERS_A_PIECE
 from service.engine.job import Job
 from service.errors import Kind, ProblemError
+from service.http.access import from_a_browser
+from service.http.context import context_of
 from service.oip import description
 from service.oip.metadata import metadata
 from service.oip.outputs import Wanted, wanted, write
 from service.oip.wire import BINARY, HEADER, header_of, take_apart
 from service.oip.wishes import to_wish
-from service.prepare import prepare
+from service.registry.served import Served
+from service.requests.parsing import LARGE_BODY, read_body
+from service.requests.prepare import prepare
+from service.requests.schemas import SampleRequest
+from service.responses.answers import Answer
+from service.responses.encoders import NUMBERS_A_PIECE
 from service.routes.reading import ModelName, read
 from service.routes.sample import beside, draw, without_numbers
-from service.schemas import SampleRequest
-from service.served import Served
 from service.state import VERSION, model_of, service_of
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol v2"])
@@ -128,7 +128,7 @@ async def _understand(request: Request, name: str, version: int | None) -> tuple
     arguments = (wish, model, service.settings, want.encoder, service.taking(context), dtypes)
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.understood()
-    context.solver = str(job.solve.settings["name"])
+    context.solver = job.solve.name
     return without_numbers(wish), model, job, want
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.bodies import with_few_unknown
+from service.requests.parsing import with_few_unknown
 
 REQUESTS: dict[str, Any] = {
     "seed": {"parameters": {"num_samples": 2, "seed": 0, "solver": "rk4", "steps": 5}},

@@ -6,10 +6,10 @@ Source: https://github.com/triton-inference-server/server/blob/main/docs/protoco
 from starlette.requests import Request
 
 from models.nested import short
-from service.bodies import byte_count, parse
 from service.errors import Kind, ProblemError, invalid
 from service.oip.schemas import InferRequest, InputTensor
 from service.oip.tensors import Array, from_bytes, from_list
+from service.requests.parsing import byte_count, parse
 
 HEADER = "Inference-Header-Content-Length"
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from service.bodies import check
 from service.errors import invalid
 from service.oip.schemas import InferRequest
 from service.oip.tensors import Array, datatype_of
-from service.schemas import SampleRequest
+from service.requests.parsing import check
+from service.requests.schemas import SampleRequest
 
 INPUTS = {"x0": "f", "condition": "fiu", "grid": "f", "save_at": "f", "t_span": "f"}
 """What can be sent as a tensor, and the kinds of its numbers: f floating point, i and u integers."""

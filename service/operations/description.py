@@ -7,7 +7,6 @@ from pydantic import BaseModel
 
 from service.openapi import BINARY, SOLVING_PROBLEMS, asked, shown
 from service.operations import examples
-from service.operations.findings import NPZ
 from service.operations.schemas import (
     DiagnoseRequest,
     DiagnoseResponse,
@@ -16,6 +15,7 @@ from service.operations.schemas import (
     LogProbRequest,
     LogProbResponse,
 )
+from service.responses.findings import NPZ
 
 
 def _described(

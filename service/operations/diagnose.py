@@ -15,7 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from models.diagnose import MAX_WIDTH, decompose, stiffness, stiffness_ratio
-from service.checks import (
+from service.engine.job import Job, JobResult, Priority
+from service.engine.operation import Operation
+from service.errors import invalid
+from service.ledger import Take
+from service.operations.schemas import DiagnoseRequest
+from service.registry.served import Served
+from service.requests.checks import (
     check_indices,
     check_limits,
     compiled,
@@ -25,18 +31,12 @@ from service.checks import (
     start_of,
     times_of,
 )
-from service.engine.job import Job, JobResult, Priority
-from service.engine.operation import Operation
-from service.errors import invalid
-from service.ledger import Take
-from service.operations.findings import check_size, head_of
-from service.operations.schemas import DiagnoseRequest
-from service.served import Served
+from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
+from service.responses.findings import check_size, head_of
+from service.responses.traces import Array
 from service.settings import Settings
-from service.sizes import kept_steps, lanes_bytes, logged_beyond
-from service.traces import Array
-from solvers.plan import Adaptive, Plan
-from solvers.resolve import resolve
+from solvers import resolve
+from solvers.plan import Plan
 
 _STEPS = 20
 _WORK_A_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
@@ -79,7 +79,7 @@ def prepare(request: DiagnoseRequest, model: Served, settings: Settings, media: 
     )
 
 
-def _memory(n: int, times: int, width: int, model: Served, solve: Plan | Adaptive) -> int:
+def _memory(n: int, times: int, width: int, model: Served, solve: Plan) -> int:
     """Return the bytes of memory of the paths, of the rows of all Jacobians, and of what is found of them."""
     paths = lanes_bytes(model, n, width, saved=times, given=True, steps=kept_steps(solve, "none"))
     rows = n * times * width

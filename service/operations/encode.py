@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from service.answers import to_data
-from service.checks import check_limits, compiled, condition_of, deadline_of
 from service.engine.job import Job, JobResult, Priority
 from service.ledger import Take
-from service.operations.data import States, count_of, data_bytes, states_of
-from service.operations.findings import check_size, head_of
 from service.operations.schemas import EncodeRequest
-from service.served import Served
+from service.registry.served import Served
+from service.requests.checks import check_limits, compiled, condition_of, deadline_of
+from service.requests.data import States, count_of, data_bytes, states_of
+from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
+from service.responses.answers import to_data
+from service.responses.findings import check_size, head_of
+from service.responses.traces import Array
 from service.settings import Settings
-from service.sizes import kept_steps, lanes_bytes, logged_beyond
-from service.traces import Array
 
 BACK = (1.0, 0.0)
 """From data to noise."""

@@ -15,19 +15,19 @@ import torch
 from numpy.typing import NDArray
 
 from models.probes import signs
-from service.checks import check_limits, compiled, condition_of, deadline_of, seed_of
 from service.engine.job import Job, JobResult, Priority
 from service.engine.operation import Operation
 from service.errors import invalid
 from service.ledger import Take
-from service.operations.data import States, count_of, data_bytes, states_of
 from service.operations.encode import BACK
-from service.operations.findings import check_size, head_of
 from service.operations.schemas import LogProbRequest
-from service.served import Served
+from service.registry.served import Served
+from service.requests.checks import check_limits, compiled, condition_of, deadline_of, seed_of
+from service.requests.data import States, count_of, data_bytes, states_of
+from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
+from service.responses.findings import check_size, head_of
+from service.responses.traces import Array
 from service.settings import Settings
-from service.sizes import kept_steps, lanes_bytes, logged_beyond
-from service.traces import Array
 from solvers.arithmetic import lane_sums
 from solvers.errors import Status
 from solvers.likelihood import EXACT_UP_TO

@@ -8,27 +8,27 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
-from service.bodies import LARGE_BODY, parse, read_body
-from service.context import context_of
-from service.encoders import NUMBERS_A_PIECE
 from service.engine.job import DeadlineExceeded, Job, JobResult
 from service.engine.operation import Operation
 from service.errors import ClientGoneError
+from service.http.context import context_of
+from service.http.negotiation import choose
 from service.ledger import Take
-from service.negotiate import choose
 from service.operations import diagnose as diagnosis
 from service.operations import encode as encoding
 from service.operations import log_prob as density
 from service.operations.description import DIAGNOSE, ENCODE, LOG_PROB
-from service.operations.findings import FORMATS, Findings
 from service.operations.schemas import DiagnoseRequest, EncodeRequest, LogProbRequest
+from service.registry.served import Served
+from service.requests.parsing import LARGE_BODY, parse, read_body
+from service.responses.encoders import NUMBERS_A_PIECE
+from service.responses.findings import FORMATS, Findings
+from service.responses.traces import Array
 from service.routes.reading import ModelName
 from service.routes.sample import beside, count
-from service.served import Served
 from service.settings import Settings
 from service.solving import problem_of, solve, until_disconnect
 from service.state import model_of, service_of
-from service.traces import Array
 
 router = APIRouter()
 
@@ -100,7 +100,7 @@ async def _ready(request: Request, model: Served, operation: Operation, job: Job
 
 async def _solve(request: Request, job: Job) -> JobResult:
     context = context_of(request.scope)
-    context.solver = context.solver or str(job.solve.settings["name"])
+    context.solver = context.solver or job.solve.name
     return await solve(service_of(request).engine, job, request.receive, context.hold)
 
 

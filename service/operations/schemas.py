@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from service.schemas import (
+from service.requests.schemas import (
     SEED_LIMIT,
     X0_SCHEMA,
     Body,

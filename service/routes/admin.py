@@ -7,11 +7,11 @@ from fastapi import APIRouter, HTTPException, Request
 
 from models.repository import RepositoryError
 from service import examples
-from service.access import require_admin
 from service.errors import Kind, ProblemError
+from service.http.access import require_admin
 from service.openapi import answered, problems
+from service.requests.schemas import Reloaded, Unloaded
 from service.routes.reading import ModelName
-from service.schemas import Reloaded, Unloaded
 from service.state import Service, service_of
 
 router = APIRouter()

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request
 from service import examples
 from service.errors import Kind
 from service.openapi import answered, problems
+from service.requests.schemas import ModelBody, ModelList, SolverList
 from service.routes.reading import ModelName, read
-from service.schemas import ModelBody, ModelList, SolverList
 from service.state import service_of
 from solvers import catalogue
 

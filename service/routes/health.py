@@ -9,8 +9,8 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.metrics import CONTENT_TYPE
 from service.openapi import answered, problems, shown
+from service.requests.schemas import Alive, Ready
 from service.routes.reading import read
-from service.schemas import Alive, Ready
 from service.state import service_of
 
 router = APIRouter()

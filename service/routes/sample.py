@@ -7,20 +7,19 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
-from service.answers import Answer, outcome, saved_to_data, to_data
-from service.bodies import LARGE_BODY, parse, read_body
-from service.context import Context, context_of
-from service.encoders import ENCODERS, NUMBERS_A_PIECE, Encoder, Pieces
 from service.engine.job import Job, JobResult
-from service.negotiate import choose
+from service.http.context import Context, context_of
+from service.http.negotiation import choose
 from service.openapi import SAMPLE_OPERATION
-from service.prepare import prepare
-from service.schemas import SampleRequest
-from service.served import Served
+from service.registry.served import Served
+from service.requests.parsing import LARGE_BODY, parse, read_body
+from service.requests.prepare import prepare
+from service.requests.schemas import SampleRequest
+from service.responses.answers import Answer, outcome, saved_to_data, to_data
+from service.responses.encoders import ENCODERS, NUMBERS_A_PIECE, Encoder, Pieces
+from service.responses.traces import view
 from service.solving import solve
 from service.state import Service, model_of, service_of
-from service.traces import view
-from solvers.plan import Adaptive
 
 router = APIRouter()
 
@@ -66,7 +65,7 @@ async def understand(request: Request, encoder: Encoder) -> tuple[SampleRequest,
     arguments = (wish, model, service.settings, encoder, service.taking(context))
     job = await asyncio.to_thread(prepare, *arguments) if large else prepare(*arguments)
     context.understood()
-    context.solver = str(job.solve.settings["name"])
+    context.solver = job.solve.name
     return without_numbers(wish), model, job
 
 
@@ -118,7 +117,7 @@ def count(service: Service, context: Context, job: Job, result: JobResult) -> No
     context.timings.update(queue=result.queue_s, solve=result.solve_s, network=result.network_s)
     metrics, name = service.metrics, context.solver
     metrics.solved(context.model, name, result.nfe, result.queue_s, result.solve_s, result.network_s)
-    if isinstance(job.solve, Adaptive):
+    if job.solve.adaptive:
         metrics.stepped(name, result.trace.h, result.trace.accepted)
 
 

@@ -17,18 +17,18 @@ import torch
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from service.answers import saved_to_data
-from service.context import Context, context_of
-from service.encoders import ENCODERS, NUMBERS_A_PIECE, Pieces, states_json
 from service.engine.job import DeadlineExceeded, Job, JobResult, Progress
 from service.feed import Feed
-from service.middleware import CLIENT_GONE
-from service.negotiate import choose
+from service.http.context import Context, context_of
+from service.http.middleware import CLIENT_GONE
+from service.http.negotiation import choose
 from service.openapi import STREAM_OPERATION
+from service.registry.served import Served
+from service.requests.schemas import SampleRequest
+from service.requests.sizes import predict_bytes
+from service.responses.answers import saved_to_data
+from service.responses.encoders import ENCODERS, NUMBERS_A_PIECE, Pieces, states_json
 from service.routes.sample import answer_of, count, is_small, understand
-from service.schemas import SampleRequest
-from service.served import Served
-from service.sizes import predict_bytes
 from service.solving import REFUSALS, look_at, patience, problem_of, submit, until_disconnect
 from service.state import Service, service_of
 

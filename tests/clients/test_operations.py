@@ -22,8 +22,8 @@ from pathline import (
     UnknownModel,
 )
 
-from models.analytic import Gaussian, GaussianConfig
-from models.checkpoint import save
+from models.architectures.analytic import Gaussian, GaussianConfig
+from models.checkpoint.loading import save
 from models.decoder import Decoder
 from service.app import create_app
 from service.settings import Settings

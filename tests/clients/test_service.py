@@ -23,8 +23,8 @@ from pathline import AsyncClient, Client, RetryPolicy
 from pathline.cli import main
 from pathline.errors.api import BY_SLUG, BY_STATUS
 
-from models.analytic import Gaussian, GaussianConfig
-from models.checkpoint import save
+from models.architectures.analytic import Gaussian, GaussianConfig
+from models.checkpoint.loading import save
 from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app
@@ -206,7 +206,7 @@ def test_each_problem_of_the_service_has_a_class_of_its_own(kind: Kind) -> None:
 def test_every_field_of_the_service_can_be_sent() -> None:
     from pathline._request import COMMON, SampleOptions
 
-    from service.schemas import SampleRequest
+    from service.requests.schemas import SampleRequest
 
     known = {"model", "num_samples", "seed", *COMMON, *SampleOptions.__annotations__}
     assert known >= set(SampleRequest.model_fields)

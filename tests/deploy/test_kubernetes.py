@@ -13,9 +13,9 @@ import torch
 import yaml
 from kubernetes_validate.utils import all_versions
 
-from models.checkpoint import save
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import save
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.settings import Settings
 from tests.service.serving import serving
 

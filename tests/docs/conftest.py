@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.checkpoint import save
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import save
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 
 ROOT = Path(__file__).parents[2]
 

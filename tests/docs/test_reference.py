@@ -9,7 +9,7 @@ from pathlib import Path
 from pathline import cli
 from pathline.cli.arguments import parser
 
-from models.card import Card
+from models.checkpoint.card import Card
 from service.metrics import Metrics
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.checkpoint import load
+from models.checkpoint.loading import load
 from models.importing.weights import import_program, import_weights
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "torchcfm_mnist.py"

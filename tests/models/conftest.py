@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.checkpoint import save
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import save
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 
 
 def small_network(seed: int = 0) -> ResidualMLP:

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.analytic import Gaussian, GaussianConfig
+from models.architectures.analytic import Gaussian, GaussianConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.diagnose import MAX_NUMBERS, MAX_TIMES, MAX_WIDTH, DiagnoseError, jacobian, spectrum
 from models.noise import noise
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from solvers import SolverError, Status
 
 TIMES = [0.0, 0.3, 0.5, 1.0]

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
-from models.condition import ConditionError, LabelCondition
+from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
+from models.conditions import ConditionError, LabelCondition
 from models.guidance import Guided, network_rows
 from models.noise import noise
 from models.velocity import RowStable

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from models.__main__ import main
-from models.checkpoint import save
+from models.checkpoint.loading import save
 from models.decoder import Decoder
-from models.program import Program, ProgramConfig, Step
+from models.program.network import Program, ProgramConfig, Step
 
 
 def test_list_shows_each_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

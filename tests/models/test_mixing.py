@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
-from models.analytic import Gaussian, Mixture
-from models.checkpoint import CheckpointError, load, save
-from models.condition import LabelCondition
+from models.architectures.analytic import Gaussian, Mixture
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.architectures.unet import UNet, UNetConfig
+from models.checkpoint.loading import CheckpointError, load, save
+from models.conditions import LabelCondition
 from models.decoder import Decoder
 from models.mixing import RowByRow, find_mixing
 from models.noise import noise
-from models.program import Program, ProgramConfig, Step, Stored
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.unet import UNet, UNetConfig
+from models.program.network import Program, ProgramConfig, Step, Stored
 from models.velocity import RowStable
 
 Field = Callable[..., Tensor]

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.analytic import Gaussian, Mixture
+from models.architectures.analytic import Gaussian, Mixture
 from models.noise import noise
 from models.velocity import RowStable, VelocityError
 

@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from models.analytic import Gaussian, GaussianConfig
-from models.checkpoint import Checkpoint, save
+from models.architectures.analytic import Gaussian, GaussianConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import Checkpoint, save
 from models.decoder import Decoder
 from models.noise import noise
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.app import create_app
 from service.engine.job import Job, JobResult
 from service.engine.operation import Operation
 from service.settings import Settings
 from service.state import Service
-from solvers.plan import Plan
 from solvers.trace import Trace
 
 torch.set_num_threads(1)
@@ -117,7 +116,7 @@ class FakeEngine:
         if x is None:
             x = noise(job.seed, job.first_index, n, checkpoint.card.event_shape, checkpoint.dtype)
         saved = None if job.save_at is None else torch.stack([x + float(t) for t in job.save_at], 1)
-        times = job.solve.times if isinstance(job.solve, Plan) else np.array([0.0, 0.25, 1.0])
+        times = job.solve.times if job.solve.times is not None else np.array([0.0, 0.25, 1.0])
         steps = np.full(n, len(times) - 1)
         result = JobResult(
             x=x + 1,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.checkpoint import load
+from models.checkpoint.loading import load
 from models.noise import noise
 from service.app import create_app
 from service.settings import Settings, StartError

@@ -14,10 +14,10 @@ import httpx
 import numpy as np
 import pytest
 
-import service.models
+import service.registry.registry
 from service.errors import Kind, ProblemError
-from service.models import Models
-from service.schemas import ModelBody, ModelList
+from service.registry.registry import Models
+from service.requests.schemas import ModelBody, ModelList
 from service.settings import Settings
 
 WEIGHTS = "weights.safetensors"
@@ -75,13 +75,13 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> Breaks:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Every attempt to load a version, in order."""
     tried: list[tuple[str, int]] = []
-    real = service.models.load_version
+    real = service.registry.registry.load_version
 
     def counted(engine: Any, name: str, version: int, *rest: Any) -> Any:
         tried.append((name, version))
         return real(engine, name, version, *rest)
 
-    monkeypatch.setattr(service.models, "load_version", counted)
+    monkeypatch.setattr(service.registry.registry, "load_version", counted)
     return tried
 
 

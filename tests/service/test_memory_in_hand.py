@@ -11,14 +11,14 @@ import httpx
 import pytest
 import torch
 
-from models.checkpoint import save
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import save
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.app import create_app
-from service.bodies import LARGE_BODY
-from service.context import Context
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Overloaded
+from service.http.context import Context
 from service.ledger import Hold, Ledger
+from service.requests.parsing import LARGE_BODY
 from service.settings import Settings
 
 pytestmark = pytest.mark.anyio

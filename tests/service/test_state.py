@@ -16,7 +16,7 @@ from models.repository import RepositoryError
 from service import state
 from service.app import create_app
 from service.errors import Kind, ProblemError
-from service.models import Models
+from service.registry.registry import Models
 from service.settings import Settings
 from service.state import Service
 from tests.service.waiting import eventually

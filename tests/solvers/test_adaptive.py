@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.analytic import Gaussian
+from models.architectures.analytic import Gaussian
 from solvers import Status, catalogue, integrate, log_density, resolve
 from solvers.lanes import Lanes
 from solvers.records import Admission

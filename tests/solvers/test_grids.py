@@ -116,4 +116,4 @@ def test_a_grid_that_is_no_grid_is_refused(grid: Any) -> None:
 def test_every_grid_is_described() -> None:
     assert sorted(GRIDS) == ["logit_normal", "power", "shift", "sway", "uniform"]
     assert all(grid.formula for grid in GRIDS.values())
-    assert normalise("sway") == ("sway", (("coefficient", -1.0),))
+    assert normalise({"name": "sway", "coefficient": -1.0}) == "sway"

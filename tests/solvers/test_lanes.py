@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.velocity import RowStable
 from solvers import SolverError, Status, resolve
 from solvers.errors import CODES

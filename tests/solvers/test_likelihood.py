@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.analytic import Gaussian, GaussianConfig
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.architectures.analytic import Gaussian, GaussianConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from solvers import SolverError, Status, log_density
 from tests.solvers.support import Watched, gaussian
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from solvers import resolve
 from solvers.lanes import Lanes
 from solvers.parted import Parted
 from solvers.records import Admission, Finished
-from solvers.resolve import resolve
 
 
 def velocity(x: Tensor, t: Tensor) -> Tensor:

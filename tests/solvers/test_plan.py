@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from solvers import Adaptive, Plan, SolverError, catalogue, integrate, resolve
+from solvers import SolverError, catalogue, integrate, resolve
 from tests.solvers.support import Watched, decay, ones
 
 
 def test_a_method_with_an_estimate_is_adaptive_unless_steps_are_given() -> None:
     for solver in ("bosh3", "dopri5", "tsit5"):
-        assert isinstance(resolve(solver=solver), Adaptive)
-        assert isinstance(resolve(solver=solver, rtol=1e-3), Adaptive)
-        assert isinstance(resolve(solver=solver, steps=3), Plan)
-        assert isinstance(resolve(solver=solver, grid=[0.0, 0.4, 1.0]), Plan)
+        assert resolve(solver=solver).adaptive
+        assert resolve(solver=solver, rtol=1e-3).adaptive
+        assert not resolve(solver=solver, steps=3).adaptive
+        assert not resolve(solver=solver, grid=[0.0, 0.4, 1.0]).adaptive
 
 
 def test_defaults_as_resolved() -> None:
@@ -67,6 +67,28 @@ def test_answers_cannot_spoil_the_shared_settings() -> None:
 def test_bounds() -> None:
     assert resolve(solver="bosh3", steps=10).nfe_bound == 30
     assert resolve(max_nfe=77).nfe_bound == 77
+
+
+def test_most_steps() -> None:
+    assert resolve(solver="rk4", steps=7).most_steps == 7
+    assert resolve(max_nfe=100).most_steps == 100 // 6
+    assert resolve(max_nfe=2).most_steps == 1
+
+
+def test_one_interface_for_grids_and_error_control() -> None:
+    plan, adaptive = resolve(solver="ab3", steps=5, start="rk"), resolve(error_control="batch", max_nfe=90)
+    assert (plan.name, plan.adaptive, plan.batch, plan.nfe, plan.nfe_least, plan.nfe_bound) == (
+        "ab3",
+        False,
+        False,
+        7,
+        7,
+        7,
+    )
+    assert (adaptive.name, adaptive.adaptive, adaptive.batch, adaptive.nfe) == ("dopri5", True, True, None)
+    assert (adaptive.nfe_least, adaptive.nfe_bound, adaptive.times) == (8, 90, None)
+    assert plan.t_span == adaptive.t_span == (0.0, 1.0)
+    assert (str(plan.spec), str(adaptive.spec)) == ("ab3-5+rk", "dopri5@1e-5+batch+max_nfe=90")
 
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
@@ -155,6 +177,6 @@ def test_bad_requests_name_the_value_and_the_remedy(request_: dict[str, Any], fi
 
 
 def test_the_floors_themselves_are_allowed() -> None:
-    assert isinstance(resolve(rtol=1e-7, atol=1e-7), Adaptive)
-    assert isinstance(resolve(rtol=1e-14, atol=1e-14, dtype=torch.float64), Adaptive)
-    assert isinstance(resolve(solver="euler", steps=10_000), Plan)
+    assert resolve(rtol=1e-7, atol=1e-7).adaptive
+    assert resolve(rtol=1e-14, atol=1e-14, dtype=torch.float64).adaptive
+    assert not resolve(solver="euler", steps=10_000).adaptive

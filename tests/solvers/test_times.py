@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from models.diagnose import spectrum
 from solvers import SolverError, integrate, resolve
+from solvers.grids import apart, nearest, snapped
 from solvers.saving import check_save_at
-from solvers.times import apart, nearest, snapped
 from tests.solvers.support import decay, ones
 
 TENTHS = [k / 10 for k in range(11)]

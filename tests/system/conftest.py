@@ -16,11 +16,11 @@ import torch
 import yaml
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 
-from models.analytic import Gaussian, GaussianConfig
-from models.checkpoint import save
-from models.condition import LabelCondition
+from models.architectures.analytic import Gaussian, GaussianConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import save
+from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from tests.system.support import ROOT, until
 
 NAMES = ("circle", "square", "star")

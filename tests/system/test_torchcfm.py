@@ -18,7 +18,7 @@ COMPARE = """
 import sys, torch
 sys.path[:0] = ["examples"]
 import torchcfm_mnist as example
-from models.checkpoint import load
+from models.checkpoint.loading import load
 from models.importing.weights import import_program
 from pathlib import Path
 

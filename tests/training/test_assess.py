@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from models.analytic import Gaussian
-from models.checkpoint import load, save
+from models.architectures.analytic import Gaussian
+from models.checkpoint.loading import load, save
 from models.decoder import Decoder
 from training.__main__ import main
 from training.assess import evaluate_checkpoint

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.checkpoint import load
+from models.checkpoint.loading import load
 from training import defaults
 from training.defaults import make_defaults
 

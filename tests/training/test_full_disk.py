@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.checkpoint import load
+from models.checkpoint.loading import load
 from training import fit as module
 from training.config import Recipe
 from training.errors import StateError, TrainingError

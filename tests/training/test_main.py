@@ -74,7 +74,7 @@ def test_failures_are_one_line_and_exit_1(
 def test_options_reach_the_recipe_and_the_data_folder_comes_from_the_environment(
     tmp_path: Path, tiny: list[str], places: list[str], monkeypatch: pytest.MonkeyPatch, mnist_dir: Path
 ):
-    from models.checkpoint import load
+    from models.checkpoint.loading import load
 
     assert main([*tiny, *places, "--epochs", "1", "--seed", "3", "--ema", "0.5"]) == 0
     recipe = load(tmp_path / "models" / "tiny" / "1").card.training["recipe"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.checkpoint import load
+from models.checkpoint.loading import load
 from training.config import Recipe, load_recipe
 from training.data import prepare
 from training.errors import UsageError

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.checkpoint import load
+from models.checkpoint.loading import load
 from training.config import Recipe
 from training.data_config import VectorsData
 from training.errors import TrainingError

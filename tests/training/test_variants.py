@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from models.checkpoint import load
-from models.condition import LabelCondition
+from models.checkpoint.loading import load
+from models.conditions import LabelCondition
 from training.__main__ import main
 from training.config import CONFIGS, Recipe, load_recipe
 from training.coupling import optimal

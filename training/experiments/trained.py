@@ -15,7 +15,7 @@ import torch
 from pydantic import JsonValue
 from torch import nn
 
-from models.checkpoint import load, save
+from models.checkpoint.loading import load, save
 from training import published
 from training.config import Recipe
 from training.data import prepare

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from models.weights import first_line
+from models.checkpoint.weights import first_line
 from training.data_config import ImagesData
 from training.errors import DataError
 

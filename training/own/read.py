@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.condition import LabelCondition, VectorCondition
+from models.conditions import LabelCondition, VectorCondition
 from training.errors import DataError
 
 MOST_EXACT = 2**53

@@ -13,7 +13,7 @@ _CODE = """
 import torch
 from models.fused import FusedResidualMLP
 from models.noise import noise
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 
 torch.manual_seed(0)
 network = FusedResidualMLP(ResidualMLP(ResidualMLPConfig(dim=2, hidden=72, blocks=2)).requires_grad_(False))

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.condition import ConditionConfig, LabelCondition, VectorCondition
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.conventions import TimeCard, adapt
 from models.fused import FusedError, FusedResidualMLP, can_fuse, prepare
 from models.noise import noise
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.velocity import RowStable, VelocityError
 
 LABELS, VECTORS = LabelCondition(classes=3), VectorCondition(width=5)

@@ -9,15 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.condition import ConditionConfig, LabelCondition, VectorCondition
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.conditions import ConditionConfig, LabelCondition, VectorCondition
 from models.fused import FusedResidualMLP
 from models.noise import noise
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.velocity import VelocityError
+from solvers import resolve
 from solvers.catalogue import solvers
 from solvers.lanes import Lanes
 from solvers.records import Admission, Finished
-from solvers.resolve import resolve
 
 LABELS, VECTORS = LabelCondition(classes=3), VectorCondition(width=5)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 _CODE = """
 import torch
 from models import fused
-from models.condition import LabelCondition, VectorCondition
+from models.conditions import LabelCondition, VectorCondition
 from models.fused import residual_mlp
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from solvers.lanes import Lanes
 from solvers.records import Admission
-from solvers.resolve import resolve
+from solvers import resolve
 
 fused.warm_up()
 loops = (residual_mlp._evaluate, residual_mlp._run)

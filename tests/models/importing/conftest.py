@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 
 CONFIG: dict[str, Any] = {"dim": 2, "hidden": 64, "blocks": 2, "time_width": 16, "max_frequency": 20.0}
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.analytic import Gaussian
+from models.architectures.analytic import Gaussian
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.importing.probe import probe
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 
 from .conftest import CONFIG
 

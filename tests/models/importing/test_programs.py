@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.checkpoint import load
-from models.condition import ConditionError, LabelCondition, VectorCondition
+from models.checkpoint.loading import load
+from models.conditions import ConditionError, LabelCondition, VectorCondition
 from models.importing.archive import SCALAR_TYPES
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
-from models.program import TENSOR_DTYPES
+from models.program.network import TENSOR_DTYPES
 
 
 class Convolutional(nn.Module):

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from models.checkpoint import load
+from models.checkpoint.loading import load
 from models.conventions import TimeCard
 from models.importing.files import ForeignError
 from models.importing.weights import Declared, import_weights

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.analytic import Gaussian
-from models.checkpoint import Checkpoint, load, save
+from models.architectures.analytic import Gaussian
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import Checkpoint, load, save
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.engine.engine import Engine
 from service.engine.job import Job
-from solvers.resolve import resolve
+from solvers import resolve
 
 
 @dataclass(frozen=True)

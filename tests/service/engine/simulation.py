@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from service.engine.device import Device
 from service.engine.engine import Engine
 from service.engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from models.checkpoint import Checkpoint, load, save
-from models.condition import LabelCondition, VectorCondition
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import Checkpoint, load, save
+from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
 from models.guidance import Guided
 from models.noise import noise
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.engine.engine import Engine
 from service.engine.forecast import Demand
 from solvers import integrate

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from service.engine.device import Cuda, Device, choose_device, device_of
 from service.engine.job import Job
 from service.engine.runner import Arena

@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from service.engine.engine import DeadlineExceeded, Draining, Engine, EngineFailed, Overloaded
 from service.engine.job import JobResult, Priority
-from solvers import integrate
+from solvers import integrate, resolve
 from solvers.lanes import Lanes
 from solvers.records import Admission
-from solvers.resolve import resolve
 
 from ..waiting import eventually
 from .conftest import Field, Observed, Settings, job

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from models.analytic import Mixture
-from models.checkpoint import Checkpoint, load, save
+from models.architectures.analytic import Mixture
+from models.checkpoint.loading import Checkpoint, load, save
 from models.decoder import Decoder
 from service.engine.job import Priority
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from service.engine.engine import Engine
 
 from ..waiting import eventually

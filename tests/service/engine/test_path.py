@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from service.engine.device import device_of
 from service.engine.engine import Engine
 from service.engine.operation import Operation

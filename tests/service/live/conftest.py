@@ -14,10 +14,10 @@ import httpx
 import pytest
 import torch
 
-from models.analytic import Gaussian, Mixture
-from models.checkpoint import save
+from models.architectures.analytic import Gaussian, Mixture
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import save
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 
 ROOT = Path(__file__).parents[3]
 

@@ -17,7 +17,7 @@ from .conftest import ROOT
 
 _SICK = """
 import sys, threading
-from models.residual_mlp import ResidualMLP
+from models.architectures.residual_mlp import ResidualMLP
 from service.__main__ import main
 from service.engine.runner import Arena
 

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 
 from service.app import create_app
-from service.connections import protocol
+from service.http.connections import protocol
 from service.settings import Settings
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from models.card import Card
-from models.condition import LabelCondition, VectorCondition
+from models.checkpoint.card import Card
+from models.conditions import LabelCondition, VectorCondition
 from service.app import create_app
 from service.oip.metadata import metadata
 from service.oip.outputs import NAMES

@@ -11,10 +11,10 @@ import torch
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-from models.checkpoint import save
-from models.condition import LabelCondition
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import save
+from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from tests.service.serving import serving
 
 FIXED = {"num_samples": 64, "seed": 11, "solver": "rk4", "steps": 6}

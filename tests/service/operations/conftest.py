@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from models.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
-from models.checkpoint import save
-from models.condition import LabelCondition
+from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.architectures.unet import UNet, UNetConfig
+from models.checkpoint.loading import save
+from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.unet import UNet, UNetConfig
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service

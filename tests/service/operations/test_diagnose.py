@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.checkpoint import load
+from models.checkpoint.loading import load
 from models.diagnose import spectrum
 from models.noise import noise
 

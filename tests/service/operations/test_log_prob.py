@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.checkpoint import load
+from models.checkpoint.loading import load
 from solvers import log_density
 
 from .conftest import Real

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.checkpoint import Checkpoint
+from models.checkpoint.loading import Checkpoint
 from service.engine.engine import Engine
 from service.engine.job import Draining, EngineFailed, Job
 from service.engine.operation import Operation

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from service.app import create_app
-from service.schemas import Reloaded
+from service.requests.schemas import Reloaded
 from service.settings import Settings
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.schemas import ModelBody, ModelList, SolverList
+from service.requests.schemas import ModelBody, ModelList, SolverList
 from solvers import catalogue
 
 pytestmark = pytest.mark.anyio

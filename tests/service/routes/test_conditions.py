@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.checkpoint import save
-from models.condition import LabelCondition, VectorCondition
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import save
+from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
-from models.residual_mlp import ResidualMLP, ResidualMLPConfig
 from service.app import create_app
 from service.settings import Settings
 

@@ -14,8 +14,7 @@ from PIL import Image
 
 from models.noise import noise
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, JobResult, Overloaded, TooSlow
-from service.schemas import SampleResponse
-from solvers.plan import Adaptive, Plan
+from service.requests.schemas import SampleResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +30,7 @@ async def test_only_the_model_is_required(running: Any) -> None:
     assert (body.nfe, body.nfe_per_sample.min, body.nfe_per_sample.max) == (56, 50, 56)
     assert 0 <= body.seed < 2**63
     job = running.engine.jobs[0]
-    assert isinstance(job.solve, Adaptive)
+    assert job.solve.adaptive
     assert job.seed == body.seed
     assert 25 < job.deadline - time.monotonic() <= 30
 
@@ -58,7 +57,7 @@ async def test_both_addresses_are_one_handler(running: Any) -> None:
 
 async def test_fixed_steps_show_the_grid(running: Any) -> None:
     body = (await running.post(solver="rk4", steps=4, num_samples=2)).json()
-    assert isinstance(running.engine.jobs[0].solve, Plan)
+    assert not running.engine.jobs[0].solve.adaptive
     assert body["solver"] == {"name": "rk4", "steps": 4, "grid": "uniform"}
     assert body["trace"] == {
         "sample": [0, 0, 0, 0],

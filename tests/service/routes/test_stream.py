@@ -8,10 +8,10 @@ import pytest
 
 from service.engine.job import DeadlineExceeded, Overloaded, Progress
 from service.feed import Feed
+from service.requests.schemas import SampleRequest
+from service.requests.sizes import predict_bytes
 from service.routes import stream as route
-from service.schemas import SampleRequest
-from service.sizes import predict_bytes
-from solvers.resolve import resolve
+from solvers import resolve
 
 pytestmark = pytest.mark.anyio
 

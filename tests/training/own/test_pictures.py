@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.condition import LabelCondition
+from models.conditions import LabelCondition
 from training.data_config import ImagesData
 from training.errors import DataError
 from training.own.pictures import read_images

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.condition import LabelCondition, VectorCondition
+from models.conditions import LabelCondition, VectorCondition
 from training.data_config import VectorsData
 from training.errors import DataError
 from training.own.rows import read_vectors

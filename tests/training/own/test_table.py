@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.condition import LabelCondition
+from models.conditions import LabelCondition
 from training.data_config import VectorsData
 from training.errors import DataError
 from training.own.read import Read

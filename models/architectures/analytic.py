@@ -1,0 +1,125 @@
+"""Velocity fields with known answers, to check solvers and the running service against.
+
+Along the path x_t = (1 - t) x0 + t x1 with x0 ~ N(0, I) and independent x1 ~ N(m, s^2 I), the marginal at t
+is N(t m, sigma_t^2 I) with sigma_t^2 = (1 - t)^2 + t^2 s^2, and the marginal velocity is
+
+    v(x, t) = m + (t s^2 - (1 - t)) / sigma_t^2 * (x - t m)
+
+(Lipman et al., "Flow matching for generative modeling", 2023, theorem 3 with these mean and spread). Its flow
+map is x(t) = t m + sigma_t x(0), so x(1) = m + s x(0).
+"""
+
+import math
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from models.conditions import LabelCondition
+from models.velocity import refuse_condition
+
+
+class GaussianConfig(BaseModel):
+    """A Gaussian target N(m, s^2 I).
+
+    Attributes:
+        dim: length of one sample.
+        m: mean of every coordinate.
+        s: standard deviation of every coordinate.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dim: int = Field(default=2, ge=1, le=1 << 20)
+    m: float = Field(default=2.0, allow_inf_nan=False)
+    s: float = Field(default=0.5, gt=0.0, allow_inf_nan=False)
+
+
+class Gaussian(nn.Module):
+    """The velocity that carries N(0, I) to N(m, s^2 I); the exact end of a path is `exact(x0)`."""
+
+    def __init__(self, config: GaussianConfig | None = None) -> None:
+        super().__init__()
+        self.config = GaussianConfig() if config is None else config
+        self.event_shape: tuple[int, ...] = (self.config.dim,)
+
+    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Evaluate states x (rows, dim) at times t (rows,); a condition is a VelocityError."""
+        refuse_condition(condition)
+        t = t[:, None]
+        return self.config.m + _slope(t, self.config.s) * (x - t * self.config.m)
+
+    def exact(self, x0: Tensor, t: float = 1.0) -> Tensor:
+        """The state at time t, in [0, 1], of the path that starts at x0, (rows, dim)."""
+        return t * self.config.m + math.sqrt((1 - t) ** 2 + (t * self.config.s) ** 2) * x0
+
+
+class MixtureConfig(BaseModel):
+    """Equally likely Gaussians N(m_k, s^2 I), their means evenly spaced on a circle in the plane.
+
+    Neighbours of the default are ten standard deviations apart, so that the modes are well told apart.
+
+    Attributes:
+        components: number of Gaussians.
+        radius: radius of the circle.
+        s: standard deviation of each Gaussian.
+        conditional: take the number of a Gaussian as class label: paths then end in that one; the null leads to all.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    components: int = Field(default=8, ge=1, le=1024)
+    radius: float = Field(default=4.0, gt=0.0, allow_inf_nan=False)
+    s: float = Field(default=0.3, gt=0.0, allow_inf_nan=False)
+    conditional: bool = False
+
+
+class Mixture(nn.Module):
+    """The velocity that carries N(0, I) to a ring of Gaussians.
+
+    It is the sum of the velocities of the single Gaussians, each weighted with the posterior probability that
+    a path at x at time t ends in it. All have one spread: that is the Gaussian field of the posterior mean.
+
+    Attributes:
+        means: centres of the Gaussians, float64, (components, 2).
+    """
+
+    means: Tensor
+
+    def __init__(self, config: MixtureConfig | None = None) -> None:
+        super().__init__()
+        self.config = MixtureConfig() if config is None else config
+        self.event_shape: tuple[int, ...] = (2,)
+        self.condition = LabelCondition(classes=self.config.components) if self.config.conditional else None
+        turn = 2 * math.pi / self.config.components
+        points = [(math.cos(k * turn), math.sin(k * turn)) for k in range(self.config.components)]
+        self.register_buffer("means", self.config.radius * torch.tensor(points, dtype=torch.float64))
+
+    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Evaluate states x (rows, 2) at times t (rows,), with class labels (rows,) if it is conditional.
+
+        Raises:
+            VelocityError: a condition it does not take.
+        """
+        t = t[:, None]
+        squared = (x[:, None, :] - t[:, :, None] * self.means).square().sum(-1)
+        # Of each Gaussian's log-density only what differs between them; softmax takes out the largest first.
+        weights = (-0.5 * squared / _variance(t, self.config.s)).softmax(dim=1)
+        if self.condition is None:
+            refuse_condition(condition)
+        elif condition is not None:
+            self.condition.check(condition, len(x), x.dtype)
+            chosen = condition[:, None] == torch.arange(self.config.components, device=x.device)
+            weights = torch.where(condition[:, None] == self.condition.classes, weights, chosen.to(x.dtype))
+        mean = (weights[:, :, None] * self.means).sum(1)
+        return mean + _slope(t, self.config.s) * (x - t * mean)
+
+
+def _variance(t: Tensor, s: float) -> Tensor:
+    """Variance of the marginal at t."""
+    return (1 - t).square() + (t * s).square()
+
+
+def _slope(t: Tensor, s: float) -> Tensor:
+    """d/dt log sigma_t: how fast a path moves away from the mean, per distance from it."""
+    return (t * s**2 - (1 - t)) / _variance(t, s)

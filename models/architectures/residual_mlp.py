@@ -1,0 +1,227 @@
+"""The paper's velocity network: a residual multilayer perceptron on `x` and a sinusoidal embedding of `t`.
+
+    h = W_x x + W_t embed(t)                            (+ embed(condition), where there is one)
+    h = h + Linear2(SiLU(Linear1(LayerNorm(h))))        for each block
+    v = W_out LayerNorm(h)
+
+With 2-D data, hidden width 256 and 4 blocks it has 546,818 parameters (the paper says about 547K). With 64-D
+data, width 512 and 6 blocks it has 3,258,432 (the paper says about 2.1M; four such blocks have 2,205,760).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, linear, pad, silu
+
+from models.conditions import ConditionConfig, ConditionEmbedding
+from models.velocity import VelocityField, refuse_condition
+
+_WHOLE = 16
+"""Numbers that kernels work on at once; with widths that are multiples of it none is left for their other code."""
+
+
+class ResidualMLPConfig(BaseModel):
+    """The size of a `ResidualMLP`.
+
+    Attributes:
+        dim: length of one sample.
+        hidden: width of the residual stream.
+        blocks: number of residual blocks.
+        time_width: length of the embedding of t: half sines, half cosines.
+        max_frequency: the highest angular frequency of the embedding, in radians per unit of t. Over t in
+            [0, 1] a frequency w turns w / 2 pi times. 100 turns 16 times, so times 0.01 apart are told apart,
+            finer than the velocity of data with a few percent of noise changes. Higher ones let the network
+            wiggle in t, and every wiggle costs an adaptive solver steps.
+        condition: what the velocity is conditioned on, or None.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dim: int = Field(ge=1, le=1 << 20)
+    hidden: int = Field(default=256, ge=1, le=1 << 14)
+    blocks: int = Field(default=4, ge=0, le=256)
+    time_width: int = Field(default=64, ge=4, le=4096)
+    max_frequency: float = Field(default=100.0, gt=1.0, le=1e6)
+    condition: ConditionConfig | None = None
+
+    @field_validator("time_width")
+    @classmethod
+    def _even(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError(f"time_width is {value}; it must be even: half sines, half cosines")
+        return value
+
+
+class TimeEmbedding(nn.Module):
+    """Sines and cosines of `t` at geometric frequencies from 1 to `max_frequency`.
+
+    The frequencies are a stored buffer, so that a checkpoint gives the same bits wherever its libm differs.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, width: int, max_frequency: float) -> None:
+        super().__init__()
+        half = width // 2
+        values = [max_frequency ** (k / (half - 1)) for k in range(half)]
+        self.register_buffer("frequencies", torch.tensor(values))
+
+    def forward(self, t: Tensor) -> Tensor:
+        """Embed the times `t` (rows,) as (rows, width)."""
+        return sinusoids(t, self.frequencies)
+
+
+def sinusoids(t: Tensor, frequencies: Tensor) -> Tensor:
+    """Sines and cosines (rows, 2 F) of the times t (rows,) at frequencies (F,)."""
+    # A row fills whole vector registers (32 numbers by default), so none is computed in a loop's tail.
+    angles = t[:, None] * frequencies
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
+
+
+class ResidualBlock(nn.Module):
+    """The parameters of x + Linear2(SiLU(Linear1(LayerNorm(x))))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.linear1 = nn.Linear(width, width)
+        self.linear2 = nn.Linear(width, width)
+
+
+class ResidualMLP(nn.Module):
+    """The velocity `v(x, t, condition)` of a flow on vectors of length `config.dim`."""
+
+    def __init__(self, config: ResidualMLPConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.event_shape: tuple[int, ...] = (config.dim,)
+        self.condition = config.condition
+        self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
+        self.input = nn.Linear(config.dim, config.hidden)
+        self.time = nn.Linear(config.time_width, config.hidden)
+        self.blocks = nn.Sequential(*(ResidualBlock(config.hidden) for _ in range(config.blocks)))
+        self.norm = nn.LayerNorm(config.hidden)
+        self.output = nn.Linear(config.hidden, config.dim)
+        if config.condition is not None:
+            self.embed_condition = ConditionEmbedding(config.condition, config.hidden)
+
+    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Evaluate the velocity.
+
+        Args:
+            x: states, (rows, dim).
+            t: times in [0, 1], (rows,), in the dtype of x.
+            condition: one a row, see `models.conditions`; None is the null, or all there is without a condition.
+
+        Returns:
+            The velocities, (rows, dim).
+
+        Raises:
+            VelocityError: a condition where the network has none, or one of the wrong shape or type.
+        """
+        return self.bare()(x, t, condition)
+
+    def forms(self) -> Iterator[VelocityField]:
+        """The function without modules around it; then, where the hidden width is odd, filled up."""
+        yield self.bare()
+        if self.config.hidden % _WHOLE:
+            yield self.filled()
+
+    @torch.no_grad()
+    def filled(self) -> Bare:
+        """The same function with its hidden width filled up by zeros to a multiple of 16; parameters are copied.
+
+        What is added stays zero, or is multiplied by zero, and is left out of the norms. So only rounding differs.
+        """
+        config = self.config.model_copy(update={"hidden": -(-self.config.hidden // _WHOLE) * _WHOLE})
+        with torch.device("meta"):
+            wide = ResidualMLP(config)
+        shapes = {key: tensor.shape for key, tensor in wide.state_dict().items()}
+        filled = {key: _corner(tensor, shapes[key]) for key, tensor in self.state_dict().items()}
+        wide.load_state_dict(filled, assign=True)
+        bare, narrow = wide.requires_grad_(False).bare(), self.bare()
+        pairs = zip(bare.blocks, narrow.blocks, strict=True)
+        blocks = [(_detached(norm), first, second) for (_, first, second), (norm, _, _) in pairs]
+        return replace(bare, blocks=blocks, norm=_detached(narrow.norm))
+
+    def bare(self) -> Bare:
+        """The same function without modules around it, for many calls; later changes of parameters in place show."""
+        steps = [
+            (_scales(block.norm), _weights(block.linear1), _weights(block.linear2))
+            for block in self.blocks
+            if isinstance(block, ResidualBlock)
+        ]
+        return Bare(
+            self.embed_time.frequencies,
+            _weights(self.input),
+            _weights(self.time),
+            None if self.condition is None else self.embed_condition,
+            steps,
+            _scales(self.norm),
+            _weights(self.output),
+        )
+
+
+_Pair = tuple[Tensor, Tensor]
+_Scales = tuple[list[int], Tensor, Tensor, float]
+
+
+def _weights(linear: nn.Linear) -> _Pair:
+    return linear.weight, linear.bias
+
+
+def _scales(norm: nn.LayerNorm) -> _Scales:
+    return list(norm.normalized_shape), norm.weight, norm.bias, norm.eps
+
+
+def _detached(scales: _Scales) -> _Scales:
+    shape, weight, bias, eps = scales
+    return shape, weight.detach(), bias.detach(), eps
+
+
+def _corner(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor in the first corner of a larger one of zeros."""
+    larger = tensor.new_zeros(*shape)
+    larger[tuple(slice(size) for size in tensor.shape)] = tensor
+    return larger
+
+
+def _normalised(hidden: Tensor, shape: list[int], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """The norm of the first numbers of each row, with zeros for the rest."""
+    rest = hidden.shape[1] - shape[0]
+    if not rest:
+        return layer_norm(hidden, shape, weight, bias, eps)
+    return pad(layer_norm(hidden[:, : shape[0]], shape, weight, bias, eps), (0, rest))
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A `ResidualMLP` as the tensors it computes with.
+
+    Looking a tensor up in a module and calling a module take Python longer than a product of few rows takes: without
+    them a call of 16 rows lasts three quarters of the time.
+    """
+
+    frequencies: Tensor
+    input: _Pair
+    time: _Pair
+    embed_condition: ConditionEmbedding | None
+    blocks: Sequence[tuple[_Scales, _Pair, _Pair]]
+    norm: _Scales
+    output: _Pair
+
+    def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        """See `ResidualMLP.forward`."""
+        hidden = linear(x, *self.input) + linear(sinusoids(t, self.frequencies), *self.time)
+        if self.embed_condition is None:
+            refuse_condition(condition)
+        else:
+            hidden = hidden + self.embed_condition(condition, x)
+        for norm, first, second in self.blocks:
+            hidden = hidden + linear(silu(linear(_normalised(hidden, *norm), *first)), *second)
+        return linear(_normalised(hidden, *self.norm), *self.output)

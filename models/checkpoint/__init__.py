@@ -1,0 +1,1 @@
+"""Checkpoints: a folder of weights and a card, saved, loaded and verified."""

@@ -1,0 +1,194 @@
+"""`card.json`: what a checkpoint says of itself, and how it is read and checked."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from models.architectures import explain
+from models.conditions import ConditionConfig
+from models.conventions import TimeCard
+from models.decoder import DecoderConfig
+from models.regular import NotRegular, open_regular
+
+CARD_FILE = "card.json"
+WEIGHTS_FILE = "weights.safetensors"
+MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""What a model may be called: it is the name of a folder and part of a URL."""
+
+DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
+
+_MAX_CARD_BYTES = 16 << 20
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be written, read or trusted; the message names the file, the key and what is wrong."""
+
+
+class UnreadableCheckpoint(CheckpointError):  # noqa: N818  (a kind of it, named for what it says)
+    """A checkpoint cannot be read just now, which says nothing of what it holds: the disk, rights, files, memory."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ArchitectureCard(_Frozen):
+    """The name of an architecture (see `models.architectures`) and its config."""
+
+    name: str
+    config: dict[str, JsonValue]
+
+
+class Card(_Frozen):
+    """The card of a checkpoint.
+
+    Attributes:
+        format: version of this format.
+        name: name the checkpoint was saved under.
+        version: version it was saved as.
+        architecture: what network the weights are for.
+        dtype: type of its weights and of the states it takes.
+        event_shape: shape of one sample of the flow.
+        data_shape: shape of one decoded sample.
+        condition: what the network is conditioned on (see `models.conditions`); None where it takes no condition.
+        time: the network's convention of time and noise (see `models.conventions`).
+        row_by_row: whether each row is a network call of its own (see `models.mixing`). Not written where it is False,
+            so that releases without it read the card.
+        decoder: how samples become data.
+        dataset: what it was trained on.
+        training: the training recipe and its metrics.
+        noise: scheme of the starting noise (see `models.noise`).
+        seed: seed of the training.
+        libraries: versions of the libraries that wrote it.
+        weights_sha256: SHA-256 of the weights file, 64 hexadecimal digits.
+        card_sha256: SHA-256 of this card without this field, so that damage is seen; None (as in a card that was
+            written by hand) is not checked.
+    """
+
+    format: Literal[1] = 1
+    name: str = Field(pattern=f"^{MODEL_NAME}$")
+    version: int = Field(ge=1)
+    architecture: ArchitectureCard
+    dtype: Literal["float32", "float64"]
+    event_shape: tuple[int, ...]
+    data_shape: tuple[int, ...]
+    condition: ConditionConfig | None = None
+    time: TimeCard = TimeCard()
+    row_by_row: bool = False
+    decoder: DecoderConfig
+    dataset: dict[str, JsonValue]
+    training: dict[str, JsonValue]
+    noise: Literal["philox-ndtri-v1"] = "philox-ndtri-v1"
+    seed: int = Field(ge=0, lt=1 << 63)
+    libraries: dict[str, str]
+    weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    card_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> Self:
+        for name in ("event_shape", "data_shape"):
+            mine, decoders = getattr(self, name), getattr(self.decoder, name)
+            if mine != decoders:
+                raise ValueError(f"{name} is {list(mine)}, but that of the decoder is {list(decoders)}")
+        return self
+
+    @property
+    def data_dtype(self) -> Literal["float32", "float64"]:
+        """The type of decoded samples."""
+        return self.decoder.dtype or self.dtype
+
+    def to_json(self) -> bytes:
+        """The bytes of `card.json`; equal cards give equal bytes.
+
+        Raises:
+            ValueError: a number is not finite, which JSON cannot hold.
+        """
+        return _json(self._fields())
+
+    def signed(self) -> Self:
+        """The same card with its `card_sha256`; a ValueError as in `to_json`."""
+        return self.model_copy(update={"card_sha256": _sha256(self._fields())})
+
+    def _fields(self) -> dict[str, JsonValue]:
+        fields = self.model_dump(mode="json")
+        if not self.row_by_row:
+            del fields["row_by_row"]
+        return fields
+
+
+def _sha256(fields: dict[str, JsonValue]) -> str:
+    """What `card_sha256` must be, from the fields as they are in the file.
+
+    Not from a `Card`: one read by a later release has more fields, and the hash must stay.
+    """
+    return hashlib.sha256(_json({k: v for k, v in fields.items() if k != "card_sha256"})).hexdigest()
+
+
+def _json(fields: dict[str, JsonValue]) -> bytes:
+    return json.dumps(fields, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def read_card(folder: Path) -> Card:
+    """Read and check the card of a checkpoint folder; its `card_sha256` is filled in if the file has none.
+
+    Raises:
+        CheckpointError: there is not a card, it is not JSON, or a field is missing, unknown or not allowed; an
+            UnreadableCheckpoint where the disk refuses.
+    """
+    path = folder / CARD_FILE
+    try:
+        with open_regular(path) as file:
+            content = file.read(_MAX_CARD_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{path}: is missing{_instead(folder)}") from None
+    except NotRegular as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except OSError as error:
+        raise UnreadableCheckpoint(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(content) > _MAX_CARD_BYTES:
+        raise CheckpointError(f"{path}: is larger than {_MAX_CARD_BYTES} bytes, the most a card may have")
+    try:
+        card = Card.model_validate_json(content)
+        expected = _sha256(json.loads(content))
+    except ValidationError as error:
+        raise CheckpointError(f"{path}: {_fault(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    if card.card_sha256 not in (None, expected):
+        raise CheckpointError(
+            f"{path}: is damaged or was edited: card_sha256 found {card.card_sha256}, expected {expected}; "
+            "take the field out of a card that was edited on purpose"
+        )
+    return card.model_copy(update={"card_sha256": expected})
+
+
+def _fault(error: ValidationError) -> str:
+    """What is wrong with a card. A file that is not a card is never quoted: it may hold secrets."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    missing = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing" and len(fault["loc"]) == 1]
+    if missing:
+        return f"is not a card: lacks {', '.join(missing)}"
+    if any(not fault["loc"] and fault["type"] != "value_error" for fault in faults):
+        return f"is not a card: {faults[0]['msg']}"
+    return explain(error)
+
+
+def is_pickle(path: Path) -> bool:
+    """Whether a file's name says that it is a pickle, which is never read."""
+    return path.suffix.lower() in {".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib"}
+
+
+def _instead(folder: Path) -> str:
+    """Say what a folder without a card holds, if that explains it."""
+    try:
+        found = sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return "; the folder is missing or cannot be read"
+    pickles = [name for name in found if is_pickle(Path(name))]
+    if pickles:
+        return f"; found {pickles[0]}: pickles can run code and are never read, save as safetensors instead"
+    return f"; the folder holds {', '.join(found[:5]) or 'nothing'}"

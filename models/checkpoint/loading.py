@@ -1,0 +1,160 @@
+"""Checkpoints: a folder `<name>/<version>/` of `weights.safetensors` and `card.json`, loaded and verified.
+
+Nothing in it is executable and nothing is unpickled. `save` is in `models.checkpoint.saving` and offered here too.
+
+What is read is distrusted in this order, so that no size the files claim is ever allocated before it is checked:
+the card's fields, the hash of the weights, the names, types and shapes in their header against the
+architecture on torch's meta device, and only then the numbers; at last the fields are tried.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from models.architectures import ArchitectureError, build, condition_of, event_shape_of
+from models.checkpoint.card import (
+    CARD_FILE,
+    DTYPES,
+    WEIGHTS_FILE,
+    Card,
+    CheckpointError,
+    UnreadableCheckpoint,
+    read_card,
+)
+from models.checkpoint.saving import save
+from models.checkpoint.weights import first_line, lacks_memory, read_weights
+from models.conventions import adapt
+from models.decoder import Decoder
+from models.mixing import RowByRow, find_mixing
+from models.noise import noise
+
+__all__ = ["Card", "Checkpoint", "CheckpointError", "UnreadableCheckpoint", "load", "read_card", "save"]
+
+_PROBE_ROWS = 4
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint in memory.
+
+    Attributes:
+        velocity: the network, in eval mode, without gradients for its weights; called as a `VelocityField`, so
+            wrapped where its own convention is another (see `models.conventions`), or its card says that each row is a
+            call of its own (see `models.mixing`).
+        decoder: what turns samples into data.
+        card: what the checkpoint says of itself.
+        path: its folder.
+        digest: `sha256:` and the hash of the card, which holds that of the weights: it stands for both.
+    """
+
+    velocity: nn.Module
+    decoder: Decoder
+    card: Card
+    path: Path
+    digest: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights and states."""
+        return DTYPES[self.card.dtype]
+
+
+def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
+    """Load a checkpoint and verify all of it.
+
+    Args:
+        path: the folder of one version.
+        device: where the tensors go.
+
+    Raises:
+        CheckpointError: anything is missing, damaged, or not what the card says; an UnreadableCheckpoint where that
+            cannot be told now, as the disk refuses or memory does not suffice.
+    """
+    path = Path(path)
+    card = read_card(path)
+    pair = _empty(card, path / CARD_FILE)
+    _fill(pair, read_weights(path / WEIGHTS_FILE, card.weights_sha256, pair.state_dict()), path / WEIGHTS_FILE)
+    try:
+        pair.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise UnreadableCheckpoint(f"{path}: cannot be put on device {str(device)!r}: {first_line(error)}") from None
+    pair.eval().requires_grad_(False)
+    velocity = adapt(pair.velocity, card.time)
+    if card.row_by_row:
+        velocity = RowByRow(velocity)
+    checkpoint = Checkpoint(velocity, pair.decoder, card, path, f"sha256:{card.card_sha256}")
+    _probe(checkpoint, torch.device(device))
+    return checkpoint
+
+
+class _Pair(nn.Module):
+    """The two modules whose tensors one weights file holds, so that `velocity.` and `decoder.` begin its keys."""
+
+    def __init__(self, velocity: nn.Module, decoder: Decoder) -> None:
+        super().__init__()
+        self.velocity = velocity
+        self.decoder = decoder
+
+
+def _empty(card: Card, file: Path) -> _Pair:
+    """Build what the card describes on the meta device, which allocates nothing."""
+    try:
+        with torch.device("meta"):
+            pair = _Pair(build(card.architecture.name, card.architecture.config), Decoder(card.decoder))
+    except ArchitectureError as error:
+        raise CheckpointError(f"{file}: architecture: {error}") from None
+    expected = event_shape_of(pair.velocity)
+    if card.event_shape != expected:
+        raise CheckpointError(
+            f"{file}: event_shape: found {list(card.event_shape)}, the architecture has {list(expected)}"
+        )
+    if card.condition != (takes := condition_of(pair.velocity)):
+        raise CheckpointError(f"{file}: condition: found {card.condition!r}, the architecture has {takes!r}")
+    pair.velocity.to(DTYPES[card.dtype])
+    pair.decoder.to(DTYPES[card.data_dtype])
+    return pair
+
+
+def _fill(module: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+    """Put the tensors into a module on the meta device; all of its keys must be there."""
+    for key, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise CheckpointError(f"{file}: key {key}: holds numbers that are not finite")
+    module.load_state_dict(tensors, assign=True)
+
+
+def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
+    """Try the velocity at t = 0, 0.5 and 1 and the decoder on starting noise.
+
+    Both must give finite numbers, and the velocity of a row must not depend on the rows beside it.
+    """
+    card = checkpoint.card
+    x = noise(0, 0, _PROBE_ROWS, card.event_shape, checkpoint.dtype).to(device)
+    given = None if card.condition is None else card.condition.examples(_PROBE_ROWS, x.dtype, device)
+    try:
+        with torch.no_grad():
+            for t in (0.0, 0.5, 1.0):
+                v = checkpoint.velocity(x, torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device), given)
+                _must_be(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
+            shape = (_PROBE_ROWS, *card.data_shape)
+            decoded = checkpoint.decoder.decode(x)
+            _must_be(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
+        mixing = None
+        if not card.row_by_row:
+            mixing = find_mixing(checkpoint.velocity, card.event_shape, checkpoint.dtype, device, card.condition)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
+        raise kind(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None
+    if mixing is not None:
+        raise CheckpointError(f"{checkpoint.path}: {mixing}")
+
+
+def _must_be(what: str, found: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tuple(found.shape) != shape or found.dtype != dtype:
+        raise CheckpointError(
+            f"{what}: found {found.dtype} of shape {list(found.shape)}, expected {dtype} of shape {list(shape)}"
+        )
+    if not found.isfinite().all():
+        raise CheckpointError(f"{what}: is not finite on starting noise")

@@ -1,0 +1,1 @@
+"""Networks imported as data: programs of ATen operations."""

@@ -1,0 +1,194 @@
+"""Networks we do not know: a program of ATen operations, as data, run step by step.
+
+A program comes from `torch.export` (see `models.importing.programs`). It is stored in the card as plain JSON and its
+tensors in the weights file; torch's own loader, which can be made to unpickle and to evaluate text, is not used.
+"""
+
+from typing import Any, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from torch import Tensor, nn
+
+from models.conditions import ConditionConfig
+from models.program.aten import OperationError, operation
+from models.velocity import VelocityError, refuse_condition
+
+TENSOR_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
+}
+_FORMATS = {
+    "contiguous": torch.contiguous_format,
+    "preserve": torch.preserve_format,
+    "channels_last": torch.channels_last,
+}
+_MOST_STEPS = 50_000
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Stored(_Frozen):
+    """A tensor of the program: its shape and the name of its type."""
+
+    shape: tuple[int, ...] = Field(max_length=16)
+    dtype: str
+
+
+class Step(_Frozen):
+    """One call.
+
+    Attributes:
+        op: target, such as `torch.ops.aten.add.Tensor`.
+        args, kwargs: plain values, or objects: `{"value": name}` an earlier result or a tensor, `{"dtype": name}`,
+            `{"device": true}` where the states are, `{"format": name}` a memory format.
+        out: names of the results.
+        single: whether there is one result instead of a list of them.
+    """
+
+    op: str = Field(max_length=200)
+    args: tuple[JsonValue, ...] = ()
+    kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    out: tuple[str, ...]
+    single: bool = True
+
+
+class ProgramConfig(_Frozen):
+    """A velocity as a list of steps.
+
+    Attributes:
+        event_shape: shape of one state.
+        dtype: of states, times and velocities: float32 or float64.
+        tensors: its weights and constants by name.
+        steps: in order; each uses only what was there before.
+        output: the name of the velocity. The names `x`, `t` and `c` are the states, times and conditions.
+        condition: what it is conditioned on, or None.
+    """
+
+    event_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
+    dtype: str = Field(pattern="^float(32|64)$")
+    tensors: dict[str, Stored]
+    steps: tuple[Step, ...] = Field(max_length=_MOST_STEPS)
+    output: str
+    condition: ConditionConfig | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if min(self.event_shape) < 1:
+            raise ValueError(f"event_shape is {list(self.event_shape)}; its sizes must be at least 1")
+        for name, stored in self.tensors.items():
+            if not name.isidentifier() or name in ("x", "t", "c"):
+                raise ValueError(f"a tensor is called {name[:50]!r}; it must be an identifier, and not x, t or c")
+            if stored.dtype not in TENSOR_DTYPES or min(stored.shape, default=1) < 0:
+                raise ValueError(f"tensor {name} is {stored.dtype} of shape {list(stored.shape)}")
+        known = {"x", "t", *self.tensors} | (set() if self.condition is None else {"c"})
+        for number, step in enumerate(self.steps):
+            try:
+                operation(step.op)
+            except OperationError as error:
+                raise ValueError(f"step {number}: {error}") from None
+            unknown = _names([*step.args, *step.kwargs.values()]) - known
+            if unknown:
+                raise ValueError(f"step {number} ({step.op}) uses {sorted(unknown)[0][:50]!r}, which is not there yet")
+            known.update(step.out)
+        if self.output not in known:
+            raise ValueError(f"output is {self.output[:50]!r}, which no step makes")
+        return self
+
+
+class Program(nn.Module):
+    """The velocity `v(x, t, condition)` of a program."""
+
+    def __init__(self, config: ProgramConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.event_shape: tuple[int, ...] = config.event_shape
+        self.condition = config.condition
+        for name, stored in config.tensors.items():
+            # the names are prefixed, as a module has attributes of its own
+            self.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
+        self._calls = [(operation(step.op), step, dead) for step, dead in zip(config.steps, _dead(config), strict=True)]
+
+    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Evaluate states x (rows, *event_shape) at times t (rows,), see `models.conditions` for the condition.
+
+        Raises:
+            VelocityError: a condition that the program does not take, or a step cannot be done.
+        """
+        values: dict[str, Any] = {"x": x, "t": t}
+        if self.condition is None:
+            refuse_condition(condition)
+        else:
+            values["c"] = self.condition.nulls(len(x), x.dtype, x.device) if condition is None else condition
+            self.condition.check(values["c"], len(x), x.dtype)
+        for name in self.config.tensors:
+            values[name] = getattr(self, f"data_{name}")
+        for function, step, dead in self._calls:
+            try:
+                found = function(
+                    *(_argument(value, values, x) for value in step.args),
+                    **{name: _argument(value, values, x) for name, value in step.kwargs.items()},
+                )
+            except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+                said = str(error).splitlines() or [type(error).__name__]
+                raise VelocityError(f"step {step.out[0] if step.out else step.op} ({step.op}): {said[0]}") from error
+            values.update(zip(step.out, [found] if step.single else found, strict=True))
+            for name in dead:
+                del values[name]
+        return values[self.config.output]
+
+
+def _argument(value: Any, values: dict[str, Any], x: Tensor) -> Any:
+    if isinstance(value, list | tuple):
+        return [_argument(item, values, x) for item in value]
+    if not isinstance(value, dict):
+        return value
+    [(kind, content)] = value.items()
+    if kind == "value":
+        return values[content]
+    if kind == "dtype":
+        return TENSOR_DTYPES[content]
+    if kind == "format":
+        return _FORMATS[content]
+    return x.device
+
+
+def _names(value: Any) -> set[str]:
+    """The names of the values that an argument refers to.
+
+    Raises:
+        ValueError: it is an object of another kind.
+    """
+    if isinstance(value, list | tuple):
+        return set().union(*map(_names, value)) if value else set()
+    if not isinstance(value, dict):
+        return set()
+    kind, content = next(iter(value.items())) if len(value) == 1 else ("", None)
+    if kind == "value" and isinstance(content, str):
+        return {content}
+    known = {"dtype": TENSOR_DTYPES, "format": _FORMATS}.get(kind, {})
+    if kind != "device" and not (isinstance(content, str) and content in known):
+        raise ValueError(f"an argument is {str(value)[:80]}; known are value, dtype, format and device")
+    return set()
+
+
+def _dead(config: ProgramConfig) -> list[list[str]]:
+    """For each step the values that none after it uses, so that their memory is free again."""
+    kept = {config.output, "x"}
+    dead: list[list[str]] = []
+    for step in reversed(config.steps):
+        last = (_names([*step.args, *step.kwargs.values()]) | set(step.out)) - kept
+        dead.append(sorted(last))
+        kept |= last
+    return dead[::-1]

@@ -1,0 +1,1 @@
+"""Between a socket and a route: connections, limits, middleware, keys, negotiation, tracing."""

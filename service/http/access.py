@@ -1,0 +1,202 @@
+"""Who may ask: API keys, the key of those who run the service, and pages of other origins."""
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import SecretStr
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.errors import Kind, ProblemError
+from service.http.context import context_of
+from service.settings import Settings
+
+CORS: dict[str, Any] = {
+    "allow_methods": ["GET", "HEAD", "POST"],
+    "allow_headers": ["Accept", "Authorization", "Content-Type", "X-API-Key", "X-Request-ID", "traceparent"],
+    "expose_headers": [
+        "Retry-After",
+        "Server-Timing",
+        "X-Pathline-Fallback-From",
+        "X-Pathline-Seed",
+        "X-Pathline-Status",
+        "X-Request-ID",
+    ],
+    "max_age": 600,
+}
+"""What pages of other origins may send and see, once their origins are allowed."""
+
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_OPEN = {"/", "/docs", "/openapi.json", "/favicon.ico"}
+_HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
+WATCHED = frozenset(_HEALTH | {"/metrics"})
+"""What those who watch the service ask for; it is answered also where all places for connections are taken."""
+
+_SHORT = re.compile(r"\d+(\.\d+){0,3}", re.ASCII)
+"""Addresses of IPv4, also of fewer than four numbers."""
+
+_OPEN_FOLDERS = ("/static/", "/docs/")
+"""What a browser asks for before anybody can type a key; it says nothing of models or users."""
+
+
+class Keyring:
+    """Some keys; tells whether a request shows one of them, in a time that does not depend on how near it comes."""
+
+    def __init__(self, keys: Iterable[SecretStr]) -> None:
+        self._digests = [_digest(key.get_secret_value().encode()) for key in keys]
+
+    def fits(self, headers: Headers) -> bool:
+        """Return whether ``Authorization: Bearer`` or ``X-API-Key`` holds one of the keys."""
+        found = False
+        for shown in _shown(headers):
+            digest = _digest(shown.encode("latin-1"))
+            for known in self._digests:
+                found |= hmac.compare_digest(digest, known)  # all of them, always
+        return found
+
+
+class Guarded:
+    """ASGI middleware: answers 403 to what a page of another origin sends, and to names that are not this service's.
+
+    A browser tells where a request comes from (Sec-Fetch-Site, Origin), and a page cannot change that. A page whose
+    name was made to point here (DNS rebinding) looks like one of ours, but its Host header shows that name.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app, self._origins = app, frozenset(origin.lower() for origin in settings.cors_origins)
+        self._names = frozenset(settings.allowed_hosts)
+        self._any_name = "*" in self._names or not (self._names or _is_loopback(settings.host))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            detail = self._fault(scope, headers)
+            if detail is not None:
+                problem = ProblemError(Kind.FORBIDDEN, detail, unread=scope["method"] not in _SAFE)
+                response = problem.answer(scope["path"], context_of(scope).request_id)
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _fault(self, scope: Scope, headers: Headers) -> str | None:
+        if not self._any_name and not all(map(self._is_ours, headers.getlist("host"))):
+            return (
+                "the Host header names another service; if it is a name of this one, add it to PATHLINE_ALLOWED_HOSTS"
+            )
+        if self._is_foreign(scope, headers):
+            return (
+                "the request comes from a page of another origin; if the page may use this service, add its origin to "
+                "PATHLINE_CORS_ORIGINS"
+            )
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        name = _name_of(host)
+        if not name or _address(name) or name == "localhost" or name.endswith(".localhost"):
+            return True  # no name that somebody else can point here
+        return name in self._names or (not self._names and "." not in name)
+
+    def _is_foreign(self, scope: Scope, headers: Headers) -> bool:
+        """Whether a page of an origin that is not allowed has sent this; a link that a user follows is none."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        method, path = scope["method"], scope["path"]
+        if (origin is None and site is None) or method == "OPTIONS" or "*" in self._origins:
+            return False
+        if origin is not None and origin.lower() in self._origins:
+            return False
+        if site in ("same-origin", "none"):
+            return False
+        if method in _SAFE:  # without Sec-Fetch-Site such requests show no origin either, or cannot be read
+            is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+            return site is not None and not is_link and path.startswith(("/v1", "/v2", "/sample"))
+        return site is not None or (origin or "").lower().partition("://")[2] != headers.get("host", "").lower()
+
+
+def from_a_browser(headers: Headers) -> bool:
+    """Return whether a page has sent a request; browsers say so with everything that carries a body."""
+    return "origin" in headers or "sec-fetch-site" in headers
+
+
+class Locked:
+    """ASGI middleware: answers 401 to a request without a key, unless its address is open."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        admin = () if settings.admin_key is None else (settings.admin_key,)
+        self._app, self._keys = app, Keyring((*settings.api_keys, *admin))
+        self._open = _OPEN | (_HEALTH if settings.open_health else set())
+        self._open |= {"/metrics"} if settings.open_metrics else set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] == "http" and not self._is_open(scope["path"]):
+            headers = Headers(scope=scope)
+            if not self._keys.fits(headers):
+                problem = _refusal(headers, "this service")
+                response = problem.answer(scope["path"], context_of(scope).request_id)
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        return path in self._open or path.startswith(_OPEN_FOLDERS)
+
+
+def require_admin(headers: Headers, settings: Settings) -> None:
+    """Let only those through who show the key of those who run the service.
+
+    Raises:
+        ProblemError: 403 where the service has no such key, 401 where the request does not show it.
+    """
+    if settings.admin_key is None:
+        detail = "this address changes the service and is closed because PATHLINE_ADMIN_KEY is not set"
+        raise ProblemError(Kind.FORBIDDEN, detail)
+    if not Keyring((settings.admin_key,)).fits(headers):
+        raise _refusal(headers, "this address")
+
+
+def _shown(headers: Headers) -> list[str]:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    shown = [token.strip()] if scheme.lower() == "bearer" and token.strip() else []
+    return shown + ([headers["x-api-key"]] if headers.get("x-api-key") else [])
+
+
+def _refusal(headers: Headers, where: str) -> ProblemError:
+    wrong = bool(_shown(headers))
+    challenge = 'Bearer realm="pathline"' + (', error="invalid_token"' if wrong else "")
+    detail = (
+        f"the key of this request is not one that {where} takes"
+        if wrong
+        else f"{where} asks for a key; send it as Authorization: Bearer KEY or as X-API-Key: KEY"
+    )
+    return ProblemError(Kind.UNAUTHORIZED, detail, headers={"WWW-Authenticate": challenge})
+
+
+def _name_of(host: str) -> str:
+    """Return the name or address of a Host header, without port, brackets and the last dot."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].removesuffix(".")
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that this is, also in a short form like 127.1 (no domain ends in a number); None for a name."""
+    try:
+        return ipaddress.ip_address(socket.inet_aton(name) if _SHORT.fullmatch(name) else name)
+    except (ValueError, OSError):
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,79 @@
+"""OpenTelemetry traces: one server span a request, with the spans `queue`, `solve` and `encode` in it.
+
+The spans are made when the request has been answered, from times that were taken anyway. Where no endpoint is set, this
+module is not imported, and neither is OpenTelemetry.
+"""
+
+import time
+from typing import Any
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.datastructures import Headers
+
+from service.http.context import Context
+
+_STAGES = ("queue", "solve", "encode")
+
+
+class Traces:
+    """Makes the spans of answered requests and hands them to an exporter, in batches, on a thread of its own."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "pathline"}))
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("pathline")
+        self._propagator = TraceContextTextMapPropagator()
+
+    def record(self, headers: Headers, method: str, route: str, context: Context, outcome: str) -> None:
+        """Make the spans of one request.
+
+        Args:
+            headers: of the request; a ``traceparent`` in them is continued.
+            method, route: what was asked.
+            context: its times, model and solver.
+            outcome: the status code, or `client_gone`.
+        """
+        end = time.time_ns()
+        begin = end - round(context.elapsed() * 1e9)
+        attributes: dict[str, Any] = {"http.request.method": method, "http.route": route}
+        attributes |= {"pathline.request_id": context.request_id, "pathline.outcome": outcome}
+        if context.model:
+            attributes |= {"pathline.model": context.model, "pathline.solver": context.solver}
+        if outcome.isdigit():
+            attributes["http.response.status_code"] = int(outcome)
+        parent = self._propagator.extract({"traceparent": headers.get("traceparent", "")})
+        name = f"{method} {route}"
+        span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes=attributes, start_time=begin)
+        inside, at = set_span_in_context(span, parent), begin
+        if "queue" in context.timings:  # the stages follow one another and end with the answer
+            at = end - round(sum(context.timings.get(stage, 0.0) for stage in _STAGES) * 1e9)
+        for stage in _STAGES:
+            if stage in context.timings:
+                stop = at + round(context.timings[stage] * 1e9)
+                self._tracer.start_span(stage, inside, start_time=max(begin, at)).end(stop)
+                at = stop
+        if outcome.startswith("5"):
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(end)
+
+    def close(self) -> None:
+        """Send what is left, and stop the thread."""
+        self._provider.shutdown()
+
+
+def exporting_to(endpoint: str) -> Traces:
+    """Return traces that are sent to a collector.
+
+    Args:
+        endpoint: its address for OTLP over HTTP, without ``/v1/traces``.
+
+    Raises:
+        ImportError: The exporter is not installed.
+    """
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return Traces(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces"))

@@ -1,0 +1,1 @@
+"""The request pipeline: a body is parsed, validated and made into a job."""

@@ -1,0 +1,1 @@
+"""Responses: the result of a job as JSON, npz, npy or PNG."""

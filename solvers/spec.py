@@ -1,0 +1,322 @@
+"""SolverSpec: everything that can be said about how to solve, checked, complete and readable as text.
+
+    fixed:     NAME-STEPS[/GRID][+OPTION...]     rk4-20   ab3-12/shift(3)   ab2-10+rk   rk4-3/(0,0.2,0.6,1)
+    adaptive:  NAME[@RTOL[/ATOL]][+OPTION...]    dopri5   dopri5@1e-5   dopri5@1e-5/1e-8   tsit5@1e-4+batch
+
+GRID is a grid's name, with its parameters in parentheses where it has any, or times in parentheses. OPTION is a value
+of `start`, `controller` or `error_control`, or `first_step=`, `max_step=` or `max_nfe=` with a number. Case and
+surrounding space do not matter; `rk4:20` is `rk4-20`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from solvers import catalogue
+from solvers.control import CONTROLLERS, MAX_STEP_SLACK
+from solvers.errors import SolverError
+from solvers.grids import GRID_TEXT, NUMBER, GridSpec, grid_text, normalise, number_text, read, snapped
+from solvers.multistep import STARTS
+
+DEFAULT_TOLERANCE = 1e-5
+DEFAULT_MAX_NFE = 10_000
+ERROR_CONTROLS = ("sample", "batch")
+MOST_STEPS = 10_000_000
+"""More steps than this are refused before anything is allocated."""
+
+
+@dataclass(frozen=True)
+class SolverSpec:
+    """How to solve. What is left out is filled in, so equal specs ask for the same.
+
+    Attributes:
+        solver: a name of the catalogue.
+        steps: N for fixed steps; None for error control. Methods without an error estimate need it unless `grid` lists
+            the times.
+        rtol, atol: tolerances of error control, 1e-5 by default; None with fixed steps.
+        grid: of fixed steps, see `grids.normalise`.
+        start: `ramp` (default) or `rk`, the start-up of multistep methods; None for others.
+        error_control: `sample` (each sample its own steps) or `batch` (one step size for all).
+        controller: `paper`, `i` or `pi`; the method's own by default, None with fixed steps.
+        first_step: size of the first step, positive, at most the span; None for the automatic one.
+        max_step: the longest step of error control, in units of |t|; None for no bound.
+        max_nfe: velocity evaluations that no sample exceeds.
+        t_span: (start, end); end < start runs backwards.
+
+    Raises:
+        SolverError: names the field, what is wrong with it and what to do.
+    """
+
+    solver: str = "dopri5"
+    steps: int | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    grid: GridSpec = "uniform"
+    start: str | None = None
+    error_control: str = "sample"
+    controller: str | None = None
+    first_step: float | None = None
+    max_step: float | None = None
+    max_nfe: int = DEFAULT_MAX_NFE
+    t_span: Sequence[float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        method = catalogue.find(self.solver)
+        span = _checked_span(self.t_span)
+        self._fill(t_span=span, max_nfe=_whole("max_nfe", self.max_nfe))
+        if self.steps is not None:
+            self._fill(steps=_whole("steps", self.steps))
+            if self.steps > MOST_STEPS:
+                raise SolverError("steps", f"steps = {self.steps} is over the limit of {MOST_STEPS}")
+        self._fill(grid=normalise(self.grid, span))
+        if self.start is not None and not method.multistep_order:
+            raise SolverError("start", f"start is for multistep methods; {self.solver} has none, leave it out")
+        if self.steps is None and isinstance(self.grid, str) and method.adaptive:
+            self._check_error_control(method, span)
+        else:
+            self._check_fixed(method)
+
+    def _fill(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _check_error_control(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
+        if self.grid != "uniform":
+            raise SolverError("grid", f"a grid needs fixed steps; give {self.solver} steps, or leave grid out")
+        self._fill(rtol=_tolerance("rtol", self.rtol), atol=_tolerance("atol", self.atol))
+        if self.error_control not in ERROR_CONTROLS:
+            known = ", ".join(ERROR_CONTROLS)
+            raise SolverError("error_control", f"unknown error_control {self.error_control!r}; use one of {known}")
+        controller = method.controller if self.controller is None else self.controller
+        if not isinstance(controller, str) or controller not in CONTROLLERS:
+            known = ", ".join(CONTROLLERS)
+            raise SolverError("controller", f"unknown controller {self.controller!r}; use one of {known}")
+        first_step, max_step = _first_and_longest(self.first_step, self.max_step, span)
+        self._fill(controller=controller, first_step=first_step, max_step=max_step)
+
+    def _check_fixed(self, method: catalogue.Solver) -> None:
+        given = [name for name in ("rtol", "atol") if getattr(self, name) is not None]
+        if given and not method.adaptive:
+            raise SolverError(
+                given[0], f"{self.solver} has no error estimate, so {given[0]} means nothing to it; give steps"
+            )
+        if given:
+            raise SolverError(
+                "steps", f"steps (or a list of times) and {given[0]} contradict each other; give one of them"
+            )
+        if self.steps is None and isinstance(self.grid, str):
+            raise SolverError("steps", f"{self.solver} has no error estimate and needs steps")
+        for name in ("controller", "first_step", "max_step", "error_control"):
+            if getattr(self, name) not in (None, "sample"):
+                advice = ": the grid says how long they are" if name == "max_step" else ""
+                raise SolverError(name, f"{name} is for error control; with fixed steps leave it out{advice}")
+        if method.multistep_order:
+            start = STARTS[0] if self.start is None else self.start
+            if start not in STARTS:
+                known = ", ".join(STARTS)
+                raise SolverError("start", f"unknown start {self.start!r} for {self.solver}; use one of {known}")
+            self._fill(start=start)
+        if self.steps is None:
+            self._fill(steps=len(self.grid) - 1)  # type: ignore[arg-type]  (a list of times)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether steps are under error control."""
+        return self.steps is None
+
+    @property
+    def method(self) -> catalogue.Solver:
+        """The solver's entry in the catalogue."""
+        return catalogue.find(self.solver)
+
+    @classmethod
+    def parse(cls, text: str) -> SolverSpec:
+        """The spec that a text stands for.
+
+        Raises:
+            SolverError: for text that is not understood, and as for `SolverSpec`.
+        """
+        return cls(**read_solver(text))
+
+    @classmethod
+    def of(cls, solver: str = "dopri5", **apart: Any) -> SolverSpec:
+        """The spec of a solver by name or text, with fields given apart. None is "not given" where it is the default.
+
+        Raises:
+            SolverError: for a field that the text gives otherwise, and as for `parse`.
+        """
+        said = read_solver(solver)
+        given: dict[str, Any] = {
+            name: value for name, value in apart.items() if value is not None or DEFAULTS.get(name) is not None
+        }
+        for name in said.keys() & given.keys():
+            if _normal(name, said[name]) != _normal(name, given[name]):
+                raise SolverError(
+                    name,
+                    f"solver {solver!r} says {name} = {_shown(name, said[name])}, but {name} = "
+                    f"{_shown(name, given[name])} was given too; leave one of them out",
+                )
+        return cls(**(given | said))
+
+    def __str__(self) -> str:
+        """The text that `parse` takes; what is at its default is left out, but for tolerances."""
+        text = self.solver
+        if self.adaptive:
+            rtol, atol = number_text(self.rtol or 0), number_text(self.atol or 0)
+            text += f"@{rtol}" if rtol == atol else f"@{rtol}/{atol}"
+        else:
+            text += f"-{self.steps}"
+            if self.grid != "uniform":
+                text += f"/{grid_text(self.grid)}"  # type: ignore[arg-type]  (checked)
+        usual = {"start": STARTS[0], "controller": self.method.controller, "error_control": "sample"}
+        words = [word for name, default in usual.items() if (word := getattr(self, name)) not in (None, default)]
+        lengths = {"first_step": self.first_step, "max_step": self.max_step}
+        words += [f"{name}={number_text(value)}" for name, value in lengths.items() if value is not None]
+        if self.max_nfe != DEFAULT_MAX_NFE:
+            words.append(f"max_nfe={self.max_nfe}")
+        return "+".join([text, *words])
+
+
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(SolverSpec)}
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not the defaults of a spec."""
+    return {name: value for name, value in values.items() if not _is_default(name, value)}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    default = DEFAULTS.get(name)
+    return value is default or (isinstance(value, str | int) and type(value) is type(default) and value == default)
+
+
+_WORDS = dict.fromkeys(STARTS, "start") | dict.fromkeys(CONTROLLERS, "controller")
+_WORDS |= dict.fromkeys(ERROR_CONTROLS, "error_control")
+"""The words that are options, each a value of one field only."""
+
+_WHOLE = "[0-9]{1,18}"
+_TEXT = re.compile(
+    rf"(?P<solver>[a-z_][a-z0-9_]*)"
+    rf"(?:[-:](?P<steps>{_WHOLE})(?:/(?P<grid>{GRID_TEXT}))?|@(?P<rtol>{NUMBER})(?:/(?P<atol>{NUMBER}))?)?"
+    rf"(?P<options>(?:\+[a-z_]+(?:={NUMBER})?)*)"
+)
+_OPTION = re.compile(rf"\+([a-z_]+)(?:=({NUMBER}))?")
+
+
+def read_solver(text: str) -> dict[str, Any]:
+    """The fields that the text of a solver gives: `solver` and what else it says. A bare name is such a text.
+
+    Raises:
+        SolverError: for text that is not understood. Whether the fields are allowed is for `SolverSpec` to say.
+    """
+    if not isinstance(text, str):
+        catalogue.find(text)  # raises, naming those there are
+    match = _TEXT.fullmatch(text.strip().lower())
+    if match is None:
+        raise SolverError(
+            "solver",
+            f"solver {text!r} is not understood; use a name (dopri5), a name with steps (rk4-20, ab3-12/shift(3)) or "
+            "a name with a tolerance (dopri5@1e-5)",
+        )
+    said: dict[str, Any] = {"solver": match["solver"]}
+    if match["steps"]:
+        said["steps"] = int(match["steps"])
+    if match["grid"]:
+        grid = read(match["grid"])
+        said["grid"] = grid["name"] if isinstance(grid, dict) and len(grid) == 1 else grid
+    if match["rtol"]:
+        said["rtol"] = float(match["rtol"])
+        said["atol"] = float(match["atol"] or match["rtol"])
+    for word, value in _OPTION.findall(match["options"]):
+        name, setting = _option(text, word, value)
+        if name in said:
+            raise SolverError("solver", f"solver {text!r} says {name} twice; leave one of them out")
+        said[name] = setting
+    return said
+
+
+def _option(text: str, word: str, value: str) -> tuple[str, Any]:
+    if word == "max_nfe" and re.fullmatch(_WHOLE, value):
+        return word, int(value)
+    if word in ("first_step", "max_step") and value:
+        return word, float(value)
+    if word in _WORDS and not value:
+        return _WORDS[word], word
+    known = ", ".join(f"+{each}" for each in _WORDS)
+    raise SolverError(
+        "solver",
+        f"solver {text!r}: +{word}{value and '='}{value} is not an option; use {known}, +first_step=0.01, "
+        "+max_step=0.05 or +max_nfe=500",
+    )
+
+
+def _normal(name: str, value: Any) -> Any:
+    return normalise(value) if name == "grid" else value
+
+
+def _shown(name: str, value: Any) -> str:
+    return grid_text(normalise(value)) if name == "grid" else str(value)
+
+
+def _checked_span(t_span: Sequence[float]) -> tuple[float, float]:
+    if not isinstance(t_span, Sequence | np.ndarray) or isinstance(t_span, str):
+        raise SolverError("t_span", f"t_span must be two finite numbers (start, end), got {t_span!r}")
+    if len(t_span) != 2 or not all(map(_is_finite, t_span)):
+        raise SolverError("t_span", f"t_span must be two finite numbers (start, end), got {list(t_span)}")
+    if t_span[0] == t_span[1]:
+        raise SolverError("t_span", f"t_span starts and ends at {t_span[0]:g}; the ends must differ")
+    return float(t_span[0]), float(t_span[1])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # an integer that is too large for double precision
+        return False
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise SolverError(name, f"{name} must be a whole number of at least 1, got {value!r}")
+    return int(value)
+
+
+def _tolerance(name: str, value: Any) -> float:
+    if value is None:
+        return DEFAULT_TOLERANCE
+    if not _is_finite(value):
+        raise SolverError(name, f"{name} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def _first_and_longest(
+    first_step: float | None, max_step: float | None, span: tuple[float, float]
+) -> tuple[float | None, float | None]:
+    length = abs(span[1] - span[0])
+    if first_step is not None and _is_finite(first_step) and first_step > length:
+        first_step = float(snapped(np.array([float(first_step)]), (0.0, length), span)[0])
+    if first_step is not None and not (_is_number(first_step) and 0 < first_step <= length):
+        raise SolverError(
+            "first_step", f"first_step must be over 0 and at most the span {length:g}, got {first_step!r}"
+        )
+    if max_step is None:
+        return None if first_step is None else float(first_step), None
+    if not (_is_finite(max_step) and max_step > 0):
+        raise SolverError(
+            "max_step", f"max_step must be a finite number over 0, got {max_step!r}; leave it out for no bound"
+        )
+    if first_step is None:
+        return None, float(max_step)
+    if first_step > max_step * MAX_STEP_SLACK:
+        raise SolverError("first_step", f"first_step = {first_step!r} is over max_step = {max_step!r}; make it shorter")
+    return min(float(first_step), float(max_step)), float(max_step)

@@ -1,0 +1,102 @@
+"""Many at once go on a few at a time, in order; whoever only looks passes by."""
+
+import asyncio
+from itertools import pairwise
+
+import httpx
+import pytest
+
+from service.engine.job import Overloaded
+from service.http.burst import WIDTH, Turnstile
+
+from ..conftest import Running
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_so_many_in_each_turn_and_in_order() -> None:
+    turnstile = Turnstile(3)
+    entered: list[int] = []
+    seen = [0]  # how many have entered, as somebody sees it who is ready in each turn
+
+    async def enter(number: int) -> None:
+        await turnstile.enter()
+        entered.append(number)
+
+    tasks = [asyncio.create_task(enter(number)) for number in range(20)]
+    while len(entered) < 20:
+        await asyncio.sleep(0)
+        seen.append(len(entered))
+    await asyncio.gather(*tasks)
+    assert entered == list(range(20))
+    assert max(after - before for before, after in pairwise(seen)) <= 3
+    assert len(seen) >= 7
+
+
+async def test_few_never_wait() -> None:
+    turnstile = Turnstile(3)
+    for _ in range(5):
+        for _ in range(3):
+            coroutine = turnstile.enter()
+            with pytest.raises(StopIteration):  # it ends without giving the loop a turn
+                coroutine.send(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def test_whoever_gives_up_takes_nobodys_place() -> None:
+    turnstile = Turnstile(1)
+    tasks = [asyncio.create_task(turnstile.enter()) for _ in range(6)]
+    await asyncio.sleep(0)
+    for task in tasks[1:4]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert [task.cancelled() for task in tasks] == [False, True, True, True, False, False]
+    await asyncio.wait_for(turnstile.enter(), 5)
+
+
+def test_it_serves_a_loop_after_another_was_left() -> None:
+    turnstile = Turnstile(1)
+
+    async def leave() -> None:
+        waiting = [asyncio.ensure_future(turnstile.enter()) for _ in range(4)]
+        await waiting[0]
+
+    async def crowd() -> None:
+        await asyncio.wait_for(asyncio.gather(*(turnstile.enter() for _ in range(4))), 5)
+
+    for _ in range(2):
+        asyncio.run(leave())  # three of four never get in
+        asyncio.run(crowd())
+
+
+async def _most_in_a_turn(asking: list[asyncio.Task[httpx.Response]]) -> int:
+    """How many end within one turn of the loop at most, while a task that is always ready, as a probe is, has each."""
+    seen = [0]
+    while seen[-1] < len(asking):
+        await asyncio.sleep(0)
+        seen.append(sum(each.done() for each in asking))
+    return max(after - before for before, after in pairwise(seen))
+
+
+async def test_a_crowd_is_refused_a_few_at_a_time_and_whoever_looks_comes_between(running: Running) -> None:
+    running.engine.refuse = Overloaded("the queue is full", 3.0)
+    asking = [asyncio.create_task(running.post()) for _ in range(20 * WIDTH)]
+    looking = asyncio.create_task(running.http.get("/livez"))
+    looking.add_done_callback(lambda _: ended.append(sum(each.done() for each in asking)))
+    ended: list[int] = []
+    assert await _most_in_a_turn(asking) <= WIDTH
+    assert (await looking).status_code == 200
+    assert ended[0] < len(asking) // 2
+    assert {each.result().status_code for each in asking} == {429}
+
+
+async def test_answers_that_are_due_in_one_moment_come_a_few_at_a_time(running: Running) -> None:
+    running.engine.hold = True
+    asking = [asyncio.create_task(running.post(num_samples=3)) for _ in range(20 * WIDTH)]
+    while len(running.engine.submitted) < len(asking):
+        await asyncio.sleep(0.001)
+    for future, job in zip(running.engine.submitted, running.engine.jobs, strict=True):
+        future.set_result(running.engine._result(job))
+    assert await _most_in_a_turn(asking) <= WIDTH
+    assert {each.result().status_code for each in asking} == {200}

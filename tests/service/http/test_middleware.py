@@ -1,0 +1,87 @@
+"""Request ids, timing headers, and answers that break half-way."""
+
+import asyncio
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.http.middleware import Observe
+from service.metrics import Metrics
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("wanted", ["abc-123", "0af7651916cd43dd8448eb211c80319c", "a" * 128, "x/y:z=+1"])
+async def test_sane_id_is_echoed(running: Any, wanted: str) -> None:
+    answer = await running.http.get("/livez", headers={"X-Request-ID": wanted})
+    assert answer.headers["x-request-id"] == wanted
+
+
+@pytest.mark.parametrize("wanted", ["", "a b", "a" * 129, "<script>", "a\tb", "é".encode()])
+async def test_other_ids_are_replaced(running: Any, wanted: str | bytes) -> None:
+    answer = await running.http.get("/livez", headers={"X-Request-ID": wanted})
+    assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+
+
+async def test_server_timing(running: Any) -> None:
+    plain = (await running.http.get("/livez")).headers["server-timing"]
+    assert re.fullmatch(r"total;dur=\d+\.\d{3}", plain)
+    solved = (await running.post()).headers["server-timing"]
+    assert re.fullmatch(
+        r"queue;dur=1\.000, solve;dur=10\.000, network;dur=8\.000, encode;dur=\d+\.\d{3}, total;dur=\d+\.\d{3}", solved
+    )
+
+
+async def test_answer_that_breaks_half_way_is_cut() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ValueError("half-way")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    metrics = Metrics()
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    with pytest.raises(ValueError, match="half-way"):
+        await Observe(app, metrics)(scope, receive, send)
+    assert [message["type"] for message in sent] == ["http.response.start"]
+
+
+async def test_access_log(running: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "pathline.access")
+    running.http._transport.app.middleware_stack = None
+    running.http._transport.app.user_middleware[0].kwargs["access_log"] = True
+    await running.http.get("/v1/models/moons", headers={"X-Request-ID": "r7"})
+    assert re.search(r"GET /v1/models/\{name\} 200 \d+\.\d ms request=r7", caplog.text)
+
+
+@pytest.mark.parametrize("draining", [True, False])
+async def test_who_is_cancelled_by_a_server_that_ends_is_told_so(draining: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise asyncio.CancelledError
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    service = SimpleNamespace(state=SimpleNamespace(service=SimpleNamespace(draining=draining)))
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "app": service}
+    if not draining:  # somebody else's business, such as a time limit around the whole
+        with pytest.raises(asyncio.CancelledError):
+            await Observe(app, Metrics())(scope, receive, send)
+        assert not sent
+        return
+    await Observe(app, Metrics())(scope, receive, send)
+    assert [message["status"] for message in sent if "status" in message] == [503]
+    assert b"/problems/draining" in sent[1]["body"]

@@ -1,0 +1,311 @@
+"""Models come up as far as they can; what cannot be loaded keeps its reason."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import service.registry.registry
+from models.checkpoint.loading import CheckpointError
+from models.repository import RepositoryError
+from service.errors import Kind, ProblemError
+from service.registry.registry import Models
+from service.settings import StartError
+
+
+def _spoil(folder: Path) -> None:
+    weights = folder / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-5])
+
+
+@pytest.fixture
+def root(repository: Path, tmp_path: Path) -> Path:
+    shutil.copytree(repository / "moons", tmp_path / "moons")
+    return tmp_path
+
+
+def test_highest_version_answers(root: Path, engine: Any) -> None:
+    models = Models(root, engine)
+    models.load_all()
+    assert models.find("moons").version == 2
+    assert [served.version for served in models.served()] == [2]
+    assert list(engine.loaded) == [("moons", 2)]
+
+
+def test_older_version_is_loaded_on_first_use(root: Path, engine: Any) -> None:
+    models = Models(root, engine)
+    models.load_all()
+    assert models.find("moons", 1).version == 1
+    assert models.find("moons", 1) is models.get("moons", 1)
+    assert list(engine.loaded) == [("moons", 2), ("moons", 1)]
+
+
+def test_bad_highest_version_leaves_the_old_one(root: Path, engine: Any) -> None:
+    _spoil(root / "moons" / "2")
+    models = Models(root, engine)
+    models.load_all()
+    assert models.find("moons").version == 1
+    body = models.describe("moons")
+    assert (body["status"], body["serving"], body["versions"]) == ("served", 1, [1, 2])
+    assert body["unavailable"][0]["reason"].startswith("moons/2/weights.safetensors")
+    with pytest.raises(ProblemError, match="version 2 cannot be served") as caught:
+        models.find("moons", 2)
+    assert caught.value.kind is Kind.BROKEN_MODEL
+
+
+def test_a_new_model_can_be_waited_for_until_it_answers(
+    root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = Models(root, engine)
+    models.load_all()
+    shutil.copytree(root / "moons", root / "new")
+    told, load = [], engine.load
+
+    def ask_meanwhile(*what: Any) -> Any:
+        assert models.get("new") is None
+        assert models.summary("new")["status"] == "loading"
+        with pytest.raises(ProblemError, match="'new' is being loaded; ask again") as caught:
+            models.check_ready("new")
+        told.append(caught.value.kind)
+        return load(*what)
+
+    monkeypatch.setattr(engine, "load", ask_meanwhile)
+    models.refresh()
+    assert told == [Kind.NOT_READY]
+    assert models.find("new").version == 2
+
+
+def test_model_that_the_engine_refuses(root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("out of memory\nmore")
+
+    monkeypatch.setattr(engine, "load", refuse)
+    with pytest.raises(StartError, match="moons/2: RuntimeError: out of memory; moons/1"):
+        Models(root, engine).load_all()
+
+
+def test_nothing_to_serve(tmp_path: Path, engine: Any) -> None:
+    models = Models(tmp_path, engine)
+    with pytest.raises(StartError, match="is empty; run `make models`"):
+        models.load_all()
+
+
+def test_pickle_is_no_model(tmp_path: Path, engine: Any) -> None:
+    (tmp_path / "evil" / "1").mkdir(parents=True)
+    (tmp_path / "evil" / "1" / "model.pt").write_bytes(b"\x80\x04.")
+    with pytest.raises(StartError, match=r"no model of .* can be loaded: evil/1: evil/1/card\.json"):
+        Models(tmp_path, engine).load_all()
+
+
+@pytest.mark.parametrize("kind", ["missing", "file"])
+def test_repository_that_is_none(tmp_path: Path, engine: Any, kind: str) -> None:
+    path = tmp_path / "checkpoints"
+    if kind == "file":
+        path.write_text("")
+    with pytest.raises(StartError, match="set PATHLINE_MODELS_DIR") as caught:
+        Models(path, engine)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "..", "moons/1", "/etc", "nothing"])
+def test_other_names(root: Path, engine: Any, name: str) -> None:
+    models = Models(root, engine)
+    models.load_all()
+    for ask in (models.get, models.find, models.describe):
+        with pytest.raises(ProblemError, match="available: moons"):
+            ask(name)
+
+
+def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
+    root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "gaussian" / "1").mkdir(parents=True)
+    iterdir = Path.iterdir
+
+    def refuse(self: Path) -> Any:
+        if self.name == "gaussian":
+            raise PermissionError(13, "Permission denied")
+        return iterdir(self)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    models = Models(root, engine)
+    models.load_all()
+    assert models.names() == ["gaussian", "moons"]
+    reason = "gaussian: cannot be read: Permission denied"
+    assert models.describe("gaussian")["unavailable"] == [{"version": None, "reason": reason}]
+    with pytest.raises(ProblemError, match=f"model 'gaussian' cannot be served: {reason}") as caught:
+        models.get("gaussian")
+    assert caught.value.kind is Kind.NOT_READY  # rights may be given
+    assert caught.value.headers["Retry-After"] == "2"
+    shutil.rmtree(root / "moons")
+    with pytest.raises(StartError, match=r"can be loaded: .*gaussian: cannot be read"):
+        Models(root, engine).load_all()
+
+
+def _copy(root: Path, name: str, version: int, new: int) -> Path:
+    """Put the files of a version where another one goes, as somebody does who copies a folder."""
+    return Path(shutil.copytree(root / name / str(version), root / name / str(new)))
+
+
+@pytest.fixture
+def models(root: Path, engine: Any) -> Models:
+    made = Models(root, engine)
+    made.load_all()
+    return made
+
+
+def test_a_new_version_takes_over(models: Models, root: Path, engine: Any) -> None:
+    old = models.find("moons")
+    _copy(root, "moons", 2, 3)
+    changes = models.refresh()
+    assert (changes.loaded, changes.unloaded, changes.refused) == ([("moons", 3)], [("moons", 2)], [])
+    assert models.find("moons").version == 3
+    assert [arena.version for arena in engine.arenas] == [2, 3]  # a request still holds the old one
+    del old
+    assert [arena.version for arena in engine.arenas] == [3]
+    assert models.describe("moons")["versions"] == [1, 2, 3]
+
+
+def test_a_version_that_is_asked_for_by_number_stays(models: Models, root: Path, engine: Any) -> None:
+    assert models.find("moons", 1).version == 1
+    _copy(root, "moons", 2, 3)
+    models.refresh()
+    assert sorted(arena.version for arena in engine.arenas) == [1, 3]
+    assert models.find("moons", 2).version == 2  # the one before is loaded again
+
+
+def test_nothing_changes_when_nothing_changed(models: Models, engine: Any) -> None:
+    before = dict(models._stock)
+    changes = models.refresh()
+    assert not changes.loaded
+    assert not changes.refused
+    assert models._stock == before
+    assert len(engine.arenas) == 1
+
+
+def test_a_half_copied_version_waits_until_it_is_whole(models: Models, root: Path) -> None:
+    folder = _copy(root, "moons", 2, 3)
+    weights = (folder / "weights.safetensors").read_bytes()
+    (folder / "weights.safetensors").write_bytes(weights[:100])
+    assert [refused[:2] for refused in models.refresh().refused] == [("moons", 3)]
+    assert models.find("moons").version == 2
+    [fault] = models.describe("moons")["unavailable"]
+    assert fault["version"] == 3
+    assert "is damaged" in fault["reason"]
+    assert not models.refresh().refused  # told once
+    (folder / "weights.safetensors").write_bytes(weights)
+    assert models.refresh().loaded == [("moons", 3)]
+    assert models.describe("moons")["unavailable"] == []
+
+
+def test_a_version_without_a_card_is_refused_with_the_reason(models: Models, root: Path) -> None:
+    (root / "moons" / "3").mkdir()
+    models.refresh()
+    assert "moons/3/card.json: is missing; the folder holds nothing" in str(models.describe("moons")["unavailable"])
+    assert models.find("moons").version == 2
+
+
+def test_a_served_version_whose_files_change_goes_on_as_it_was(models: Models, root: Path) -> None:
+    served = models.find("moons")
+    weights = root / "moons" / "2" / "weights.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1])
+    assert "was changed after it was loaded" in models.refresh().refused[0][2]
+    assert models.find("moons") is served
+    assert models.describe("moons")["serving"] == 2
+    models.unload("moons")  # what is loaded then is what is on disk
+    models.refresh()
+    assert models.find("moons").version == 1
+
+
+def test_models_appear_and_disappear(models: Models, root: Path, repository: Path, engine: Any) -> None:
+    shutil.copytree(repository / "gaussian", root / "gaussian")
+    assert models.refresh().loaded == [("gaussian", 1)]
+    shutil.rmtree(root / "moons" / "2")
+    assert models.refresh().unloaded == [("moons", 2)]
+    assert models.find("moons").version == 1
+    shutil.rmtree(root / "moons")
+    models.refresh()
+    assert models.names() == ["gaussian"]
+    assert [arena.name for arena in engine.arenas] == ["gaussian"]
+    with pytest.raises(ProblemError, match="unknown; available: gaussian"):
+        models.get("moons")
+
+
+def test_a_repository_that_cannot_be_read_changes_nothing(models: Models, root: Path) -> None:
+    root.rename(root.with_name("elsewhere"))
+    with pytest.raises(RepositoryError, match="does not exist"):
+        models.refresh()
+    assert models.find("moons").version == 2
+
+
+def test_unloading_frees_and_the_next_request_loads(models: Models, engine: Any) -> None:
+    assert models.unload("moons") == [2]
+    assert engine.arenas == []
+    assert models.summary("moons")["status"] == "served"
+    assert models.summary("moons")["loaded"] is False
+    assert models.get("moons") is None
+    assert models.find("moons").version == 2
+    assert models.describe("moons")["served"][0]["loaded"] is True
+    with pytest.raises(ProblemError, match="unknown"):
+        models.unload("nothing")
+
+
+def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine: Any) -> None:
+    shutil.copytree(repository / "digits", root / "digits")
+    shutil.copytree(repository / "gaussian", root / "gaussian")
+    everything = Models(root, engine)
+    everything.load_all()
+    limit = sum(served.bytes for served in everything.served()) + 100
+    told: list[tuple[str, int, bool]] = []
+    models = Models(root, engine, limit, lambda *change: told.append(change))
+    models.load_all()
+    assert len(models.served()) == 3
+    models.find("digits")
+    models.find("gaussian")
+    models.find("moons", 1)  # moons 2 was asked for longest ago
+    assert {(served.name, served.version) for served in models.served()} == {
+        ("digits", 1), ("gaussian", 1), ("moons", 1)
+    }  # fmt: skip
+    assert told[-2:] == [("moons", 2, False), ("moons", 1, True)]
+    assert models.summary("moons")["version"] == 2
+    shutil.rmtree(root / "gaussian")
+    with pytest.raises(StartError, match="over PATHLINE_MAX_MODEL_BYTES=100"):
+        Models(root, engine, 100).load_all()
+
+
+@pytest.mark.parametrize("what", ["card.json", "weights.safetensors", "folder"])
+def test_links_that_lead_out_are_refused(models: Models, root: Path, tmp_path_factory: Any, what: str) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    folder = _copy(root, "moons", 2, 3)
+    source = folder if what == "folder" else folder / what
+    shutil.move(source, outside / "moved")
+    source.symlink_to(outside / "moved")
+    models.refresh()
+    assert models.find("moons").version == 2
+    if what == "folder":
+        with pytest.raises(ProblemError, match="has no version 3"):
+            models.find("moons", 3)
+    else:
+        [fault] = models.describe("moons")["unavailable"]
+        assert fault == {
+            "version": 3,
+            "reason": f"moons/3/{what}: leads out of the repository; copy the file here instead",
+        }
+
+
+def test_programs_are_served_only_if_a_setting_allows_it(
+    root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def refuse(*arguments: Any) -> None:
+        asked.append(arguments[-1])
+        raise CheckpointError("a program")
+
+    monkeypatch.setattr(service.registry.registry, "load_version", refuse)
+    for allowed in (False, True):
+        Models(root, engine, allow_programs=allowed).refresh()
+    assert asked == [False, False, True, True]  # both versions of moons

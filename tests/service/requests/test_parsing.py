@@ -1,0 +1,153 @@
+"""Bodies that are too large are refused before they are read."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from service.errors import ClientGoneError, ProblemError
+from service.http.context import context_of
+from service.ledger import Ledger
+from service.requests.parsing import LARGE_BODY, parse, read_body
+from service.requests.schemas import SampleRequest
+
+pytestmark = pytest.mark.anyio
+
+JSON = (b"content-type", b"application/json; charset=utf-8")
+
+
+def _request(
+    *parts: bytes, headers: tuple[tuple[bytes, bytes], ...] = (), cut: bool = False
+) -> tuple[Request, list[Any]]:
+    """A request whose body comes in parts; the list shows what has not been read."""
+    left: list[Any] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    left[-1]["more_body"] = cut
+    left.append({"type": "http.disconnect"})
+
+    async def receive() -> Any:
+        return left.pop(0)
+
+    return Request({"type": "http", "method": "POST", "headers": [JSON, *headers]}, receive), left
+
+
+async def test_parts_are_joined() -> None:
+    request, _ = _request(b'{"model"', b': "m', b'oons"}')
+    assert await read_body(request, 100, Ledger(10**6)) == b'{"model": "moons"}'
+
+
+async def test_stated_length_is_refused_unread() -> None:
+    request, left = _request(b"x" * 50, headers=((b"content-length", b"50"),))
+    with pytest.raises(ProblemError, match="50 bytes, the limit is 49") as caught:
+        await read_body(request, 49, Ledger(10**6))
+    assert caught.value.kind.value.status == 413
+    assert caught.value.headers == {"Connection": "close"}
+    assert len(left) == 2
+
+
+async def test_unstated_length_is_refused_on_the_way() -> None:
+    request, left = _request(*[b"x" * 10] * 20)
+    with pytest.raises(ProblemError, match="more than 25 bytes"):
+        await read_body(request, 25, Ledger(10**6))
+    assert len(left) == 18
+
+
+async def test_body_of_exactly_the_limit() -> None:
+    request, _ = _request(b"x" * 25, headers=((b"content-length", b"25"),))
+    assert len(await read_body(request, 25, Ledger(10**6))) == 25
+
+
+@pytest.mark.parametrize("length", [b"abc", b"-1", b"1e3"])
+async def test_nonsensical_length(length: bytes) -> None:
+    request, _ = _request(b"{}", headers=((b"content-length", length),))
+    with pytest.raises(ProblemError) as caught:
+        await read_body(request, 100, Ledger(10**6))
+    assert caught.value.kind.value.status == 400
+
+
+async def test_client_leaves_half_way() -> None:
+    request, _ = _request(b'{"model"', cut=True)
+    with pytest.raises(ClientGoneError):
+        await read_body(request, 100, Ledger(10**6))
+
+
+async def test_large_bodies_are_counted_while_they_come() -> None:
+    ledger = Ledger(3 * LARGE_BODY)
+    first, _ = _request(b"x" * LARGE_BODY, b"x" * LARGE_BODY)
+    second, left = _request(b"x" * LARGE_BODY, b"x", b"x" * LARGE_BODY, b"x")
+    small, _ = _request(b"x" * LARGE_BODY)
+    await read_body(first, 10**6, ledger)
+    assert ledger.in_hand == 2 * LARGE_BODY
+    with pytest.raises(ProblemError, match="PATHLINE_MAX_JOB_BYTES") as caught:
+        await read_body(second, 10**6, ledger)
+    assert (caught.value.kind.value.status, caught.value.unread) == (429, True)
+    assert caught.value.headers["Connection"] == "close"
+    assert len(left) == 3  # refused by its second part
+    assert len(await read_body(small, 10**6, ledger)) == LARGE_BODY  # is not counted
+    context_of(first.scope).understood()
+    context_of(second.scope).end()
+    assert ledger.in_hand == 0
+
+
+async def test_a_body_larger_than_all_there_is() -> None:
+    ledger = Ledger(LARGE_BODY)
+    request, _ = _request(b"x" * LARGE_BODY, b"x")
+    with pytest.raises(ProblemError) as caught:
+        await read_body(request, 10**6, ledger)
+    assert caught.value.kind.value.status == 413
+    assert ledger.in_hand == 0
+
+
+async def test_limit_over_http(running: Any) -> None:
+    object.__setattr__(running.service, "settings", running.service.settings.model_copy(update={"max_body_bytes": 64}))
+    headers = {"Content-Type": "application/json"}
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b" " * 10
+
+    for content in (b" " * 65, chunks()):
+        answer = await running.http.post("/v1/sample", content=content, headers=headers)
+        assert answer.status_code == 413
+        assert answer.json()["limit"] == 64
+        assert "PATHLINE_MAX_BODY_BYTES" in answer.json()["detail"]
+
+
+def test_long_values_are_cut_in_messages() -> None:
+    with pytest.raises(ProblemError) as caught:
+        parse(SampleRequest, b'{"model": "moons", "seed": "' + b"7" * 10_000 + b'"}')
+    assert len(caught.value.detail) < 200
+
+
+def test_whole_objects_are_not_repeated_in_messages() -> None:
+    with pytest.raises(ProblemError, match=r"rtol = a list of 1000 is not allowed"):
+        parse(SampleRequest, b'{"model": "moons", "rtol": [' + b"1," * 999 + b"1]}")
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    assert parse(SampleRequest, '\ufeff{"model": "moons"}'.encode()).model == "moons"
+    for twice in ("\ufeff\ufeff{}", "{\ufeff}"):
+        with pytest.raises(ProblemError, match=r"is not valid JSON: (expected value|key must be)"):
+            parse(SampleRequest, twice.encode())
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_other_encodings_are_named(encoding: str) -> None:
+    with pytest.raises(ProblemError, match="it looks like UTF-16 or UTF-32; send UTF-8") as caught:
+        parse(SampleRequest, '{"model": "moons"}'.encode(encoding))
+    assert caught.value.kind.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/sample", "/v1/sample/stream", "/v2/models/moons/infer", "/v1/models/moons/encode"]
+)
+async def test_every_door_reads_a_body_with_a_mark(running: Any, path: str) -> None:
+    body = {
+        "/v2/models/moons/infer": '{"parameters": {"num_samples": 1}}',
+        "/v1/models/moons/encode": '{"samples": [[0.5, 0.5]]}',
+    }.get(path, '{"model": "moons", "num_samples": 1}')
+    for mark in ("", "\ufeff"):
+        answer = await running.http.post(
+            path, content=f"{mark}{body}".encode(), headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 200, answer.text
