@@ -1,4 +1,4 @@
-// Talks to the service. Seeds go up to 2^63 - 1, more than a JavaScript number holds, so they are BigInt throughout.
+// The service's HTTP interface as functions. Seeds go up to 2^63 - 1, more than a JavaScript number holds, so they are BigInt throughout.
 
 // In JSON text, a quote inside a string is always escaped, so `"seed":` followed by digits can only be a member.
 const WHOLE = /"(seed|first_index)":\s*(-?\d+)(?=\s*[,}])/g;
@@ -136,7 +136,7 @@ async function next(reader) {
     return done ? null : value;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem("The connection to the service broke", "What had arrived is shown. Draw again to get the rest.");
+    throw new Problem("The connection to the service broke", "The samples received so far are shown. Draw again to get the rest.");
   }
 }
 

@@ -1,4 +1,4 @@
-// Elements of the page: found by id, and made.
+// Elements of the page: finding and making them.
 
 /** @param {string} id */
 export const $ = (id) => document.getElementById(id);

@@ -68,7 +68,7 @@ export class Run {
         }
         changed(this);
       }
-      if (!answer) throw new api.Problem("The stream ended before the samples were done", "What had arrived is shown. Draw again to get the rest.");
+      if (!answer) throw new api.Problem("The stream ended before the samples were done", "The samples received so far are shown. Draw again to get the rest.");
       this.#keep(answer, offset);
       if (answer.status === "deadline") break;
     }

@@ -1,4 +1,4 @@
-// What lies behind the points of a model of the plane: its velocity field and the log-density, at every t.
+// Velocity field and log-density behind the points of a two-dimensional model, at every t.
 import * as api from "./api.js";
 import { mix } from "./drawing.js";
 

@@ -1,4 +1,4 @@
-// Find my solver: candidates on the same noise, as a chart of NFE and error, and the best of them for a budget.
+// Find my solver: candidates on the same noise in a chart of NFE and error, and the best of them for a budget.
 import * as api from "./api.js";
 import { colours } from "./canvas.js";
 import { $, button, make } from "./dom.js";
@@ -27,7 +27,12 @@ export class Finder {
     $("budget").addEventListener("input", () => this.#recommend());
   }
 
-  /** Forget what was found: it was of another model. */
+  /** Forget what was found if it was of another model, condition or guidance. @param key names all three */
+  of(key) {
+    if (this.key !== key) this.reset();
+    this.key = key;
+  }
+
   reset() {
     this.running?.abort();
     /** @type {Candidate[]} */
@@ -106,7 +111,7 @@ export class Finder {
     $("found").hidden = false;
     $("budget-value").textContent = budget;
     $("budget").setAttribute("aria-valuetext", budget);
-    const why = byError ? `the cheapest of these within ${budget}` : `the closest of these within ${budget}`;
+    const why = byError ? `the cheapest of these within ${budget}` : `the most accurate of these within ${budget}`;
     $("recommended").replaceChildren(
       ...(best
         ? [

@@ -5,6 +5,9 @@ import { GRID_PARAMETERS, SETTING, second } from "./view.js";
 
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
 
+/** Values that are the same as none. */
+const USUAL = { error_control: "sample", start: "ramp" };
+
 const option = (value, text = value) => make("option", { value }, text);
 
 function field(side, name, text, control) {
@@ -33,8 +36,9 @@ function build(side, solvers) {
     return make("label", {}, input, ` ${text}`);
   };
   const all = (key) => [...new Set(solvers.flatMap((solver) => solver.parameters[key] ?? []))];
+  const without = (key) => all(key).filter((value) => value !== USUAL[key]);
   const parameters = Object.values(GRID_PARAMETERS).flatMap(Object.keys);
-  const grids = [...all("grid").map((name) => option(name)), option("times", "times of your own")];
+  const grids = [...all("grid").map((name) => option(name)), option("times", "custom times")];
   $(side).replaceChildren(
     make("legend", {}, make("span", { class: "key", "aria-hidden": "true" }), side === "a" ? "Solver A" : "Solver B"),
     field(side, "solver", "Solver", make("select", {}, ...groups)),
@@ -48,12 +52,12 @@ function build(side, solvers) {
     make("p", { class: "hint", "data-for": "cost" }),
     make("details", { "data-for": "more" }, make("summary", {}, "More"),
       make("div", { class: "pair" },
-        field(side, "controller", "Controller", choice(all("controller"), "the solver's own")),
-        field(side, "error_control", "Steps shared", choice(all("error_control"), "by nobody (sample)")),
-        field(side, "start", "Start", choice(all("start"), "ramp")),
-        field(side, "max_step", "Longest step", entry("no bound")),
+        field(side, "controller", "Controller", choice(all("controller"), "solver's default")),
+        field(side, "error_control", "Step sizes", choice(without("error_control"), "per sample")),
+        field(side, "start", "Start", choice(without("start"), "ramp")),
+        field(side, "max_step", "Max step", entry("no bound")),
         field(side, "first_step", "First step", entry("automatic")),
-        field(side, "max_nfe", "NFE at most", entry("10000", "numeric")))),
+        field(side, "max_nfe", "Max NFE", entry("10000", "numeric")))),
   );
 }
 
@@ -96,7 +100,8 @@ export class Form {
       const name = control.dataset.name;
       if (control.type === "radio") control.checked = control.value === setting.mode;
       else if (name.startsWith("grid_")) this.#put(control, setting[name] ?? this.#gridDefault(name));
-      else this.#put(control, setting[name] || (name === "grid" ? "uniform" : ""));
+      else if (name === "grid") this.#put(control, setting.grid || "uniform");
+      else this.#put(control, setting[name] === USUAL[name] ? "" : setting[name]);
     }
   }
 

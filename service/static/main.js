@@ -1,4 +1,4 @@
-// Puts the page together: form -> streams -> figures, verdict, chart and snippets.
+// The page, put together: form -> streams -> figures, verdict, chart and snippets.
 import * as api from "./api.js";
 import * as code from "./code.js";
 import { $, button } from "./dom.js";
@@ -85,6 +85,7 @@ async function draw() {
   const runs = sides.map((side) => new Run(side, views.label(view[side]), views.request(view, view[side]), shape));
   asked = runs.map((run) => api.stringify(run.body)).join();
   remember();
+  finder.of([view.model, view.condition, view.guidance].join());
   code.show(runs.map((run) => run.body));
   $("summary").textContent = `${view.model} · ${view.num_samples} · ${runs.map((run) => run.label).join(" vs ")}`;
   progress(runs[0]);
@@ -151,7 +152,7 @@ function late(runs) {
   if (!stopped) return;
   const { failed, samples } = stopped.answer;
   const there = samples.length - failed.length;
-  const detail = `${there.toLocaleString("en")} of ${stopped.body.num_samples.toLocaleString("en")} samples of ${stopped.label} reached the end in time. What has arrived is shown.`;
+  const detail = `${there.toLocaleString("en")} of ${stopped.body.num_samples.toLocaleString("en")} samples of ${stopped.label} were finished in time. The samples received so far are shown.`;
   problem.show(new api.Problem("The time limit was reached", detail), { action: moreTime() });
 }
 
@@ -181,7 +182,7 @@ function stop(error, runs, run, mine) {
   mine.abort();
   const there = runs.some((one) => one.answer || one.page?.frames.length);
   for (const one of runs) if (one.answer) one.page = null;
-  if (there) settle(runs, mine.cancelled ? "Cancelled. What has arrived is shown." : "");
+  if (there) settle(runs, mine.cancelled ? "Cancelled; the samples received so far are shown." : "");
   else progress(null, mine.cancelled ? "Cancelled." : "");
   if (mine.cancelled) return;
   running = null;
@@ -190,6 +191,7 @@ function stop(error, runs, run, mine) {
   const where = view.b && error.errors?.length ? ` (solver ${run.side.toUpperCase()})` : "";
   problem.show(error, { where, action: error.status === 504 ? moreTime() : null });
   form.mark(error.errors, run.side);
+  if (error.errors?.length) $("settings").open = true;
 }
 
 /** Say how far a run is; null when nothing is under way. */
@@ -287,7 +289,6 @@ function changed(event) {
   if (other) {
     $("condition").value = $("guidance").value = ""; // another model has other classes, or none
     view.sample = "";
-    finder.reset();
   }
   byChange = true;
   redraw();

@@ -1,4 +1,4 @@
-// Moves through t: a slider, a button that plays, and the glide of samples towards what has been computed.
+// The player: a slider and a button that move through t, and the glide of samples towards what has been computed.
 import { $ } from "./dom.js";
 
 const SECONDS = 3; // for the whole span, when it is played

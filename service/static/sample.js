@@ -1,4 +1,4 @@
-// One sample looked at closely: its path and its own steps with each solver, its error, its picture enlarged.
+// One sample up close: its path and its own steps with each solver, its error, its picture enlarged.
 import * as api from "./api.js";
 import { $, make } from "./dom.js";
 import * as pictures from "./pictures.js";

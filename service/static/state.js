@@ -1,4 +1,4 @@
-// The service as a whole: ready, starting, without models or not to be reached; and what the page shows then.
+// The state of the service (ready, starting, without models, unreachable) and what the page shows in each.
 import * as api from "./api.js";
 import { $, button, make } from "./dom.js";
 
@@ -24,7 +24,7 @@ export const down = () => ({
   title: "No connection to the service",
   parts: [
     ["Nothing answers at ", code(location.origin), ". Start the service with ", code("make serve"), " or ", code("docker-compose up"), "."],
-    ["This page connects by itself as soon as it answers."],
+    ["This page connects automatically once it does."],
   ],
 });
 
@@ -32,9 +32,9 @@ export const empty = () => ({
   name: "empty",
   title: "No models yet",
   parts: [
-    ["The service runs, but its model repository is empty. ", code("make models"), " trains the models that come with Pathline; ",
-      code("python -m training fit vectors --data points.csv --name points"), " trains one on data of your own."],
-    ["A new model appears here by itself."],
+    ["The service is running, but its model repository is empty. ", code("make models"), " trains the models that come with Pathline; ",
+      code("python -m training fit vectors --data points.csv --name points"), " trains one on your own data."],
+    ["New models appear here automatically."],
   ],
 });
 
@@ -43,7 +43,7 @@ export const starting = (pending) => ({
   title: "The service is starting",
   parts: [
     pending.length ? ["Still to load: ", pending.join(", "), "."] : ["Its models are being loaded."],
-    ["The first start takes a little longer, as networks are compiled for this machine."],
+    ["The first start takes longer, because networks are compiled for this machine."],
   ],
 });
 

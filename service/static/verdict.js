@@ -48,7 +48,7 @@ export async function judge(runs, dtype, signal, worst) {
     say(runs[1] ? compared(runs, worst) : alone(runs[0], exact.label, worst), runs);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    say([`The error is not known: ${error.message}`], runs);
+    say([`The error is unknown: ${error.message}`], runs);
   }
 }
 
@@ -63,7 +63,7 @@ function say(parts, runs) {
 const show = (text, run, worst) => button(text, () => worst(run.errors.worstIndex), { class: "link" });
 
 function alone(run, label, worst) {
-  if (!run.errors) return [`No sample of ${run.label} can be measured: none reached the end both here and in the reference.`];
+  if (!run.errors) return [`The error of ${run.label} is unknown: no sample reached the end both here and in the reference.`];
   const { mean, worst: most } = run.errors;
   return [
     make("strong", {}, `${run.label}: ${percent(mean)} of the spread away`),
@@ -74,18 +74,18 @@ function alone(run, label, worst) {
 
 /** The cheaper solver, against the other. */
 function compared(runs, worst) {
-  const [cheap, dear] = [...runs].sort((p, q) => p.answer.nfe - q.answer.nfe);
-  if (!cheap.errors || !dear.errors) return ["Not all can be measured: no sample reached the end both here and in the reference."];
+  const [cheap, costly] = [...runs].sort((p, q) => p.answer.nfe - q.answer.nfe);
+  if (!cheap.errors || !costly.errors) return ["The errors are unknown: no sample reached the end both here and in the reference."];
   return [
-    make("strong", {}, `${cheap.label}: ${fewer(cheap.answer.nfe, dear.answer.nfe)}, ${percent(cheap.errors.mean)} of the spread away`),
-    ` (${dear.label}: ${percent(dear.errors.mean)}). `,
+    make("strong", {}, `${cheap.label}: ${fewer(cheap.answer.nfe, costly.answer.nfe)}, ${percent(cheap.errors.mean)} of the spread away`),
+    ` (${costly.label}: ${percent(costly.errors.mean)}). `,
     show("Worst sample here", cheap, worst),
   ];
 }
 
 /** 10 against 80 evaluations, in words. */
 function fewer(few, many) {
-  if (few === many) return `${few} evaluations as well`;
+  if (few === many) return `as many evaluations`;
   const factor = many / few;
   if (factor < 1.15) return `${many - few} evaluation${many - few === 1 ? "" : "s"} fewer`;
   return `${factor < 2 ? factor.toFixed(1) : Math.round(factor)}× fewer evaluations`;

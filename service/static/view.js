@@ -1,4 +1,4 @@
-// What the page shows, as one plain object, and as the part of its address after #.
+// The view: what the page shows, as one plain object and as the part of its address after #.
 import { GRIDS, format, number as shortest, parse } from "./solver_text.js";
 
 /**

@@ -175,7 +175,7 @@ def test_two_solvers_on_the_same_noise(page: Page, service: str) -> None:
     assert float(re.search(r"mean ([\d.e-]+)", text)[1]) == pytest.approx(apart.mean(), rel=6e-3)  # type: ignore[index]
     assert float(re.search(r"greatest ([\d.e-]+)\.", text)[1]) == pytest.approx(apart.max(), rel=6e-3)  # type: ignore[index]
     times = first["nfe"] / second["nfe"]
-    assert f"euler-5: {times:.0f}× fewer evaluations" in page.inner_text("#verdict")
+    assert f"euler-5: {times:.0f}\N{MULTIPLICATION SIGN} fewer evaluations" in page.inner_text("#verdict")
     page.click("#over")
     assert page.locator("#cards canvas").count() == 1
     assert "layout=over" in page.url

@@ -79,13 +79,14 @@ def test_what_matters_is_in_sight(page: Page, service: str, size: tuple[int, int
     for selector in ("#compare", "#draw", "#new-seed", "#verdict strong", "#time"):
         box = page.locator(selector).bounding_box()
         assert box is not None
-        assert box["x"] >= 0 and box["x"] + box["width"] <= width, selector
-        assert box["y"] >= 0 and box["y"] + box["height"] <= height, selector
+        assert 0 <= box["x"] <= width - box["width"], selector
+        assert 0 <= box["y"] <= height - box["height"], selector
         page.click(selector, trial=True, force=selector.startswith("#verdict"))
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     canvas = page.locator("#cards canvas").first.bounding_box()
     stage = page.locator("#stage").bounding_box()
-    assert canvas is not None and stage is not None
+    assert canvas is not None
+    assert stage is not None
     assert canvas["y"] + canvas["height"] <= stage["y"] + 40  # nearly all of the figure, too
 
 
@@ -144,7 +145,7 @@ def test_everything_has_a_name(page: Page, service: str) -> None:
     show(page, service)
     nameless = page.evaluate(
         """() => [...document.querySelectorAll('input, select, button, canvas, [role=img]')].filter(e => !(
-            e.labels?.length || e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.textContent.trim()
+            e.labels?.length || e.ariaLabel || e.getAttribute('aria-labelledby') || e.textContent.trim()
         )).map(e => e.outerHTML)"""
     )
     assert nameless == []

@@ -1,4 +1,4 @@
-"""The playground while things happen: samples that arrive, a drawing that is cancelled or out of time, a service that comes and goes."""
+"""The playground while samples arrive, when a drawing is cancelled or out of time, and when the service comes and goes."""
 
 import json
 from typing import Any
@@ -34,7 +34,11 @@ def test_samples_arrive_on_their_way_from_noise_to_data(page: Page, service: str
 def test_a_large_drawing_comes_in_pages_and_is_the_same_as_in_one(page: Page, service: str) -> None:
     sent = bodies(page)
     show(page, service, **RK4, num_samples=2500)
-    assert [(body.get("first_index", 0), body["num_samples"]) for body in sent] == [(0, 1000), (1000, 1000), (2000, 500)]
+    assert [(body.get("first_index", 0), body["num_samples"]) for body in sent] == [
+        (0, 1000),
+        (1000, 1000),
+        (2000, 500),
+    ]
     answer = ask(service, num_samples=2500, solver="rk4", steps=4)
     with page.expect_download() as download:
         page.click("#download summary")
@@ -84,7 +88,7 @@ def test_what_arrived_before_a_deadline_is_kept_and_two_minutes_are_offered(page
     page.goto(f"{service}/#{urlencode({'model': 'moons', 'num_samples': 20_000, 'seed': 1, **TIGHT})}")
     settled(page)
     assert text(page, "#problem h2") == "The time limit was reached"
-    assert "of 20,000 samples of dopri5@1e-7 reached the end in time" in text(page, "#problem")
+    assert "of 20,000 samples of dopri5@1e-7 were finished in time" in text(page, "#problem")
     assert page.locator("#cards canvas").count() == 1
     drawn_again(page)
     page.click("text=Allow two minutes")
