@@ -145,10 +145,11 @@ export class Finder {
     const paint = colours();
     const { best } = this;
     const data = [{
-      x: known.map((one) => one.nfe), y: known.map((one) => 100 * one.error), text: known.map((one) => one.text),
+      x: known.map((one) => one.nfe), y: known.map((one) => 100 * one.error), customdata: known.map((one) => one.text),
+      text: known.map((one) => (one === best || $("frontier").clientWidth > 500 ? one.text : "")), // they would overlap
       type: "scatter", mode: "markers+text", textposition: "top center", cliponaxis: false,
       marker: { size: known.map((one) => (one === best ? 15 : 9)), color: known.map((one) => (one === best ? paint.b : paint.a)) },
-      hovertemplate: "%{text}: %{x} NFE, %{y:.2g} % of the spread<extra></extra>",
+      hovertemplate: "%{customdata}: %{x} NFE, %{y:.2g} % of the spread<extra></extra>",
     }];
     const limit = { line: { color: paint.b, width: 1, dash: "dot" }, type: "line" };
     const shape = $("budget-kind").value === "error"
@@ -163,6 +164,6 @@ export class Finder {
     }
     if (this.listens) return;
     this.listens = true;
-    $("frontier").on("plotly_click", ({ points: [dot] }) => this.load(dot.text));
+    $("frontier").on("plotly_click", ({ points: [dot] }) => this.load(dot.customdata));
   }
 }

@@ -27,6 +27,7 @@ let finder;
 let view;
 let models = [];
 let running = null; // the drawing under way: an AbortController
+let studying = null; // what is computed about the last one: an AbortController
 let asked = ""; // its requests, as text
 let byChange = false; // whether it began with a change of a field
 let chosen = null; // {index, followed}: the sample that is looked at
@@ -78,6 +79,7 @@ async function describe() {
 /** Ask for everything the view shows. A newer drawing ends an older one; what has arrived stays when it is cancelled. */
 async function draw() {
   running?.abort();
+  studying?.abort();
   const mine = (running = new AbortController());
   if (view.seed.trim() === "") $("seed").value = view.seed = views.newSeed(); // both settings must have the same
   const shape = served(view.model)?.data_shape;
@@ -108,7 +110,7 @@ async function draw() {
     if (mine.signal.aborted) return;
     settle(runs, "");
     late(runs);
-    if (runs.every((one) => one.answer)) await study(runs, mine.signal);
+    study(runs);
   } catch (error) {
     stop(error, runs, run, mine);
   }
@@ -133,14 +135,14 @@ function arrived(runs, run, mine) {
 
 /** A drawing has ended: all can be moved through t, and everything tells of it. */
 function settle(runs, text) {
+  if (figures.runs.length !== runs.length || figures.runs[0] !== runs[0]) figures.show(runs, view.layout);
   for (const run of runs) {
     run.ended = true;
-    if (figures.runs === runs) figures.tell(run);
+    figures.tell(run);
   }
   progress(null, text);
   running = null;
   player.enable(runs.some((run) => run.frames.length));
-  if (figures.runs !== runs) figures.show(runs, view.layout);
   figures.widen();
   figures.move(null);
   document.body.dataset.drawn = location.hash; // what the browser tests wait for
@@ -165,10 +167,12 @@ const moreTime = () =>
       });
 
 /** Everything that is computed once the samples are there: the error, colours, the field, the chosen sample. */
-async function study(runs, signal) {
+async function study(runs) {
+  if (!runs.every((run) => run.answer)) return;
+  const { signal } = (studying = new AbortController());
   behind();
   if (view.sample !== "") choose(Number(view.sample));
-  await verdict.judge(runs, served(view.model)?.dtype, signal, choose);
+  await verdict.judge(runs, served(runs[0].body.model)?.dtype, signal, choose);
   if (figures.runs !== runs) return;
   for (const run of runs) figures.tell(run);
   await recolour();
@@ -180,12 +184,18 @@ async function study(runs, signal) {
 function stop(error, runs, run, mine) {
   if (error.name === "AbortError" && !mine.cancelled) return; // a newer drawing took over
   mine.abort();
-  const there = runs.some((one) => one.answer || one.page?.frames.length);
-  for (const one of runs) if (one.answer) one.page = null;
-  if (there) settle(runs, mine.cancelled ? "Cancelled; the samples received so far are shown." : "");
-  else progress(null, mine.cancelled ? "Cancelled." : "");
-  if (mine.cancelled) return;
   running = null;
+  const there = runs.filter((one) => one.answer || one.page?.frames.length);
+  for (const one of there) if (one.answer) one.page = null;
+  if (there.length) {
+    settle(there, mine.cancelled ? "Cancelled; the samples received so far are shown." : "");
+    trace.draw(there.filter((one) => one.answer));
+    study(there);
+  } else {
+    progress(null, mine.cancelled ? "Cancelled." : "");
+    if (figures.runs.length) study(figures.runs); // the figure before stays, and so does what is said about it
+  }
+  if (mine.cancelled) return;
   if (!figures.runs.length) $("figures").hidden = true;
   // Where it is about one setting the title says which; a lost connection is about none.
   const where = view.b && error.errors?.length ? ` (solver ${run.side.toUpperCase()})` : "";

@@ -82,6 +82,7 @@ export function glide(run, paint, signal) {
     let before = null;
     let page = run.page;
     const frame = (now) => {
+      if (signal.aborted) return resolve();
       if (run.page !== page && run.page) [page, run.t] = [run.page, 0];
       const reached = run.page ? (run.page.frames.at(-1)?.t ?? 0) : 1;
       const step = before === null ? 0 : (now - before) / (GLIDE * 1e3);
@@ -92,7 +93,7 @@ export function glide(run, paint, signal) {
       const arrived = run.ended && (run.t >= 1 || !moves);
       if (arrived) run.t = null;
       if (run.t !== t) paint(run);
-      if (arrived || signal.aborted) resolve();
+      if (arrived) resolve();
       else if (document.hidden) setTimeout(() => frame(performance.now()), 100); // no animation frames come there
       else requestAnimationFrame(frame);
     };

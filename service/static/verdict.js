@@ -44,11 +44,11 @@ export async function judge(runs, dtype, signal, worst) {
   say(["measuring the error …"], runs);
   try {
     const exact = await reference(runs[0].body, dtype, signal);
+    if (signal.aborted) return;
     for (const run of runs) run.errors = errors(run.answer, exact.answer);
     say(runs[1] ? compared(runs, worst) : alone(runs[0], exact.label, worst), runs);
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    say([`The error is unknown: ${error.message}`], runs);
+    if (error.name !== "AbortError") say([`The error is unknown: ${error.message}`], runs);
   }
 }
 

@@ -202,7 +202,7 @@ def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: P
     assert int(shown[1]) == euler["nfe"]
     assert float(shown[3].split()[0]) == pytest.approx(100 * error, rel=0.06)
     points = page.evaluate("document.getElementById('frontier').data[0]")
-    assert dict(zip(points["text"], points["x"], strict=True))["euler-20"] == euler["nfe"]
+    assert dict(zip(points["customdata"], points["x"], strict=True))["euler-20"] == euler["nfe"]
     cheapest = min(
         (row for row in rows if float(row[3].split()[0]) <= 1), key=lambda row: (int(row[1]), float(row[3].split()[0]))
     )
@@ -219,7 +219,7 @@ def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: P
     drawn_again(page)
     place = page.evaluate("""() => { const c = document.getElementById('frontier');
         const {xaxis, yaxis} = c._fullLayout, d = c.data[0];
-        const k = d.text.indexOf('euler-50'), b = c.getBoundingClientRect(); c.scrollIntoView({block: 'center'});
+        const k = d.customdata.indexOf('euler-50'), b = c.getBoundingClientRect(); c.scrollIntoView({block: 'center'});
         const r = c.getBoundingClientRect();
         return [r.left + xaxis._offset + xaxis.d2p(d.x[k]), r.top + yaxis._offset + yaxis.d2p(d.y[k])] }""")
     page.mouse.move(place[0] - 3, place[1])

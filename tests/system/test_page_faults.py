@@ -101,6 +101,7 @@ def test_a_fault_of_one_setting_says_of_which(page: Page, service: str) -> None:
     page.goto(f"{service}/#{urlencode({'model': 'gaussian', **RK4, 'b.solver': 'rk4', 'b.steps': 'many'})}")
     page.wait_for_selector("#problem:not([hidden])")
     assert page.inner_text("#problem h2").endswith("(solver B)")
+    assert titles(page) == ["rk4-4"]  # what solver A drew stays, and no card is blank
     assert page.evaluate("[...document.querySelectorAll('[aria-invalid]')].map(e => e.id)") == ["b-steps"]
 
 

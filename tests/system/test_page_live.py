@@ -1,4 +1,4 @@
-"""The playground while samples arrive, when a drawing is cancelled or out of time, and when the service comes and goes."""
+"""The playground while samples arrive, when a drawing is cancelled or late, and when the service comes and goes."""
 
 import json
 from typing import Any
