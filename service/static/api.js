@@ -3,7 +3,7 @@
 // In JSON text, a quote inside a string is always escaped, so `"seed":` followed by digits can only be a member.
 const WHOLE = /"(seed|first_index)":\s*(-?\d+)(?=\s*[,}])/g;
 
-/** An error answer in the service's words, or one line of our own where it did not answer. */
+/** An error response in the service's words, or one line of our own where it did not response. */
 export class Problem extends Error {
   constructor(title, detail = "", { errors = [], requestId = "", retryAfter = null, status = 0 } = {}) {
     super(detail || title);
@@ -45,22 +45,22 @@ export const key = {
 
 async function ask(path, options = {}) {
   const shown = key.get() && { Authorization: `Bearer ${key.get()}` };
-  let answer;
+  let response;
   try {
-    answer = await fetch(path, { ...options, headers: { ...options.headers, ...shown } });
+    response = await fetch(path, { ...options, headers: { ...options.headers, ...shown } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem("The service cannot be reached", "Is it running? Start it with `make serve` and draw again.");
   }
-  if (answer.ok) return answer;
-  const text = await answer.text();
+  if (response.ok) return response;
+  const text = await response.text();
   let body = null;
   try {
     body = JSON.parse(text);
   } catch {
     // something between us and the service answered
   }
-  throw Problem.of(body, answer.status);
+  throw Problem.of(body, response.status);
 }
 
 const post = (path, body, signal, accept) =>
@@ -100,7 +100,7 @@ const pause = (milliseconds, signal) =>
     });
   });
 
-/** The arrays of an answer as a file: `accept` is a media type such as application/x-npz. */
+/** The arrays of a response as a file: `accept` is a media type such as application/x-npz. */
 export const file = async (body, accept) => (await post("v1/sample", body, undefined, accept)).blob();
 
 /** Ask an operation of a model: encode, log_prob or diagnose. */
@@ -113,8 +113,8 @@ export const operation = async (model, name, body, signal) =>
  */
 export async function* stream(body, signal, patient) {
   const ask = () => post("v1/sample/stream", body, signal, "text/event-stream");
-  const answer = await (patient ? patiently(ask, signal) : ask());
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  const response = await (patient ? patiently(ask, signal) : ask());
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   for (;;) {
     const value = await next(reader);

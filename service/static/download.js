@@ -38,7 +38,7 @@ const FORMATS = {
     for (const run of runs) save(await api.file(run.body, "application/x-npz"), name(run, "npz"));
   },
   csv(runs) {
-    for (const run of runs) save(new Blob([csv(run.answer.samples, run.shape)], { type: "text/csv" }), name(run, "csv"));
+    for (const run of runs) save(new Blob([csv(run.response.samples, run.shape)], { type: "text/csv" }), name(run, "csv"));
   },
   async png(runs) {
     for (const canvas of $("cards").querySelectorAll("canvas")) {

@@ -8,26 +8,26 @@ const FRAMES = 40; // times at which states are asked for
 const NUMBERS = 2_000_000; // most numbers in the frames of a drawing
 
 /**
- * What one solver draws: `answer` is null until the first page has arrived, `frames` are the states on the way of all
+ * What one solver draws: `response` is null until the first page has arrived, `frames` are the states on the way of all
  * samples that have arrived, and `page` those of the page that is arriving.
  */
 export class Run {
   /** @param shape of a sample, or null where the model is not known */
   constructor(side, label, body, shape) {
-    Object.assign(this, { side, label, body, shape: shape ?? [], answer: null, frames: [], page: null, share: 0, left: null });
+    Object.assign(this, { side, label, body, shape: shape ?? [], response: null, frames: [], page: null, share: 0, left: null });
     this.t = 0; // the time that is shown; null is the end
   }
 
   /** The states to show now, with those before them as `trails`. */
   get shown() {
-    if (!this.page) return this.answer ? between(this.frames, this.t, this.answer.samples) : { states: [], trails: [] };
+    if (!this.page) return this.response ? between(this.frames, this.t, this.response.samples) : { states: [], trails: [] };
     const arriving = between(this.page.frames, this.t ?? Infinity, this.page.frames.at(-1)?.states ?? []);
-    return { states: [...(this.answer?.samples ?? []), ...arriving.states], trails: this.answer ? [] : arriving.trails };
+    return { states: [...(this.response?.samples ?? []), ...arriving.states], trails: this.response ? [] : arriving.trails };
   }
 
   /** Whether all samples that were asked for have arrived. */
   get complete() {
-    return this.answer?.samples.length === this.body.num_samples;
+    return this.response?.samples.length === this.body.num_samples;
   }
 
   /** The pages of the request: first index and number of samples of each. */
@@ -56,10 +56,10 @@ export class Run {
       const extra = { num_samples: size, save_at: moving, on_timeout: "partial", timeout_s: timeout };
       const body = { ...this.body, ...(offset ? { first_index: offset, trace: "none" } : {}), ...extra };
       this.page = { frames: [] };
-      let answer = null;
+      let response = null;
       for await (const { event, data } of api.stream(body, signal, offset > 0)) {
         if (event === "sample") this.page.frames.push({ t: data.t, states: data.states });
-        if (event === "completed") answer = data;
+        if (event === "completed") response = data;
         if (event === "progress") {
           this.share = (offset + data.share * size) / this.body.num_samples;
           if (!data.queued) began ??= performance.now();
@@ -68,22 +68,25 @@ export class Run {
         }
         changed(this);
       }
-      if (!answer) throw new api.Problem("The stream ended before the samples were done", "The samples received so far are shown. Draw again to get the rest.");
-      this.#keep(answer, offset);
-      if (answer.status === "deadline") break;
+      if (!response) {
+        const advice = "The samples received so far are shown. Draw again to get the rest.";
+        throw new api.Problem("The stream ended before the samples were done", advice);
+      }
+      this.#keep(response, offset);
+      if (response.status === "deadline") break;
     }
     changed(this);
   }
 
-  #keep(answer, offset) {
+  #keep(response, offset) {
     const { frames } = this.page;
     if (!offset) this.frames = frames;
     else if (!this.pictures) {
-      const missing = answer.samples.map(() => null);
+      const missing = response.samples.map(() => null);
       this.frames.forEach((frame, k) => (frame.states = frame.states.concat(frames[k]?.states ?? missing)));
     }
-    delete answer.saved; // the frames have it
-    this.answer = this.answer ? joined(this.answer, answer, offset) : answer;
+    delete response.saved; // the frames have it
+    this.response = this.response ? joined(this.response, response, offset) : response;
     this.page = null;
   }
 
@@ -117,7 +120,7 @@ async function gridTimes({ model, solver, steps, grid, condition, guidance }, si
   return known.get(key);
 }
 
-/** One answer from two pages of it. */
+/** One response from two pages of it. */
 function joined(first, next, offset) {
   const [n, m] = [first.samples.length, next.samples.length];
   const [p, q] = [first.nfe_per_sample, next.nfe_per_sample];

@@ -19,13 +19,13 @@ function readout(term, name, value, more = "") {
 }
 
 /** What a run cost and how far off it is, as a list; dots until it is known. */
-function readouts({ answer, errors }) {
-  if (!answer) return make("dl", { class: "readouts" }, readout("nfe", "NFE", "…"), readout("latency", "Latency", "…"));
-  const { min, mean: usual, max } = answer.nfe_per_sample;
-  const { latency } = answer;
+function readouts({ response, errors }) {
+  if (!response) return make("dl", { class: "readouts" }, readout("nfe", "NFE", "…"), readout("latency", "Latency", "…"));
+  const { min, mean: usual, max } = response.nfe_per_sample;
+  const { latency } = response;
   const list = make(
     "dl", { class: "readouts" },
-    readout("nfe", "NFE", String(answer.nfe), min === max ? "every sample" : `${min}–${max}, mean ${usual.toFixed(1)}`),
+    readout("nfe", "NFE", String(response.nfe), min === max ? "every sample" : `${min}–${max}, mean ${usual.toFixed(1)}`),
     readout("latency", "Latency", ms(latency.total_s), `network ${ms(latency.network_s)}`),
   );
   if (errors) list.append(readout("error", "Error", percent(errors.mean), `worst ${percent(errors.worst)}`));
@@ -44,19 +44,19 @@ function latencyBar({ latency }) {
 }
 
 function troubles(run) {
-  const { answer, body } = run;
+  const { response, body } = run;
   const found = [];
-  if (!answer) return found;
-  if (!answer.deterministic) found.push(make("p", { class: "quiet" }, "not deterministic on this machine"));
-  if (answer.samples.length < body.num_samples) {
-    const share = `${answer.samples.length.toLocaleString("en")} of ${body.num_samples.toLocaleString("en")} samples`;
+  if (!response) return found;
+  if (!response.deterministic) found.push(make("p", { class: "quiet" }, "not deterministic on this machine"));
+  if (response.samples.length < body.num_samples) {
+    const share = `${response.samples.length.toLocaleString("en")} of ${body.num_samples.toLocaleString("en")} samples`;
     found.push(make("p", { class: run.ended ? "warning" : "quiet" }, `${share}${run.ended ? " were drawn" : " so far"}`));
   }
-  if (answer.failed.length) {
+  if (response.failed.length) {
     const kinds = new Map();
-    for (const { status } of answer.failed) kinds.set(status, (kinds.get(status) ?? 0) + 1);
+    for (const { status } of response.failed) kinds.set(status, (kinds.get(status) ?? 0) + 1);
     const text = [...kinds].map(([status, count]) => `${count} × ${status}`).join(", ");
-    found.push(make("p", { class: "warning" }, `${answer.failed.length} of ${answer.shape[0]} samples did not reach the end: ${text}`));
+    found.push(make("p", { class: "warning" }, `${response.failed.length} of ${response.shape[0]} samples did not reach the end: ${text}`));
   }
   return found;
 }
@@ -116,14 +116,14 @@ export class Figures {
 
   /** Say anew what is known of a run. */
   tell(run) {
-    const { answer, body, side, label } = run;
-    const version = answer ? ` v${answer.version}` : "";
+    const { response, body, side, label } = run;
+    const version = response ? ` v${response.version}` : "";
     run.told.replaceChildren(
       make("div", { class: "head" },
         make("h2", { class: side }, make("span", { class: "key", "aria-hidden": "true" }), label),
         make("p", { class: "quiet" }, `${body.model}${version}, seed ${body.seed}`)),
       readouts(run),
-      ...(answer ? [latencyBar(answer)] : []),
+      ...(response ? [latencyBar(response)] : []),
       ...troubles(run),
     );
   }
@@ -131,9 +131,9 @@ export class Figures {
   /** Let the range of the figures hold what has arrived since it was last widened. */
   widen() {
     const kind = this.pictures ? pictures : scatter;
-    for (const { answer, page } of this.runs) {
+    for (const { response, page } of this.runs) {
       for (const { states } of page?.frames ?? []) this.#take(states, kind.extent, true);
-      if (answer) this.#take(answer.samples, kind.extent, false);
+      if (response) this.#take(response.samples, kind.extent, false);
     }
     this.bounds = this.pictures ? pictures.scale(this.extent ?? [[0, 1]]) : scatter.square(this.extent ?? [[-3, 3], [-3, 3]]);
   }
@@ -213,8 +213,8 @@ export class Figures {
 
 /** How far apart two runs end, as a sentence; empty where there is one run only. */
 export function apart([a, b]) {
-  if (!a?.answer || !b?.answer) return "";
-  const found = distances(finished(a.answer), finished(b.answer)).filter((value) => value !== null).sort((x, y) => x - y);
+  if (!a?.response || !b?.response) return "";
+  const found = distances(finished(a.response), finished(b.response)).filter((value) => value !== null).sort((x, y) => x - y);
   if (!found.length) return "No sample reached the end in both.";
   const [short, middle, most] = [mean(found), found[found.length >> 1], found.at(-1)].map((value) => value.toPrecision(3));
   return `Distance between endpoints from the same noise: mean ${short}, median ${middle}, greatest ${most}.`;

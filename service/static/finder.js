@@ -57,9 +57,9 @@ export class Finder {
       for (const [k, text] of CANDIDATES.entries()) {
         busy(`${k} of ${CANDIDATES.length}: ${text} …`);
         const ask = { model, seed, condition, guidance, num_samples: whole, ...parse(text), on_timeout: "partial" };
-        const answer = await api.background(ask, signal);
-        const error = errors(answer, exact.answer)?.mean ?? null;
-        const { nfe, nfe_per_sample: per, latency, failed } = answer;
+        const response = await api.background(ask, signal);
+        const error = errors(response, exact.response)?.mean ?? null;
+        const { nfe, nfe_per_sample: per, latency, failed } = response;
         this.found.push({ text, nfe, mean: per.mean, seconds: latency.total_s, error, failed: failed.length });
         this.#usual();
       }

@@ -100,12 +100,12 @@ async function draw() {
       await run.draw(view.timeout ? Number(view.timeout) : undefined, mine.signal, () => arrived(runs, mineAlone, mine));
       run.ended = true;
       figures.tell(run);
-      if (run.answer.status === "deadline") break;
+      if (run.response.status === "deadline") break;
     }
     problem.show(null);
     form.mark();
     performance.mark("shown");
-    const charted = trace.draw(runs.filter((one) => one.answer));
+    const charted = trace.draw(runs.filter((one) => one.response));
     await Promise.all([...moving, charted]);
     if (mine.signal.aborted) return;
     settle(runs, "");
@@ -120,7 +120,7 @@ async function draw() {
 function arrived(runs, run, mine) {
   if (mine.signal.aborted) return;
   progress(run);
-  if (figures.runs !== runs && (run.answer || run.page?.frames.length)) {
+  if (figures.runs !== runs && (run.response || run.page?.frames.length)) {
     unchoose();
     verdict.clear();
     player.enable(false);
@@ -130,7 +130,7 @@ function arrived(runs, run, mine) {
     $("figures").hidden = false;
   } else if (figures.runs === runs) figures.widen();
   player.tell(run.page?.frames.length ? (run.t ?? 1) : 1);
-  if (run.answer && run.page) figures.tell(run);
+  if (run.response && run.page) figures.tell(run);
 }
 
 /** A drawing has ended: all can be moved through t, and everything tells of it. */
@@ -150,11 +150,12 @@ function settle(runs, text) {
 
 /** Where a deadline ended a drawing, say what is there, and offer more time. */
 function late(runs) {
-  const stopped = runs.find((run) => run.answer?.status === "deadline");
+  const stopped = runs.find((run) => run.response?.status === "deadline");
   if (!stopped) return;
-  const { failed, samples } = stopped.answer;
+  const { failed, samples } = stopped.response;
   const there = samples.length - failed.length;
-  const detail = `${there.toLocaleString("en")} of ${stopped.body.num_samples.toLocaleString("en")} samples of ${stopped.label} were finished in time. The samples received so far are shown.`;
+  const share = `${there.toLocaleString("en")} of ${stopped.body.num_samples.toLocaleString("en")} samples of ${stopped.label}`;
+  const detail = `${share} were finished in time. The samples received so far are shown.`;
   problem.show(new api.Problem("The time limit was reached", detail), { action: moreTime() });
 }
 
@@ -168,7 +169,7 @@ const moreTime = () =>
 
 /** Everything that is computed once the samples are there: the error, colours, the field, the chosen sample. */
 async function study(runs) {
-  if (!runs.every((run) => run.answer)) return;
+  if (!runs.every((run) => run.response)) return;
   const { signal } = (studying = new AbortController());
   behind();
   if (view.sample !== "") choose(Number(view.sample));
@@ -185,11 +186,11 @@ function stop(error, runs, run, mine) {
   if (error.name === "AbortError" && !mine.cancelled) return; // a newer drawing took over
   mine.abort();
   running = null;
-  const there = runs.filter((one) => one.answer || one.page?.frames.length);
-  for (const one of there) if (one.answer) one.page = null;
+  const there = runs.filter((one) => one.response || one.page?.frames.length);
+  for (const one of there) if (one.response) one.page = null;
   if (there.length) {
     settle(there, mine.cancelled ? "Cancelled; the samples received so far are shown." : "");
-    trace.draw(there.filter((one) => one.answer));
+    trace.draw(there.filter((one) => one.response));
     study(there);
   } else {
     progress(null, mine.cancelled ? "Cancelled." : "");
@@ -219,7 +220,7 @@ function progress(run, text = "") {
 /** Look at one sample: its path and steps with each solver. */
 async function choose(index) {
   const { runs } = figures;
-  if (running || !runs.every((run) => run.answer) || !(index >= 0 && index < runs[0].answer.samples.length)) return;
+  if (running || !runs.every((run) => run.response) || !(index >= 0 && index < runs[0].response.samples.length)) return;
   const mine = (chosen = { index, followed: {}, densities: {} });
   view.sample = String(index);
   remember();
@@ -256,7 +257,7 @@ function unchoose() {
 /** Colour the samples as the view says; evaluations one by one are asked for when they are first wanted. */
 async function recolour() {
   const { runs } = figures;
-  if (view.colour === "nfe" && runs.every((run) => run.answer)) {
+  if (view.colour === "nfe" && runs.every((run) => run.response)) {
     for (const run of runs) {
       const stages = form.solvers.get(run.body.solver)?.stages ?? 1;
       run.nfe ??= await sample.evaluations(run, stages).catch(() => null);
@@ -373,13 +374,13 @@ function listen() {
   });
   code.listen();
   terms.listen();
-  download.listen(() => figures.runs.filter((run) => run.answer), problem.show);
+  download.listen(() => figures.runs.filter((run) => run.response), problem.show);
   addEventListener("hashchange", () => open(location.hash));
   addEventListener("focus", refresh);
   const repaint = () => {
     if (!figures.runs.length) return;
     figures.paintBy(view.colour);
-    trace.draw(figures.runs.filter((run) => run.answer), chosen);
+    trace.draw(figures.runs.filter((run) => run.response), chosen);
     finder.draw();
   };
   addEventListener("themechange", repaint);

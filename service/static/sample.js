@@ -34,15 +34,15 @@ export async function follow(run, index, signal) {
 
 const near = (p, q) => q !== undefined && Math.abs(p - q) < CLOSE;
 
-function together({ answer, frames }, index) {
-  return { trace: answer.trace, nfe: answer.nfe, path: frames.map((frame) => frame.states[index]).filter(Boolean), steps: [] };
+function together({ response, frames }, index) {
+  return { trace: response.trace, nfe: response.nfe, path: frames.map((frame) => frame.states[index]).filter(Boolean), steps: [] };
 }
 
 /** Log-density of a sample where it can be had exactly, else null. */
-export async function logDensity({ body, shape, answer }, index, signal) {
-  if (shape.length !== 1 || shape[0] > 16 || !answer.samples[index]) return null;
+export async function logDensity({ body, shape, response }, index, signal) {
+  if (shape.length !== 1 || shape[0] > 16 || !response.samples[index]) return null;
   const condition = Array.isArray(body.condition) ? body.condition[index] : body.condition;
-  const question = { samples: [answer.samples[index]], condition, guidance: body.guidance, priority: "interactive" };
+  const question = { samples: [response.samples[index]], condition, guidance: body.guidance, priority: "interactive" };
   return (await api.operation(body.model, "log_prob", question, signal)).log_prob[0];
 }
 
@@ -54,7 +54,7 @@ export async function logDensity({ body, shape, answer }, index, signal) {
 export function show(index, runs, followed, densities = {}) {
   $("sample").hidden = false;
   $("sample-index").value = index;
-  $("sample-index").max = Math.min(...runs.map((run) => run.answer.samples.length)) - 1;
+  $("sample-index").max = Math.min(...runs.map((run) => run.response.samples.length)) - 1;
   const parts = [table(index, runs, followed, densities)];
   if (pictures.layoutOf(runs[0].shape)) parts.unshift(enlarged(index, runs));
   $("sample-body").replaceChildren(...parts);
@@ -68,11 +68,11 @@ function table(index, runs, followed, densities) {
   const planar = runs[0].shape.length === 1;
   const dense = runs.some((run) => Number.isFinite(densities[run.side]));
   const head = ["Solver", "Steps", "Rejected", "NFE", "Error", ...(planar ? ["Ends at"] : []), ...(dense ? ["log p"] : [])];
-  const rows = runs.map(({ side, label, errors, answer }) => {
+  const rows = runs.map(({ side, label, errors, response }) => {
     const { trace, nfe } = followed[side] ?? {};
     const taken = trace?.accepted.filter(Boolean).length;
     const error = errors?.each[index];
-    const state = answer.samples[index];
+    const state = response.samples[index];
     const cells = [trace ? taken : "…", trace ? trace.t.length - taken : "…", nfe ?? "…", Number.isFinite(error) ? percent(error) : "unknown"];
     if (planar) cells.push(state ? short(state) : "not reached");
     if (dense) cells.push(densities[side]?.toFixed(2) ?? "");
@@ -86,7 +86,7 @@ function table(index, runs, followed, densities) {
 function enlarged(index, runs) {
   const box = make("div", { class: "enlarged" });
   const { shape } = runs[0];
-  const states = runs.map((run) => run.answer.samples[index]);
+  const states = runs.map((run) => run.response.samples[index]);
   const scale = pictures.scale(pictures.extent(states));
   const add = (name, state, range) => {
     const canvas = make("canvas", { role: "img", "aria-label": `sample ${index}: ${name}` });
@@ -105,9 +105,9 @@ function enlarged(index, runs) {
  * Network evaluations of each sample of a run, from its attempted steps.
  * @param stages of the solver: an attempt asks the network once less, as its first stage is known
  */
-export async function evaluations({ body, answer }, stages, signal) {
-  const count = answer.samples.length;
-  const { min, max } = answer.nfe_per_sample;
+export async function evaluations({ body, response }, stages, signal) {
+  const count = response.samples.length;
+  const { min, max } = response.nfe_per_sample;
   if (min === max) return Array(count).fill(max);
   const few = Array.isArray(body.condition) ? count : Math.min(count, COUNTED);
   const { trace, nfe } = await api.sample({ ...body, num_samples: few, trace: "full" }, signal);

@@ -24,7 +24,7 @@ export function spread(samples) {
   return Math.sqrt(squares.reduce((sum, value) => sum + value, 0) / there.length);
 }
 
-/** Samples of an answer that reached the end, null for the others. */
+/** Samples of a response that reached the end, null for the others. */
 export function finished({ samples, failed }) {
   if (!failed.length) return samples;
   const kept = [...samples];
@@ -33,14 +33,14 @@ export function finished({ samples, failed }) {
 }
 
 /**
- * How far an answer is from a reference, as shares of the reference's spread.
+ * How far a response is from a reference, as shares of the reference's spread.
  * @returns {{each: (number | null)[], mean: number, worst: number, worstIndex: number} | null} null where no sample
  *   reached the end in both, or all of the reference are equal
  */
-export function errors(answer, reference) {
+export function errors(response, reference) {
   const exact = finished(reference);
   const unit = spread(exact);
-  const each = distances(finished(answer), exact).map((value) => (value === null ? null : value / unit));
+  const each = distances(finished(response), exact).map((value) => (value === null ? null : value / unit));
   const known = each.filter((value) => value !== null);
   if (!known.length || !(unit > 0)) return null;
   const worst = known.reduce((p, q) => Math.max(p, q));

@@ -1,4 +1,4 @@
-// The chart of step sizes, from the trace of the answer as it is.
+// The chart of step sizes, from the trace of the response as it is.
 import { colours } from "./canvas.js";
 import { $ } from "./dom.js";
 import { chart } from "./plotly.js";
@@ -6,7 +6,7 @@ import { chart } from "./plotly.js";
 const ROUND = [-6, -5, -4, -3, -2, -1, 0].flatMap((k) => [1, 2, 5].map((digit) => digit * 10 ** k));
 
 /**
- * Draw the steps of runs: those that the answer tells of, or those of a chosen sample.
+ * Draw the steps of runs: those that the response tells of, or those of a chosen sample.
  * @param chosen {index, followed} of the chosen sample, `followed` having its trace by side; or null
  */
 export async function draw(runs, chosen = null) {
@@ -24,11 +24,11 @@ export async function draw(runs, chosen = null) {
   }
 }
 
-function line({ side, label, answer }, chosen) {
+function line({ side, label, response }, chosen) {
   const followed = chosen?.followed[side];
   if (followed) return { side, label, trace: followed.trace, who: `sample ${chosen.index}` };
-  const { min, max } = answer.nfe_per_sample;
-  return { side, label, trace: answer.trace, who: min === max ? "each sample" : "the first sample" };
+  const { min, max } = response.nfe_per_sample;
+  return { side, label, trace: response.trace, who: min === max ? "each sample" : "the first sample" };
 }
 
 const where = (values, keep) => values.filter((_, k) => keep[k]);

@@ -15,7 +15,7 @@ const floor = (dtype) => (dtype === "float64" ? 1e-14 : 1e-7);
 /**
  * Solve for the same samples as tightly as the model's precision allows.
  * @param body the request whose samples are meant
- * @returns {Promise<{label: string, answer: any}>}
+ * @returns {Promise<{label: string, response: any}>}
  */
 export async function reference(body, dtype, signal, count = SAMPLES) {
   const { model, seed, condition, guidance, num_samples: all } = body;
@@ -25,8 +25,8 @@ export async function reference(body, dtype, signal, count = SAMPLES) {
   const tight = { model, num_samples: whole ? all : Math.min(all, count), seed, condition, guidance, ...solver };
   const key = api.stringify(tight);
   if (!cache.has(key)) {
-    const answer = await api.background({ ...tight, on_timeout: "partial" }, signal);
-    cache.set(key, { label: format(solver), answer });
+    const response = await api.background({ ...tight, on_timeout: "partial" }, signal);
+    cache.set(key, { label: format(solver), response });
     if (cache.size > KEPT) cache.delete(cache.keys().next().value);
   }
   return cache.get(key);
@@ -45,7 +45,7 @@ export async function judge(runs, dtype, signal, worst) {
   try {
     const exact = await reference(runs[0].body, dtype, signal);
     if (signal.aborted) return;
-    for (const run of runs) run.errors = errors(run.answer, exact.answer);
+    for (const run of runs) run.errors = errors(run.response, exact.response);
     say(runs[1] ? compared(runs, worst) : alone(runs[0], exact.label, worst), runs);
   } catch (error) {
     if (error.name !== "AbortError") say([`The error is unknown: ${error.message}`], runs);
@@ -67,17 +67,17 @@ function alone(run, label, worst) {
   const { mean, worst: most } = run.errors;
   return [
     make("strong", {}, `${run.label}: ${percent(mean)} of the spread away`),
-    ` from the reference (${label}), with ${run.answer.nfe} evaluations. `,
+    ` from the reference (${label}), with ${run.response.nfe} evaluations. `,
     show(`Worst sample: ${percent(most)}`, run, worst),
   ];
 }
 
 /** The cheaper solver, against the other. */
 function compared(runs, worst) {
-  const [cheap, costly] = [...runs].sort((p, q) => p.answer.nfe - q.answer.nfe);
+  const [cheap, costly] = [...runs].sort((p, q) => p.response.nfe - q.response.nfe);
   if (!cheap.errors || !costly.errors) return ["The errors are unknown: no sample reached the end both here and in the reference."];
   return [
-    make("strong", {}, `${cheap.label}: ${fewer(cheap.answer.nfe, costly.answer.nfe)}, ${percent(cheap.errors.mean)} of the spread away`),
+    make("strong", {}, `${cheap.label}: ${fewer(cheap.response.nfe, costly.response.nfe)}, ${percent(cheap.errors.mean)} of the spread away`),
     ` (${costly.label}: ${percent(costly.errors.mean)}). `,
     show("Worst sample here", cheap, worst),
   ];

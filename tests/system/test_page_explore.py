@@ -126,7 +126,7 @@ def test_points_are_coloured_by_their_own_evaluations(page: Page, service: str, 
     nfe = np.load(io.BytesIO(answer.content))["nfe"]
     counted = module(
         page,
-        "async (load, [body, stages, answer]) => (await load('sample')).evaluations({body, answer}, stages)",
+        "async (load, [body, stages, response]) => (await load('sample')).evaluations({body, response}, stages)",
         [body, 4 if setting.get("solver") == "bosh3" else 7, ask(service, **body)],
     )
     assert counted == nfe.tolist()
