@@ -4,9 +4,10 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
 MANIFESTS := pyproject.toml constraints.txt clients/python/pyproject.toml
 
-.PHONY: help setup models serve check test test-system lock bench soak clean
+.PHONY: help setup models serve check docs test test-system lock bench soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +45,11 @@ check: $(VENV)/.dev ## format, lint, types, import layers
 	@echo "check: ruff"; $(BIN)/ruff check .
 	@echo "check: pyright"; $(BIN)/pyright
 	@echo "check: import layers"; $(BIN)/lint-imports
+	@echo "check: documentation"; $(SITE) --site-dir $(VENV)/site
+
+docs: $(VENV)/.dev ## the documentation as a site, in site/
+	@$(SITE) --site-dir site
+	@echo "docs: open site/index.html"
 
 test: $(VENV)/.dev ## all tests that need only Python
 	@echo "test: everything but what needs Debian packages, $(WORKERS) at a time"

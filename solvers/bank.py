@@ -12,9 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.fields import ROW
-from solvers.plan import Plan
-from solvers.rows import DEGREE, Rows
+from solvers.plan import Plan, Rows
+
+ROW = np.dtype(
+    [
+        ("c", np.float64),  # node
+        ("used", np.int64),  # how many leading slots have weights in the query
+        ("advance_used", np.int64),  # and in the advance
+        ("slot", np.int64),  # where the velocity goes
+        ("kind", np.int64),  # what follows
+        ("next", np.int64),  # the row after this one
+        ("restart", np.int64),  # the row after an accepted step under error control
+        ("fsal", np.int64),  # 1 if the last velocity of such a step is the first of the next
+        ("dense", np.int64),  # index of the dense output, or -1
+    ]
+)
+"""One row of the bank, see `plan.Rows`; `next` and `restart` are absolute here."""
 
 A, B, E, STIFF, BEND = range(5)
 """Places of a row's weights in `Bank.weights`: of the query, the advance, the error and the stiffness signal."""
@@ -52,10 +65,14 @@ class Space:
         self.free = merged
 
 
-def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    if len(array) >= size:
+def _grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
+    """The array in a corner of zeros, at least so large along its first axes; itself where it is so large already."""
+    wanted = (*map(max, array.shape, shape), *array.shape[len(shape) :])
+    if wanted == array.shape:
         return array
-    return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), dtype=array.dtype)])
+    grown = np.zeros(wanted, dtype=array.dtype)
+    grown[tuple(map(slice, array.shape))] = array
+    return grown
 
 
 @dataclass
@@ -72,7 +89,7 @@ class Bank:
         weights: (R, 5, S) those of each row.
         rows: (R,) records of `fields.ROW`.
         times: (G,) the grids, and the times to save at.
-        curves: (M, S, DEGREE) the dense outputs.
+        curves: (M, S, degree) the dense outputs, padded to the highest degree.
     """
 
     def __init__(self, slots: int) -> None:
@@ -80,10 +97,15 @@ class Bank:
         self.weights = np.zeros((0, 5, slots))
         self.rows: NDArray[Any] = np.zeros(0, dtype=ROW)
         self.times = np.zeros(0)
-        self.curves = np.zeros((0, slots, DEGREE))
+        self.curves = np.zeros((0, slots, 0))
         self._row_space, self._time_space = Space(), Space()
         self._rows: dict[int, _Loaded] = {}
         self._grids: dict[int, _Loaded] = {}
+
+    def widen(self, slots: int) -> None:
+        """Make room for rows of so many slots, more than before."""
+        self.weights, self.curves = _grown(self.weights, 0, 0, slots), _grown(self.curves, 0, slots)
+        self.slots = slots
 
     def hold(self, solve: Plan) -> tuple[int, int]:
         """Load a plan or method if it is not here, and count one more user. The caller keeps `solve` alive.
@@ -161,8 +183,8 @@ class Bank:
 
     def _curve(self, dense: NDArray[np.float64]) -> int:
         """Dense outputs are few (one a method) and stay."""
-        curve = np.zeros((self.slots, DEGREE))
-        curve[: len(dense)] = dense
+        self.curves = _grown(self.curves, 0, 0, dense.shape[1])
+        curve = _grown(dense, *self.curves.shape[1:])
         for k, known in enumerate(self.curves):
             if np.array_equal(known, curve):
                 return k

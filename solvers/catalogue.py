@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers import multistep
 from solvers.errors import SolverError
 from solvers.grids import GRIDS
-from solvers.multistep import STARTS
+from solvers.multistep import STARTERS, STARTS
 from solvers.tableaus import TABLEAUS, Tableau
 
 
@@ -49,6 +50,13 @@ class Solver:
     def kind(self) -> str:
         """`adaptive` (fixed steps too, where steps are given), `fixed` or `multistep`."""
         return "multistep" if self.multistep_order else "adaptive" if self.adaptive else "fixed"
+
+    @property
+    def slots(self) -> int:
+        """How many velocities a lane must keep for it."""
+        if self.multistep_order:
+            return self.multistep_order + self.tableau.used_stages - 1
+        return max(self.tableau.stages, 2)  # the automatic first step takes two
 
     @property
     def extra_calls(self) -> int:
@@ -92,8 +100,8 @@ class Solver:
         return abs(float(np.polynomial.polynomial.polyval(-x, self._stability_polynomial))) > 1 + 1e-13
 
     def _multistep_grows(self, x: float) -> bool:
-        weights = ADAMS_BASHFORTH[self.multistep_order]
-        roots = np.roots(np.concatenate([[1.0, -1.0 + x * weights[0]], x * np.array(weights[1:])]))
+        [weights] = multistep.weights(np.arange(self.multistep_order + 1.0), self.multistep_order)
+        roots = np.roots(np.concatenate([[1.0, -1.0 + x * weights[0]], x * weights[1:]]))
         return float(np.abs(roots).max()) > 1 + 1e-12
 
     def describe(self) -> dict[str, object]:
@@ -129,13 +137,6 @@ class Solver:
         return parameters
 
 
-ADAMS_BASHFORTH: dict[int, tuple[float, ...]] = {
-    2: (3 / 2, -1 / 2),
-    3: (23 / 12, -16 / 12, 5 / 12),
-    4: (55 / 24, -59 / 24, 37 / 24, -9 / 24),
-}
-"""Weights on a uniform grid (Hairer I, III.1 eq. (1.5')), for the stability limits."""
-
 _SOLVERS: dict[str, Solver] = {}
 
 
@@ -165,6 +166,11 @@ def solvers() -> dict[str, Solver]:
     return dict(_SOLVERS)
 
 
+def slots() -> int:
+    """How many velocities a lane must keep for any of the solvers."""
+    return max(solver.slots for solver in _SOLVERS.values())
+
+
 def find(name: str) -> Solver:
     """The solver of that name.
 
@@ -178,7 +184,7 @@ def find(name: str) -> Solver:
 
 for _tableau in TABLEAUS:
     register(_tableau)
-for _order, _starter in ((2, "heun2"), (3, "heun2"), (4, "bosh3")):
+for _order, _starter in STARTERS.items():
     _add(
         Solver(
             f"ab{_order}",

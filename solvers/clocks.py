@@ -1,8 +1,8 @@
-"""Each lane's clock: when it asks and when its steps end. How long the next step is, a grid says here.
+"""Clocks: when each lane asks, when its steps end, and how long the next one is.
 
-Compiled loops over the lanes' records; the states themselves lie elsewhere (`host`, `device`). One lane at a time, in
-float64, so what a lane does cannot depend on which other lanes there are. The clocks of lanes under error control go
-on in `adaptive`.
+Compiled loops over the lanes' records; the states themselves lie elsewhere (`kernels_cpu`, `kernels_torch`). One lane
+at a time, in float64, so what a lane does cannot depend on which other lanes there are. On a grid, the grid gives the
+next step; under error control the rules of `control` do.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.compiled import compiled
+from solvers.compiled import Flags, Index, Numbers, Records, compiled
+from solvers.control import MAX_STEP_SLACK, MOST_NON_FINITE, SMALLEST_FACTOR, factor, first_guess, first_step
 from solvers.errors import CODES, RUNNING, Status
+from solvers.plan import END_ADAPTIVE
 
-Records = Any
-"""(n,) NumPy records, of `fields.LANE` or `fields.ROW`; type checkers know no fields of records."""
-Index = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-Numbers = NDArray[np.float64]
+STRETCH = 1.01
+"""A step that reaches this near to the end is stretched to it, as in Hairer's dopri5 code: no sliver is left over."""
 
-_SUCCESS, _NON_FINITE = CODES[Status.SUCCESS], CODES[Status.NON_FINITE]
+_EPS = float(np.finfo(np.float64).eps)
+_SUCCESS, _MAX_NFE = CODES[Status.SUCCESS], CODES[Status.MAX_NFE]
+_NON_FINITE, _UNDERFLOW = CODES[Status.NON_FINITE], CODES[Status.STEP_UNDERFLOW]
 
 
 @compiled
@@ -141,3 +142,173 @@ def end_steps(lanes: Records, index: Index, good: Flags, times: Numbers) -> int:
     for m in range(len(index)):
         ended += end_step(lanes[index[m]], good[m], times)
     return ended
+
+
+@compiled
+def group_norms(sums: NDArray[np.float64], width: int, groups: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Root mean square of each lane's scaled values, shared by the lanes of a group.
+
+    Args:
+        sums: (n,) sums of squares over a lane's `width` numbers, NaN for a lane that is not finite.
+        width: D.
+        groups: (n,) -1 for a lane on its own; neighbours with the same other number share one norm: the mean over
+            all of them that are finite, summed in lane order.
+
+    Returns:
+        (n,) norms; a lane that is not finite keeps NaN.
+    """
+    norms = np.sqrt(sums / max(width, 1))
+    first = 0
+    while first < len(sums):
+        end, total, count = first, 0.0, 0
+        while end < len(sums) and groups[end] == groups[first] and (groups[first] >= 0 or end == first):
+            if np.isfinite(sums[end]):
+                total, count = total + sums[end], count + 1
+            end += 1
+        if groups[first] >= 0:
+            shared = np.sqrt(total / (count * max(width, 1)))
+            for j in range(first, end):
+                norms[j] = shared if np.isfinite(sums[j]) else np.nan
+        first = end
+    return norms
+
+
+@compiled
+def norms(lanes: Records, index: Index, sums: Numbers, width: int, errors: bool) -> Numbers:
+    """(m,) root mean squares of lanes `index`, see `group_norms`; those of `errors` are infinite where not finite."""
+    groups = np.empty(len(index), dtype=np.int64)
+    for m in range(len(index)):
+        groups[m] = lanes[index[m]].group
+    found = group_norms(sums, width, groups)
+    if errors:
+        for m in range(len(found)):
+            if not np.isfinite(found[m]):
+                found[m] = np.inf
+    return found
+
+
+@compiled
+def first_slope(lanes: Records, index: Index, d0: Numbers, d1: Numbers, rows: Records) -> int:
+    """v(x0, t0) is known: guess a trial step, or begin with the step that was given.
+
+    Args:
+        lanes: (n,) records.
+        index: (m,) those that made their first call.
+        d0, d1: (m,) scaled norms of state and velocity, NaN where one of them is not finite.
+        rows: (R,) of the bank.
+
+    Returns:
+        How many lanes ended.
+    """
+    ended = 0
+    for j in range(len(index)):
+        lane = lanes[index[j]]
+        if np.isnan(d0[j]) or np.isnan(d1[j]):
+            lane.status = _NON_FINITE
+        elif lane.h != 0.0:
+            lane.row += 1  # past the trial step
+            _begin(lane, lane.h, rows)
+        else:
+            span = abs(lane.t_end - lane.t)
+            h0 = first_guess(d0[j], d1[j], min(span, lane.max_step))
+            lane.d1 = d1[j]
+            lane.h = np.copysign(h0, lane.t_end - lane.t)
+            lane.t_next = lane.t_end if h0 >= span else lane.t + lane.h
+        ended += lane.status != RUNNING
+    return ended
+
+
+@compiled
+def end_first_step(lanes: Records, index: Index, d2: Numbers, rows: Records) -> int:
+    """The velocity after the trial step is known: choose the first step.
+
+    Args:
+        lanes: (n,) records.
+        index: (m,) those that made the trial step.
+        d2: (m,) scaled norms of the change of the velocity, not finite where the velocity is not.
+        rows: (R,) of the bank.
+
+    Returns:
+        How many lanes ended.
+    """
+    ended = 0
+    for j in range(len(index)):
+        lane = lanes[index[j]]
+        h0 = abs(lane.h)
+        slope = d2[j] / h0
+        if np.isfinite(slope):
+            h = first_step(h0, lane.d1, slope, lane.q, min(abs(lane.t_end - lane.t), lane.max_step))
+        else:
+            h = SMALLEST_FACTOR * h0
+            if lane.group >= 0:  # a group goes on without it, as in an attempt
+                lane.status = _NON_FINITE
+        _begin(lane, np.copysign(h, lane.t_end - lane.t), rows)
+        ended += lane.status != RUNNING
+    return ended
+
+
+@compiled
+def end_adaptive(lanes: Records, index: Index, error: Numbers, rows: Records, accepted: Flags) -> int:
+    """An attempt is complete: accept or reject it, and choose the next step.
+
+    Args:
+        lanes: (n,) records.
+        index: (m,) those whose attempt ended.
+        error: (m,) scaled errors, infinite for a stage that is not finite.
+        rows: (R,) of the bank.
+        accepted: (m,) receives the verdicts.
+
+    Returns:
+        How many lanes ended.
+    """
+    ended = 0
+    for j in range(len(index)):
+        lane = lanes[index[j]]
+        if error[j] == np.inf:
+            lane.bad += 1
+            if lane.bad > MOST_NON_FINITE or lane.group >= 0:
+                lane.status = _NON_FINITE
+        else:
+            lane.bad = 0
+        h = lane.h * factor(error[j], lane.alpha, lane.beta, lane.before, lane.rejected == 1)
+        accepted[j] = error[j] <= 1
+        if accepted[j]:
+            lane.before = error[j]
+            lane.t = lane.t_next
+            lane.row = rows[lane.done].restart
+            if lane.t_next == lane.t_end:
+                lane.status = _SUCCESS
+            if np.isfinite(lane.wary) and not _beyond(lane, lane.mark, lane.t):
+                lane.wary = np.inf
+        elif np.isinf(lane.wary) or _beyond(lane, lane.t_next, lane.mark):
+            # What this attempt met lies before its end: until then no step is longer than its error asks for.
+            lane.wary, lane.mark = abs(h), lane.t_next
+        lane.rejected = not accepted[j]
+        _begin(lane, h, rows)
+        ended += lane.status != RUNNING
+    return ended
+
+
+@compiled
+def _beyond(lane: Any, one: float, other: float) -> bool:
+    """Whether a lane comes to t = one later than to t = other."""
+    return one > other if lane.h > 0 else one < other
+
+
+@compiled
+def _begin(lane: Any, h: float, rows: Records) -> None:
+    """Set the next step, within max_step and cut at the end of the span, unless it is too small or max_nfe too low."""
+    left = lane.t_end - lane.t
+    h = np.copysign(min(abs(h), lane.max_step, lane.wary), h)
+    cut = STRETCH * abs(h) >= abs(left) and abs(left) <= lane.max_step * MAX_STEP_SLACK
+    lane.h = left if cut else h
+    lane.t_next = lane.t_end if cut else lane.t + h
+    if lane.status != RUNNING:
+        return
+    # A method without FSAL asks once more after an accepted step.
+    again = rows[lane.row - 1].kind == END_ADAPTIVE
+    if lane.nfe + lane.attempt + again > lane.max_nfe:
+        lane.status = _MAX_NFE
+    if not cut and abs(h) < 10 * _EPS * max(abs(lane.t), lane.span):
+        # Steps that shrink to nothing before a non-finite stage fail for that reason.
+        lane.status = _NON_FINITE if lane.bad > 0 else _UNDERFLOW

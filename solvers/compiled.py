@@ -13,13 +13,21 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numba.core.config
+import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
+from numpy.typing import NDArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Records = Any
+"""(n,) NumPy records, of `state.LANE` or `bank.ROW`; type checkers know no fields of records."""
+Index = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Numbers = NDArray[np.float64]
 
 
 @cache

@@ -14,13 +14,12 @@ from tqdm import tqdm
 
 from solvers.errors import CODES, SolverError, Status, status_of
 from solvers.grids import GridSpec, TimesSpec
-from solvers.lanes import Lanes
+from solvers.lanes import Admission, Finished, Lanes
 from solvers.plan import Plan, resolve
-from solvers.records import Admission, Finished
 from solvers.saving import check_save_at
+from solvers.state import Velocity
 from solvers.trace import Trace
 
-Velocity = Callable[[Tensor, Tensor], Tensor]
 IndexedVelocity = Callable[[Tensor, Tensor, NDArray[np.int64]], Tensor]
 
 
@@ -121,7 +120,7 @@ def _drive(
     save_at: NDArray[np.float64] | None,
     progress: bool,
 ) -> Solution:
-    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, max(solve.rows.slots, 2))
+    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots=max(solve.rows.slots, 2))
     lanes.admit([Admission(solve, x0, save_at=save_at)])
     results = _Results(x0, solve, save_at)
     results.take(lanes.collect(), lanes)

@@ -1,8 +1,7 @@
 """Lanes: many independent trajectories, one vectorised tick for all of them.
 
-One tick is `query` (where is the network asked?), the caller's single network call, and `absorb`. The states (x, K) lie
-on the device, the lanes' records (times, step sizes, counters) in the host's memory. No Python runs for a single lane
-or request: a tick costs a constant number of calls, whatever is in it.
+One tick is `query` (where is the network asked?), the caller's single network call, and `absorb`. No Python runs for a
+single lane or request: a tick costs a constant number of calls, whatever is in it.
 """
 
 from __future__ import annotations
@@ -18,28 +17,69 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers import clocks
+from solvers import catalogue, clocks
 from solvers.bank import Bank
-from solvers.clocks import Index, Numbers, Records
-from solvers.device import DeviceStates
-from solvers.errors import CODES, RUNNING, Status
-from solvers.fields import LANE, plain
-from solvers.host import HostStates
-from solvers.plan import Plan
-from solvers.records import Admission, Finished, Saved, checked
-from solvers.rows import END_FIXED, MID
-from solvers.saving import save_grid, save_start
-from solvers.states import SMALLEST_ROOM, Limits, Runner, States
-from solvers.stepping import end_rows
+from solvers.compiled import Index, Numbers, Records
+from solvers.errors import CODES, Status
+from solvers.kernels_cpu import HostStates
+from solvers.kernels_torch import DeviceStates
+from solvers.plan import END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, Plan
+from solvers.saving import Saved, save, save_grid, save_passed
+from solvers.state import LANE, SMALLEST_ROOM, Attempts, Limits, Runner, States, checked, first_record, plain
 from solvers.trace import StepLog
 
-SLOTS = 7
-"""How many velocities a lane keeps: enough for every method of the catalogue."""
-
-_OF_PLANS = 1 << MID | 1 << END_FIXED
+_ON_GRIDS = 1 << MID | 1 << END_FIXED
 """Kinds of rows that `States.receive` deals with by itself."""
 
+UNDER_CONTROL = (FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE)
+"""Kinds of rows after which error control has something to decide."""
+
 _ALL_KINDS = (1 << 32) - 1
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Trajectories to start together.
+
+    Attributes:
+        solve: what they follow.
+        x0: (n, *event) starting states; copied.
+        owner: whose they are; any integer, given back when they end.
+        first_index: the first one's index within its owner's samples; the others count up from it.
+        save_at: (M,) float64 times to save the state at, in the direction of the span, or None.
+    """
+
+    solve: Plan
+    x0: Tensor
+    owner: int = 0
+    first_index: int = 0
+    save_at: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Lanes that ended, in lane order.
+
+    Attributes:
+        owner, index: (n,) whose, and which sample.
+        x: (n, *event) the state reached: the last finite one for a lane that failed.
+        t: (n,) float64 the time reached.
+        nfe: (n,) calls.
+        status: (n,) codes, see `errors.status_of`.
+        attempts: (n,) how many steps of each lane stand in `steps` (0 for plans, whose trace is their grid).
+        steps: (sum, 5) t, h, error, accepted, stiffness of those, lane by lane.
+        grid_steps: (n,) steps that a plan's lane completed; 0 under error control.
+    """
+
+    owner: NDArray[np.int64]
+    index: NDArray[np.int64]
+    x: Tensor
+    t: NDArray[np.float64]
+    nfe: NDArray[np.int64]
+    status: NDArray[np.int64]
+    attempts: NDArray[np.int64]
+    steps: NDArray[np.float64]
+    grid_steps: NDArray[np.int64]
 
 
 @dataclass
@@ -59,7 +99,8 @@ class Lanes:
         event_shape: shape of one state.
         dtype: of the state.
         device: where the states lie.
-        slots: S, how many velocities are kept; unused ones never change a bit of the result.
+        slots: S, how many velocities are kept; by default enough for every solver of the catalogue. A plan that needs
+            more, of a method registered later, widens them. Unused ones never change a bit of the result.
         compiled: whether states are worked on by compiled loops or by tensor operations; by default the former where
             they lie in the host's memory as float32 or float64.
     """
@@ -67,7 +108,7 @@ class Lanes:
     event_shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
-    slots: int = SLOTS
+    slots: int | None = None
     compiled: bool | None = None
 
     records: Records = field(init=False)
@@ -76,7 +117,8 @@ class Lanes:
     def __post_init__(self) -> None:
         self.width = prod(self.event_shape)
         self._flat = self.event_shape == (self.width,)  # a tick then needs no views, each of which takes microseconds
-        self.bank = Bank(self.slots)
+        slots = catalogue.slots() if self.slots is None else self.slots
+        self.bank = Bank(slots)
         self.log = StepLog()
         self.saved: list[Saved] = []
         self.saving = 0  # admissions with save times
@@ -89,7 +131,7 @@ class Lanes:
             on_host = torch.device(self.device).type == "cpu"
             self.compiled = on_host and self.dtype in (torch.float32, torch.float64)
         kind = HostStates if self.compiled else DeviceStates
-        self.states = kind(self.width, self.slots, self.dtype, self.device)
+        self.states = kind(self.width, slots, self.dtype, self.device)
 
     def __len__(self) -> int:
         """Running lanes."""
@@ -97,12 +139,12 @@ class Lanes:
 
     @property
     def owner(self) -> Index:
-        """(n,) whose each lane is."""
+        """(n,) owning job of each lane."""
         return self.records["owner"].copy()
 
     @property
     def index(self) -> Index:
-        """(n,) which of its owner's samples each lane is."""
+        """(n,) index of each lane within its owner's samples."""
         return self.records["index"].copy()
 
     def admit(self, admissions: Sequence[Admission]) -> None:
@@ -113,6 +155,7 @@ class Lanes:
         admissions = [admission for admission in admissions if len(admission.x0)]
         if not admissions:
             return
+        self._widen(max(admission.solve.rows.slots for admission in admissions))
         before, after = len(self), len(self) + sum(len(admission.x0) for admission in admissions)
         if after > len(self._room):
             room = np.zeros(max(2 * before, after, SMALLEST_ROOM), dtype=LANE)
@@ -126,7 +169,9 @@ class Lanes:
                 first, last = last, last + len(admission.x0)
                 records, number = self._room[first:last], self._next_ticket + len(tickets)
                 tickets[number] = self._write(admission, records, number, undo)
-                saved += save_start(self, admission, records)
+                times = admission.save_at
+                if times is not None and len(times) and times[0] == admission.solve.t_span[0]:
+                    saved.append(save(records, np.arange(len(records)), self.states.start_of(admission.x0)))
             self.states.admit([admission.x0 for admission in admissions])
             undo.pop_all()
         self.records = self._room[:after]
@@ -135,43 +180,30 @@ class Lanes:
         self.saving += sum(ticket.save_at is not None for ticket in tickets.values())
         self.saved += saved
 
+    def _widen(self, slots: int) -> None:
+        if slots > self.bank.slots:
+            self.states.widen(slots)
+            self.bank.widen(slots)
+
     def _write(self, admission: Admission, records: Records, ticket: int, undo: ExitStack) -> _Ticket:
         """Write the records of an admission, and hold what it needs, until `undo` gives that back."""
-        solve, n = admission.solve, len(admission.x0)
-        one = np.zeros((), dtype=LANE)
-        one["row"], first_time = self.bank.hold(solve)
-        undo.callback(self.bank.release, solve)
-        start, end = solve.t_span
-        one["t"], one["t_end"], one["span"] = start, end, abs(end - start)
+        plan, n = admission.solve, len(admission.x0)
+        first_row, first_time = self.bank.hold(plan)
+        undo.callback(self.bank.release, plan)
+        one = first_record(plan, first_row, first_time)
         one["ticket"], one["owner"] = ticket, admission.owner
-        one["group"], one["log"], one["status"] = -1, -1, RUNNING
-        if solve.times is not None:
-            one["first"], one["step"], one["last"] = first_time, first_time + 1, first_time + len(solve.times) - 1
-            one["t_next"], one["h"] = solve.times[1], solve.times[1] - start
-        else:
-            spec, control = solve.spec, solve.control
-            assert control is not None  # noqa: S101  (there is no grid)
-            one["rtol"], one["atol"], one["q"] = spec.rtol, spec.atol, solve.q
-            one["alpha"], one["beta"], one["before"] = control.alpha, control.beta, 1.0
-            one["step"] = 1  # as a plan's lane that has completed no step of its grid
-            one["h"] = np.copysign(spec.first_step or 0.0, end - start)
-            one["max_nfe"] = spec.max_nfe
-            one["max_step"], one["wary"] = spec.max_step or np.inf, np.inf
-            one["attempt"] = attempt = solve.attempt_nfe
-            if (1 if spec.first_step else 2) + attempt > spec.max_nfe:
-                one["status"] = CODES[Status.MAX_NFE]
-            if solve.batch:
-                one["group"] = ticket
+        if plan.batch:
+            one["group"] = ticket
         if admission.save_at is not None:
             one["save"] = one["save_first"] = first = self.bank.hold_times(admission.save_at)
             undo.callback(self.bank.release_times, admission.save_at)
             one["save_end"] = first + len(admission.save_at)
         plain(records)[:] = plain(one[None])
         records["index"] = np.arange(admission.first_index, admission.first_index + n)
-        if solve.adaptive:
+        if plan.adaptive:
             records["log"] = places = self.log.open(n)
             undo.callback(self.log.free, places)
-        return _Ticket(solve, admission.save_at, n)
+        return _Ticket(plan, admission.save_at, n)
 
     def query(self) -> tuple[Tensor, Tensor]:
         """Where the network is asked in this tick.
@@ -221,7 +253,7 @@ class Lanes:
         Returns:
             The lanes that ended, None where there are none; and how many calls there were.
         """
-        until = ~_OF_PLANS & _ALL_KINDS | (1 << END_FIXED if self.saving else 0)
+        until = ~_ON_GRIDS & _ALL_KINDS | (1 << END_FIXED if self.saving else 0)
         kinds, limits = self._room_for_kinds(), Limits(calls, until)
         present, ended, done = self.states.run(runner, self.records, self.bank, kinds, limits)
         self._save(kinds, present)
@@ -235,13 +267,64 @@ class Lanes:
     def _save(self, kinds: Index, present: int) -> None:
         """Save the states of plans that a step has brought to a save time."""
         if self.saving and present >> END_FIXED & 1:
-            save_grid(self, clocks.of_kind(kinds, END_FIXED))
+            self.saved += save_grid(self.records, self.states, self.bank, clocks.of_kind(kinds, END_FIXED))
 
     def _finish(self, kinds: Index, present: int, ended: int) -> Finished | None:
         """End what steps under error control end with this call; the lanes that ended."""
-        if present & ~_OF_PLANS:
-            ended += end_rows(self, kinds, present)
+        if present & ~_ON_GRIDS:
+            for kind in UNDER_CONTROL:
+                if present >> kind & 1:
+                    index = clocks.of_kind(kinds, kind)
+                    sums, found = self.measure(kind, index)
+                    norms = [self._norms(index, each, kind == END_ADAPTIVE) for each in sums]
+                    ended += self.decide(kind, index, found, norms)
         return self.collect() if ended else None
+
+    def _norms(self, index: Index, sums: Numbers, errors: bool) -> Numbers:
+        return clocks.norms(self.records, index, sums, self.width, errors)
+
+    def measure(self, kind: int, index: Index) -> tuple[Sequence[Numbers], Attempts | None]:
+        """What the data say where a row of this kind, of error control, has ended for lanes `index` (m,).
+
+        Returns:
+            Sums of squares (m,), of which `decide` wants the norms, and the attempted steps if there are any.
+        """
+        if kind == FIRST_SLOPE:
+            return self.states.slopes(index, self.records), None
+        if kind == FIRST_STEP:
+            return (self.states.change(index, self.records),), None
+        found = self.states.attempt(index, self.records, self.bank)
+        return (found.sums,), found
+
+    def decide(self, kind: int, index: Index, found: Attempts | None, norms: Sequence[Numbers]) -> int:
+        """Choose the first step, or accept or reject an attempt and choose the next one.
+
+        Args:
+            kind: of the row that ended.
+            index: (m,) the lanes.
+            found: their attempts, where `measure` found any.
+            norms: root mean squares (m,) of the scaled values; infinite for an attempt that is not finite.
+
+        Returns:
+            How many lanes ended.
+        """
+        records, bank, states = self.records, self.bank, self.states
+        if kind == FIRST_SLOPE:
+            return clocks.first_slope(records, index, norms[0], norms[1], bank.rows)
+        if kind == FIRST_STEP:
+            states.wipe(index[~np.isfinite(norms[0])])
+            return clocks.end_first_step(records, index, norms[0], bank.rows)
+        assert found is not None  # noqa: S101  (an attempt ended)
+        error = norms[0]
+        self.log.record(records, index, error, found.rho)
+        if self.saving:
+            passed = error <= 1
+            after = found.after[torch.from_numpy(passed).to(found.after.device)]
+            self.saved += save_passed(records, states, bank, index[passed], after)
+        accepted = np.empty(len(index), dtype=np.bool_)
+        ended = clocks.end_adaptive(records, index, error, bank.rows, accepted)
+        states.settle(index, found.after, accepted, records, bank)
+        return ended
 
     def stop(self, owner: int, status: Status) -> None:
         """End all lanes of an owner; `collect` gives them back."""

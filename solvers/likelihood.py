@@ -13,8 +13,9 @@ from torch import Tensor
 
 from solvers.divergence import exact, hutchinson
 from solvers.errors import SolverError, Status
-from solvers.integrate import Velocity, integrate_indexed
+from solvers.integrate import integrate_indexed
 from solvers.plan import resolve
+from solvers.state import Velocity
 from solvers.trace import Trace
 
 EXACT_UP_TO = 16

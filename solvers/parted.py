@@ -15,21 +15,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from solvers.arithmetic import group_norms
-from solvers.clocks import Index, Numbers, Records
+from solvers.clocks import group_norms
+from solvers.compiled import Numbers, Records
 from solvers.errors import Status
-from solvers.lanes import Lanes
-from solvers.records import Admission, Finished, Saved
-from solvers.rows import END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP, MID
-from solvers.states import Attempts
-from solvers.stepping import decide_attempt, decide_first_slope, decide_first_step
+from solvers.lanes import UNDER_CONTROL, Admission, Finished, Lanes
+from solvers.plan import END_ADAPTIVE, MID
+from solvers.saving import Saved
+from solvers.state import Attempts
 
 
 @dataclass
 class _Part:
-    """Some of the lanes, what their last call told, and the norms by which they are to be decided upon."""
+    """Some of the lanes, what their last call told, and the norms that decide what follows.
+
+    Lanes that share their steps are all at rows of one kind.
+    """
 
     lanes: Lanes
+    kind: int = MID
     sums: Sequence[Numbers] = ()
     found: Attempts | None = None
     norms: Sequence[Numbers] = ()
@@ -51,7 +54,7 @@ class Parted:
             x0 = admission.x0[first : first + size]
             lanes.admit([replace(admission, x0=x0, first_index=admission.first_index + first)])
             self._parts.append(_Part(lanes))
-        self._turn, self._kind = 0, MID
+        self._turn = 0
 
     def __len__(self) -> int:
         """Lanes that take part in the next tick."""
@@ -80,7 +83,7 @@ class Parted:
         """See `Lanes.absorb`: take in the part's velocities, and make the next part ready."""
         part = self._parts[self._turn]
         kinds, _, _ = part.lanes.receive(v)
-        self._kind = int(kinds[0])  # lanes that share their steps are all at the same row
+        part.kind = int(kinds[0])
         self._measure(part)
         ended: list[Finished] = []
         while True:
@@ -96,16 +99,9 @@ class Parted:
                 return _joined(ended)
 
     def _measure(self, part: _Part) -> None:
-        lanes = part.lanes
-        index: Index = np.arange(len(lanes))
         part.sums, part.found, part.norms = (), None, ()
-        if self._kind == FIRST_SLOPE:
-            part.sums = lanes.states.slopes(index, lanes.records)
-        elif self._kind == FIRST_STEP:
-            part.sums = (lanes.states.change(index, lanes.records),)
-        elif self._kind == END_ADAPTIVE:
-            part.found = lanes.states.attempt(index, lanes.records, lanes.bank)
-            part.sums = (part.found.sums,)
+        if part.kind in UNDER_CONTROL:
+            part.sums, part.found = part.lanes.measure(part.kind, np.arange(len(part.lanes)))
 
     def _share(self) -> None:
         """All parts have had their call: the norms over all samples, in their order."""
@@ -115,18 +111,17 @@ class Parted:
         edges = np.cumsum([len(part.sums[0]) for part in told])[:-1]
         together = [np.concatenate(sums) for sums in zip(*(part.sums for part in told), strict=True)]
         one = np.zeros(len(together[0]), dtype=np.int64)
-        norms = [np.split(group_norms(sums, told[0].lanes.width, one), edges) for sums in together]
+        norms = [group_norms(sums, told[0].lanes.width, one) for sums in together]
+        if told[0].kind == END_ADAPTIVE:
+            norms = [np.where(np.isfinite(each), each, np.inf) for each in norms]
+        norms = [np.split(each, edges) for each in norms]
         for place, part in enumerate(told):
             part.sums, part.norms = (), [each[place] for each in norms]
 
     def _decide(self, part: _Part) -> int:
-        lanes, norms, found = part.lanes, part.norms, part.found
+        norms, found = part.norms, part.found
         part.norms, part.found = (), None
-        index: Index = np.arange(len(lanes))
-        if found is not None:
-            error = np.where(np.isfinite(norms[0]), norms[0], np.inf)
-            return decide_attempt(lanes, index, found, error)
-        return decide_first_slope(lanes, index, norms) if len(norms) == 2 else decide_first_step(lanes, index, norms[0])
+        return part.lanes.decide(part.kind, np.arange(len(part.lanes)), found, norms)
 
     def stop(self, owner: int, status: Status) -> None:
         """End all lanes of an owner; `collect` gives them back."""

@@ -1,4 +1,9 @@
-"""Plans: a spec compiled to rows, on a grid or under error control, once for all that ask for the same."""
+"""Plans: a spec compiled to rows, on a grid or under error control, once for all that ask for the same.
+
+A row is one network call: it asks for the velocity at x + h sum_s a[s] K[s], t + c h, and stores it in K[slot]. Its
+kind says what follows: nothing, the end of a step (x moves on by h sum_s b[s] K[s]), or one of the two calls of the
+automatic first step. Fixed and adaptive Runge-Kutta methods and multistep methods differ in their rows only.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,58 @@ from solvers.catalogue import Solver
 from solvers.control import CONTROLLERS, MAX_STEP_SLACK, Controller
 from solvers.errors import SolverError
 from solvers.grids import NormalGrid, settings_of, times
-from solvers.multistep import adams_bashforth
-from solvers.rows import ADAPTIVE_START, Rows, adaptive_rows, fixed_rows
+from solvers.multistep import weights
 from solvers.spec import SolverSpec, given
+from solvers.tableaus import Tableau
 
 TOLERANCE_FLOOR = {torch.float64: 1e-14}
 """The smallest rtol and atol by dtype; 1e-7 for every narrower one."""
+
+
+MID, END_FIXED, END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP = range(5)
+"""Kinds of rows: inside a step; end of a step of a plan; end of an attempt under error control; v at the start; the
+Euler step that sizes the first step."""
+
+ADAPTIVE_START = 2
+"""The first two adaptive rows choose the first step; the attempt itself begins at this row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """R rows for S slots.
+
+    Attributes:
+        a: (R, S) weights of the query, in units of h.
+        b: (R, S) weights of the advance; zero but at the end of a step.
+        e: (R, S) weights of the error estimate; zero but at the end of an adaptive step.
+        stiff: (R, S) weights of y(end) - y(stage before), for the stiffness signal; all zero where there is none.
+        bend: (R, S) weights of the velocity there minus the one before, for the same.
+        c: (R,) nodes.
+        slot: (R,) where the velocity goes.
+        kind: (R,) what follows.
+        next: (R,) the row after this one, counted from the first.
+        restart: the row after an accepted adaptive step.
+        fsal: whether the last velocity of an accepted step is the first of the next.
+        dense: (S, degree) dense output, column j the coefficients of theta^(j+1); or None.
+    """
+
+    a: NDArray[np.float64]
+    b: NDArray[np.float64]
+    e: NDArray[np.float64]
+    stiff: NDArray[np.float64]
+    bend: NDArray[np.float64]
+    c: NDArray[np.float64]
+    slot: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    next: NDArray[np.int64]
+    restart: int
+    fsal: bool
+    dense: NDArray[np.float64] | None
+
+    @property
+    def slots(self) -> int:
+        """S, how many velocities are kept."""
+        return self.a.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,3 +218,120 @@ def resolve(*, solver: str = "dopri5", dtype: torch.dtype = torch.float32, **apa
         apart: other fields of `SolverSpec`.
     """
     return compile(SolverSpec.of(solver, **given(**apart)), dtype)
+
+
+@lru_cache(maxsize=64)
+def fixed_rows(tableau: Tableau) -> Rows:
+    """One step of a Runge-Kutta method: a row for each stage with a path to b, over and over."""
+    s = tableau.used_stages
+    b = np.zeros((s, s))
+    b[-1] = tableau.b[:s]
+    kind = np.full(s, MID)
+    kind[-1] = END_FIXED
+    return Rows(
+        a=tableau.matrix[:s, :s],
+        b=b,
+        e=np.zeros((s, s)),
+        stiff=np.zeros((s, s)),
+        bend=np.zeros((s, s)),
+        c=tableau.c[:s],
+        slot=np.arange(s),
+        kind=kind,
+        next=(np.arange(s) + 1) % s,
+        restart=0,
+        fsal=False,
+        dense=None,
+    )
+
+
+@lru_cache(maxsize=64)
+def adaptive_rows(tableau: Tableau) -> Rows:
+    """The two calls that choose the first step, then the stages after the first.
+
+    The first stage of an attempt is known already: from the call at the start, from the last stage of the step before
+    (FSAL), or from before a rejection. A method without FSAL asks for it again, in an extra row after each step.
+    """
+    s = tableau.stages
+    end = ADAPTIVE_START + s - 2
+    count = end + 1 if tableau.fsal else end + 2
+    a, b, e, stiff, bend = (np.zeros((count, s)) for _ in range(5))
+    a[1, 0] = 1.0
+    a[ADAPTIVE_START : end + 1] = tableau.matrix[1:]
+    b[end], e[end] = tableau.b, tableau.error
+    if s > 2 and tableau.c[-1] == tableau.c[-2]:
+        stiff[end] = np.array(tableau.b) - tableau.matrix[-2]
+        bend[end, -2:] = -1, 1
+    c, slot = np.zeros(count), np.zeros(count, dtype=np.int64)
+    c[1], slot[1] = 1.0, 1
+    c[ADAPTIVE_START : end + 1], slot[ADAPTIVE_START : end + 1] = tableau.c[1:], np.arange(1, s)
+    kind = np.full(count, MID)
+    kind[0], kind[1], kind[end] = FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE
+    following = np.arange(count) + 1
+    following[end:] = ADAPTIVE_START
+    return Rows(
+        a=a,
+        b=b,
+        e=e,
+        stiff=stiff,
+        bend=bend,
+        c=c,
+        slot=slot,
+        kind=kind,
+        next=following,
+        restart=ADAPTIVE_START if tableau.fsal else end + 1,
+        fsal=tableau.fsal,
+        dense=tableau.interpolant,
+    )
+
+
+def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | None) -> Rows:
+    """Rows of an Adams-Bashforth method over a whole grid.
+
+    Velocities at grid points go round the first `order` slots of K; the inner stages of a starting step use the
+    slots after them.
+
+    Args:
+        times: (N + 1,) the grid.
+        order: 2, 3 or 4.
+        starter: the Runge-Kutta method of the first order - 1 steps; None ramps the order up 1, 2, ... instead.
+    """
+    steps = len(times) - 1
+    stages = starter.used_stages if starter else 1
+    started = min(order - 1, steps) if starter else 0
+    count, width = steps + started * (stages - 1), order + stages - 1
+    a, b = np.zeros((count, width)), np.zeros((count, width))
+    c, slot = np.zeros(count), np.zeros(count, dtype=np.int64)
+    kind = np.full(count, END_FIXED)
+    for step in range(started):
+        assert starter is not None  # noqa: S101  (started is 0 without one)
+        first = step * stages
+        places = np.array([step, *range(order, width)])
+        rows = np.arange(first, first + stages)
+        a[np.ix_(rows, places)] = starter.matrix[:stages, :stages]
+        b[rows[-1], places] = starter.b[:stages]
+        c[rows], slot[rows], kind[rows[:-1]] = starter.c[:stages], places, MID
+    offset = started * (stages - 1)
+    for depth in range(1, order + 1):
+        # A ramp takes each lower order for one step; full order takes all the steps that are left.
+        ramp = depth < order
+        if depth > steps or (ramp and starter):
+            continue
+        table = weights(times, depth)[: 1 if ramp else None]
+        step = np.arange(depth - 1, depth - 1 + len(table))
+        b[(step + offset)[:, None], (step[:, None] - np.arange(depth)) % order] = table
+    multistep = np.arange(started, steps)
+    slot[multistep + offset] = multistep % order
+    return Rows(
+        a=a,
+        b=b,
+        e=np.zeros_like(a),
+        stiff=np.zeros_like(a),
+        bend=np.zeros_like(a),
+        c=c,
+        slot=slot,
+        kind=kind,
+        next=np.minimum(np.arange(count) + 1, count - 1),
+        restart=0,
+        fsal=False,
+        dense=None,
+    )

@@ -1,86 +1,21 @@
-"""States at requested times: at grid points for plans, by dense output under error control."""
+"""States at requested times: at grid points for plans on a grid, by dense output under error control."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.arithmetic import combine
-from solvers.clocks import Index, Records
+from solvers.bank import Bank
+from solvers.compiled import Index, Records
 from solvers.errors import SolverError
 from solvers.grids import Times, TimesSpec, apart, as_times, check_order, nearest, stands_for
+from solvers.kernels_torch import combine
 from solvers.plan import Plan
-from solvers.records import Admission, Saved
-from solvers.rows import DEGREE
-
-if TYPE_CHECKING:
-    from solvers.lanes import Lanes
-
-
-def save_start(lanes: Lanes, admission: Admission, records: Records) -> list[Saved]:
-    """The starting states of an admission with these records, where its save times begin with the span.
-
-    The lanes have not begun: only their records change.
-    """
-    times = admission.save_at
-    if times is None or not len(times) or times[0] != admission.solve.t_span[0]:
-        return []
-    place = records["save"] - records["save_first"]
-    records["save"] += 1
-    return [Saved(records["owner"].copy(), records["index"].copy(), place, lanes.states.start_of(admission.x0))]
-
-
-def save_grid(lanes: Lanes, index: Index) -> None:
-    """Save the states of lanes `index` (m,) that just completed a step of a plan, where save times say so.
-
-    Save times are points of the grid, see `check_save_at`, and steps end there exactly.
-    """
-    chosen, times = lanes.records.take(index), lanes.bank.times
-    place = chosen["save"]
-    due = (place < chosen["save_end"]) & (times[np.minimum(place, len(times) - 1)] == chosen["t"])
-    if due.any():
-        _save(lanes, index[due], lanes.states.x[torch.from_numpy(index[due]).to(lanes.states.x.device)])
-
-
-def save_passed(lanes: Lanes, index: Index, after: Tensor) -> None:
-    """Save the states at all save times that a step under error control has passed, by its dense output.
-
-    Args:
-        lanes: still at the start of the step.
-        index: (m,) those that completed it.
-        after: (m, D) their states at its end.
-    """
-    records, times = lanes.records, lanes.bank.times
-    while True:
-        chosen = records.take(index)
-        place = chosen["save"]
-        t = times[np.minimum(place, len(times) - 1)]
-        passed = np.sign(chosen["h"]) * (t - chosen["t_next"]) <= 0
-        due = np.flatnonzero(passed & (place < chosen["save_end"]))
-        if not len(due):
-            return
-        _save(lanes, index[due], _inside(lanes, index[due], t[due], after[torch.from_numpy(due).to(after.device)]))
-
-
-def _save(lanes: Lanes, index: Index, x: Tensor) -> None:
-    """Note states x (m, D) of lanes `index` (m,) for the save time that each waits for."""
-    chosen = lanes.records.take(index)
-    lanes.saved.append(Saved(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x))
-    lanes.records["save"][index] += 1
-
-
-def _inside(lanes: Lanes, index: Index, t: NDArray[np.float64], after: Tensor) -> Tensor:
-    """(m, D) states at times t (m,) after the start and up to the end of a step."""
-    states, bank, chosen = lanes.states, lanes.bank, lanes.records.take(index)
-    where, at_end = (torch.from_numpy(each).to(after.device) for each in (index, (t == chosen["t_next"])[:, None]))
-    curve = bank.curves[bank.rows["dense"][chosen["done"]]]
-    powers = ((t - chosen["t"]) / chosen["h"])[:, None, None] ** np.arange(1, DEGREE + 1)
-    weights = torch.from_numpy((curve * powers).sum(axis=2) * chosen["h"][:, None]).to(after.device, after.dtype)
-    return torch.where(at_end, after, states.x[where] + combine(weights, states.k[where]))
+from solvers.state import States
 
 
 def check_save_at(solve: Plan, save_at: TimesSpec | None, name: str = "save_at") -> Times | None:
@@ -122,3 +57,65 @@ def check_save_at(solve: Plan, save_at: TimesSpec | None, name: str = "save_at")
     elif solve.rows.dense is None:
         raise SolverError(name, f"{solve.name} has no dense output; give it steps and save at grid points")
     return times
+
+
+@dataclass(frozen=True)
+class Saved:
+    """States at save times: owner (n,), index (n,), place in the owner's save_at (n,), x (n, D)."""
+
+    owner: NDArray[np.int64]
+    index: NDArray[np.int64]
+    place: NDArray[np.int64]
+    x: Tensor
+
+
+def save(records: Records, index: Index, x: Tensor) -> Saved:
+    """States x (m, D) of lanes `index` (m,) for the save time that each waits for; their records move to the next."""
+    chosen = records.take(index)
+    records["save"][index] += 1
+    return Saved(chosen["owner"], chosen["index"], chosen["save"] - chosen["save_first"], x)
+
+
+def save_grid(records: Records, states: States, bank: Bank, index: Index) -> list[Saved]:
+    """Save the states of lanes `index` (m,) that just completed a step on a grid, where save times say so.
+
+    Save times are points of the grid, see `check_save_at`, and steps end there exactly.
+    """
+    chosen, times = records.take(index), bank.times
+    place = chosen["save"]
+    due = (place < chosen["save_end"]) & (times[np.minimum(place, len(times) - 1)] == chosen["t"])
+    if not due.any():
+        return []
+    return [save(records, index[due], states.x[torch.from_numpy(index[due]).to(states.x.device)])]
+
+
+def save_passed(records: Records, states: States, bank: Bank, index: Index, after: Tensor) -> list[Saved]:
+    """Save the states at all save times that a step under error control has passed, by its dense output.
+
+    Args:
+        records: (n,) of all lanes, still at the start of the step.
+        states: of all lanes.
+        bank: the dense outputs and save times.
+        index: (m,) the lanes that completed it.
+        after: (m, D) their states at its end.
+    """
+    saved: list[Saved] = []
+    while True:
+        chosen = records.take(index)
+        place = chosen["save"]
+        t = bank.times[np.minimum(place, len(bank.times) - 1)]
+        passed = np.sign(chosen["h"]) * (t - chosen["t_next"]) <= 0
+        due = np.flatnonzero(passed & (place < chosen["save_end"]))
+        if not len(due):
+            return saved
+        ends = after[torch.from_numpy(due).to(after.device)]
+        saved.append(save(records, index[due], _inside(chosen.take(due), states, bank, index[due], t[due], ends)))
+
+
+def _inside(chosen: Records, states: States, bank: Bank, index: Index, t: NDArray[np.float64], after: Tensor) -> Tensor:
+    """(m, D) states at times t (m,) after the start and up to the end of a step, from records (m,) of lanes `index`."""
+    where, at_end = (torch.from_numpy(each).to(after.device) for each in (index, (t == chosen["t_next"])[:, None]))
+    curve = bank.curves[bank.rows["dense"][chosen["done"]]]
+    powers = ((t - chosen["t"]) / chosen["h"])[:, None, None] ** np.arange(1, curve.shape[2] + 1)
+    weights = torch.from_numpy((curve * powers).sum(axis=2) * chosen["h"][:, None]).to(after.device, after.dtype)
+    return torch.where(at_end, after, states.x[where] + combine(weights, states.k[where]))

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.clocks import Index, Numbers, Records
-from solvers.compiled import compiled
+from solvers.compiled import Index, Numbers, Records, compiled
 
 COLUMNS = 32
 """Attempts of a lane that are logged in place; a longer history is moved out in blocks of this size."""

@@ -1,4 +1,4 @@
-"""The command `python -m training`: fit, evaluate, reproduce and defaults."""
+"""The command `python -m training`: fit, evaluate, reproduce, study and defaults."""
 
 import argparse
 import os
@@ -30,10 +30,9 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
 
 
-def _add_reproduce(parser: argparse.ArgumentParser) -> None:
+def _add_reproduce(parser: argparse.ArgumentParser, out: Path) -> None:
     parser.add_argument("--quick", action="store_true", help="all experiments at reduced size, in minutes")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="one experiment; can be repeated")
-    out = Path("reports/paper")
     parser.add_argument("--out", type=Path, default=out, metavar="DIR", help="report, results (default: %(default)s)")
     parser.add_argument("--force", action="store_true", help="measure again what was measured; models are kept")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
@@ -66,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
         "--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="images: the values that are black and white"
     )
     fit.add_argument("--coupling", choices=("independent", "ot"), help="of noise and data, instead of the recipe's")
+    fit.add_argument("--reflow", type=Path, metavar="CHECKPOINT", help="train on the paths of a published model")
+    fit.add_argument("--pairs", type=int, metavar="N", help="reflow: paths to train on (default: one a sample)")
+    fit.add_argument("--guidance", type=float, metavar="G", help="reflow: guidance of a conditional parent")
     fit.add_argument("--epochs", type=int, metavar="N", help="instead of the recipe's")
     fit.add_argument("--seed", type=int, metavar="N", help="instead of the recipe's")
     fit.add_argument("--ema", type=float, metavar="DECAY", help="average the weights, e.g. 0.999; 0: do not")
@@ -73,7 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--save-every", type=float, default=10.0, metavar="SECONDS", help="(default: %(default)s)")
     fit.add_argument("--tensorboard", type=Path, metavar="DIR", help="logs for TensorBoard, in a folder for each run")
     _add_places(fit)
-    _add_reproduce(commands.add_parser("reproduce", help="measure every result of the paper, write a report"))
+    paper = commands.add_parser("reproduce", help="measure every result of the paper, write a report")
+    _add_reproduce(paper, Path("reports/paper"))
+    study = commands.add_parser("study", help="measure what makes a flow cheap to solve, write a report")
+    _add_reproduce(study, Path("reports/cheap-flows"))
     _add_evaluate(commands.add_parser("evaluate", help="measure solvers on a trained model; write them into its card"))
     _add_places(commands.add_parser("defaults", help="make what the model repository lacks"))
     return parser
@@ -81,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the folder of a version")
-    example = "e.g. rk4:20 or dopri5@1e-5"
+    example = "e.g. rk4-20 or dopri5@1e-5"
     parser.add_argument("--solver", action="append", metavar="SOLVER", help=f"{example}; can be repeated")
     parser.add_argument("--samples", type=int, default=1000, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--by-class", action="store_true", help="does a class's sample read as it? (class labels)")
@@ -138,11 +143,18 @@ def _fit(arguments: argparse.Namespace) -> None:
         if (value := getattr(arguments, name)) is not None
     }
     overrides |= _own_data(arguments)
+    if arguments.reflow:
+        given = {"checkpoint": str(arguments.reflow), "pairs": arguments.pairs, "guidance": arguments.guidance}
+        overrides["reflow"] = {key: value for key, value in given.items() if value is not None}
+    elif arguments.pairs is not None or arguments.guidance is not None:
+        raise UsageError("--pairs and --guidance say how to reflow; name the parent with --reflow CHECKPOINT")
     shipped = arguments.dataset
     if arguments.conditional and shipped in ("digits", "mnist"):
         shipped += "_conditional"
     path = arguments.config or CONFIGS / f"{shipped}.toml"
     recipe = load_recipe(path, overrides)
+    if arguments.reflow and not arguments.name:
+        recipe = recipe.model_copy(update={"name": f"{recipe.name}-reflow"})  # the parent stays what it is
     if recipe.data.name != arguments.dataset:
         raise UsageError(f"{path}: data.name is {recipe.data.name!r}; the command says {arguments.dataset}")
     if not arguments.save_every >= 0:
@@ -176,6 +188,7 @@ def _reproduce(arguments: argparse.Namespace) -> None:
             force=arguments.force,
             threads=arguments.threads,
             conditions=arguments.note,
+            study=arguments.command == "study",
         )
     )
 
@@ -193,7 +206,9 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         arguments = _parser().parse_args(argv)
-        run = {"fit": _fit, "evaluate": _evaluate, "reproduce": _reproduce, "defaults": _defaults}[arguments.command]
+        run = {"fit": _fit, "evaluate": _evaluate, "reproduce": _reproduce, "study": _reproduce, "defaults": _defaults}[
+            arguments.command
+        ]
         run(arguments)
     except TrainingError as error:
         print(f"training: {error}", file=sys.stderr)

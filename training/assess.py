@@ -2,11 +2,9 @@
 
 import csv
 import io
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,32 +13,33 @@ from torch import Tensor
 from models.checkpoint.card import CARD_FILE
 from models.checkpoint.loading import Checkpoint, CheckpointError, load
 from models.noise import noise
-from solvers import Status
+from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import swd
 from training.files import make_writable, write_atomically
+from training.price import TIGHT, endpoint_error, exact_ends, price
 from training.recorded import add_to_card, data_of
 from training.solving import parse_solver, solve
 
-DEFAULT_SOLVERS = ("euler:10", "euler:50", "euler:100", "midpoint:10", "midpoint:25", "rk4:5", "rk4:20", "dopri5@1e-5")
+DEFAULT_SOLVERS = ("euler-10", "euler-50", "euler-100", "midpoint-10", "midpoint-25", "rk4-5", "rk4-20", "dopri5@1e-5")
 """What is measured where nothing else is asked for."""
 
-_TIGHT = 1e-9
-"""Tolerance of the float64 solution that end points are compared with."""
+_PRICED = 128
+"""Paths whose price is measured."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one solver.
+    """Measurements of one solver.
 
     Attributes:
-        solver: as it was asked for.
+        solver: its short text, as `rk4-20`.
         nfe: velocity evaluations a sample, mean.
         endpoint_error: root mean square distance of the samples to the tight solution from the same noise, in the
             network's space, over the samples that came to their end.
         swd: sliced Wasserstein-1 distance to real data unseen in training; None where these are not at hand.
-        failed: samples that the solver did not bring to the end.
+        failed: samples that did not reach t = 1.
     """
 
     solver: str
@@ -60,7 +59,7 @@ def evaluate_checkpoint(
     Raises:
         TrainingError: the checkpoint cannot be loaded, no sample came to its end, or a file cannot be written.
     """
-    asked = [(text, parse_solver(text)) for text in solvers]
+    specs = [parse_solver(text) for text in solvers]
     if not 2 <= samples <= 1_000_000:
         raise UsageError(f"--samples is {samples}; it must be from 2 to 1000000")
     make_writable(out, "output folder")
@@ -73,17 +72,19 @@ def evaluate_checkpoint(
         samples = min(samples, len(data.reference))
     conditions = _conditions(checkpoint, data, samples)
     x0 = noise(0, 0, samples, checkpoint.card.event_shape, checkpoint.dtype)
-    exact = _tight(checkpoint, x0, conditions)
-    rows = [_measure(checkpoint, text, given, x0, conditions, exact, data) for text, given in asked]
+    exact = exact_ends(checkpoint.velocity, x0, conditions)
+    cost = price(checkpoint.velocity, x0[:_PRICED], None if conditions is None else conditions[:_PRICED])
+    rows = [_measure(checkpoint, spec, x0, conditions, exact, data) for spec in specs]
     floor = None if data is None else swd(data.second_reference, data.reference[:samples])
-    print(_table(rows, floor, note))
+    print(_table(rows, floor, note), *cost.lines(), sep="\n")
     _write(rows, out, f"{checkpoint.card.name} {path.name}")
     record = {
         "samples": samples,
-        "tight": f"dopri5 at {_TIGHT:g} in float64",
+        "tight": f"dopri5 at {TIGHT:g} in float64",
         "swd_real": floor,
         "note": note or None,
         "solvers": [asdict(row) for row in rows],
+        "price": cost.record(),
     }
     add_to_card(path, "evaluation", record)
     print(f"written to {out} and into {path / CARD_FILE}")
@@ -101,30 +102,18 @@ def _conditions(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> T
     return condition.model_copy(update={"null": False}).examples(samples, checkpoint.dtype)
 
 
-def _tight(checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None) -> Tensor:
-    """Where the paths from this noise end, in float64 at a tight tolerance."""
-    velocity = checkpoint.velocity.double()
-    wide = conditions.double() if conditions is not None and conditions.is_floating_point() else conditions
-    given = {"solver": "dopri5", "rtol": _TIGHT, "atol": _TIGHT, "max_nfe": 100_000}
-    solution = solve(velocity, x0.double(), wide, given)
-    checkpoint.velocity.to(checkpoint.dtype)
-    done = torch.tensor([status == Status.SUCCESS for status in solution.status])
-    return torch.where(done.reshape(-1, *([1] * (x0.ndim - 1))), solution.x, torch.nan)
-
-
 def _measure(
-    checkpoint: Checkpoint, text: str, given: dict[str, Any], x0: Tensor, conditions: Tensor | None, exact: Tensor,
+    checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, exact: Tensor,
     data: DataSet | None,
 ) -> Row:  # fmt: skip
-    solution = solve(checkpoint.velocity, x0, conditions, given)
+    solution = solve(checkpoint.velocity, x0, conditions, spec)
     ended = np.array([status == Status.SUCCESS for status in solution.status])
-    found, true = solution.x.double().flatten(1).numpy(), exact.flatten(1).numpy()
-    both = ended & np.isfinite(true).all(1)
+    both = torch.from_numpy(ended) & exact.flatten(1).isfinite().all(1)
     if not both.any():
-        raise TrainingError(f"evaluate: {text} brought none of {len(x0)} samples to the end; the network is not usable")
-    error = float(np.sqrt(np.square(found[both] - true[both]).sum(1).mean()))
+        raise TrainingError(f"evaluate: {spec} brought none of {len(x0)} samples to the end; the network is not usable")
+    error = endpoint_error(solution.x[both], exact[both])
     distance = None if data is None else swd(solution.x.numpy()[ended], data.reference[: len(x0)])
-    return Row(text, float(np.mean(solution.nfe)), error, distance, int((~ended).sum()))
+    return Row(str(spec), float(np.mean(solution.nfe)), error, distance, int((~ended).sum()))
 
 
 def _table(rows: Sequence[Row], floor: float | None, note: str) -> str:
@@ -149,8 +138,8 @@ def _write(rows: Sequence[Row], out: Path, title: str) -> None:
     writer.writerows(asdict(row) for row in rows)
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    for name in dict.fromkeys(re.split("[:@]", row.solver)[0] for row in rows):
-        own = sorted((row.nfe, row.endpoint_error) for row in rows if re.split("[:@]", row.solver)[0] == name)
+    for name in dict.fromkeys(SolverSpec.parse(row.solver).solver for row in rows):
+        own = sorted((row.nfe, row.endpoint_error) for row in rows if SolverSpec.parse(row.solver).solver == name)
         axes.loglog(*zip(*own, strict=True), "o-", label=name)
     axes.set(xlabel="NFE a sample", ylabel="end-point error (RMS)", title=title)
     axes.legend()

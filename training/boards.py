@@ -16,7 +16,7 @@ from training.validation import BINS
 
 
 class Board:
-    """What TensorBoard shows of one run: loss, learning rate, held-out loss by time, and the quality at the end.
+    """TensorBoard logs of one run: loss, learning rate, held-out loss by time, and the quality at the end.
 
     The axis is the number of steps done. A run that goes on after a kill hides what had been logged after its last
     state. Logs are an aside: where they can no longer be written, one line says so and the training goes on.

@@ -1,4 +1,4 @@
-"""`python -m training evaluate --by-class`: do samples of a class read as that class, and how sure is a judge of them?
+"""Evaluation by class (`evaluate --by-class`): do samples read as their class, and how sure is a judge of them?
 
 The judge (`training.judge`) is trained on the real data that the model was trained on, and tried on real data that
 neither has seen. A judge is sure of some plain noise, too; so that is a row of the table, as real data are.
@@ -20,7 +20,7 @@ from models.checkpoint.loading import Checkpoint, CheckpointError, load
 from models.conditions import LabelCondition
 from models.guidance import Guided
 from models.noise import noise
-from solvers import Status
+from solvers import SolverSpec, Status
 from training.class_table import Row, head, line, write
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
@@ -57,7 +57,7 @@ def evaluate_by_class(
         TrainingError: the checkpoint or its data cannot be loaded, no sample came to its end, or a file cannot be
             written.
     """
-    asked = [(text, parse_solver(text)) for text in solvers]
+    specs = [parse_solver(text) for text in solvers]
     make_writable(out, "output folder")
     try:
         checkpoint = load(path)
@@ -78,13 +78,13 @@ def evaluate_by_class(
     print(head(names), *map(line, rows), sep="\n", flush=True)
     x0 = noise(0, 0, samples, checkpoint.card.event_shape, checkpoint.dtype)
     labels = torch.arange(samples) % condition.classes
-    for text, given in asked:
+    for spec in specs:
         for guidance in [*([None] if condition.null else []), *guidances]:
-            name = f"{text}, no condition" if guidance is None else f"{text}, guidance {guidance:g}"
-            row, found, of = _sampled(name, judge, checkpoint, condition, given, x0, labels, guidance)
+            name = f"{spec}, no condition" if guidance is None else f"{spec}, guidance {guidance:g}"
+            row, found, of = _sampled(name, judge, checkpoint, condition, spec, x0, labels, guidance)
             rows.append(row)
             print(line(row), flush=True)
-            if text == asked[0][0] and guidance is not None:
+            if spec == specs[0] and guidance is not None:
                 shown[f"guidance {guidance:g}"] = (found, of)
     write(rows, names, out, checkpoint.decoder, shown)
     record = {"judge": "scikit-learn MLPClassifier, hidden 256, 1,500 steps", "rows": [asdict(row) for row in rows]}
@@ -107,7 +107,7 @@ def _condition(checkpoint: Checkpoint, samples: int) -> LabelCondition:
 
 
 def _guidances(condition: LabelCondition, asked: Sequence[float] | None) -> Sequence[float]:
-    """What was asked for, or the default, if the model can do it."""
+    """Return the guidance strengths to measure, checked against what the model was trained for."""
     if asked is None:
         return _GUIDANCES if condition.null else (1.0,)
     for guidance in asked:
@@ -131,7 +131,7 @@ def _sampled(
     judge: Judge,
     checkpoint: Checkpoint,
     condition: LabelCondition,
-    given: dict[str, Any],
+    spec: SolverSpec,
     x0: Tensor,
     labels: Tensor,
     guidance: float | None,
@@ -144,7 +144,7 @@ def _sampled(
             return guided(x, t)
         return guided(x, t, label, torch.full_like(t, guidance))
 
-    solution = solve(velocity, x0, labels, given)
+    solution = solve(velocity, x0, labels, spec)
     ended = np.array([status == Status.SUCCESS for status in solution.status])
     if not ended.any():
         raise TrainingError(f"by class: {name} brought none of {len(x0)} samples to the end; the network is not usable")
@@ -154,7 +154,7 @@ def _sampled(
 
 
 def _row(name: str, judge: Judge, samples: NDArray[Any], of: NDArray[np.int64] | None, classes: int) -> Row:
-    """What the judge says of samples (n, *event) of the classes `of` (n,)."""
+    """The judge's verdict on samples (n, *event) of the classes `of` (n,)."""
     named = judge.named(samples)
     agreement = None if of is None else float((named == of).mean())
     by_class: list[float | None] = [None] * classes

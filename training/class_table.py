@@ -1,4 +1,4 @@
-"""What a judge says of samples by class: one line of text each, a CSV, and a sheet of pictures."""
+"""The table by class: one line of text a set of samples, a CSV, and a sheet of pictures."""
 
 import csv
 import io
@@ -21,13 +21,13 @@ _SHOWN = 12  # classes that a line of text has room for
 
 @dataclass(frozen=True)
 class Row:
-    """What the judge says of one set of samples.
+    """The judge's verdict on one set of samples.
 
     Attributes:
         samples: what they are, in words: real data, noise, or a solver with its guidance.
         count: how many there are.
         agreement: share that is taken for its own class; None where the samples have none.
-        by_class: the same for each class; None where there is no sample of it.
+        by_class: the same for each class; None where it has no sample.
         sure: share with a probability over 0.9 of one certain class, whichever.
         taken_for: share that is taken for each class.
         nfe: velocity evaluations a sample, mean; one guided evaluation asks the network for two rows. None: no solve.

@@ -4,9 +4,9 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from training.data_config import (
     DATASETS,
@@ -35,10 +35,13 @@ _ADDED: dict[str, object] = {
     "data.range": [],
     "network.architecture": "residual_mlp",
     "network.levels": 3,
+    "network.max_frequency": 100.0,
     "schedule": "constant",
     "warmup": 0,
     "clip": 0.0,
     "coupling": "independent",
+    "times": "uniform",
+    "reflow": None,
     "condition_dropout": 0.1,
     "precision": "float32",
     "validate_every": 0,
@@ -54,6 +57,8 @@ class NetworkConfig(Frozen):
         hidden: width of the residual stream; of a UNet, channels of its first level.
         blocks: residual blocks; of a UNet, those of each level.
         time_width: length of the embedding of t.
+        max_frequency: highest angular frequency of that embedding, in radians per unit of t. It decides how fast the
+            velocity can change with t, and so what a solve costs: see docs/cheap-flows.md.
         levels: resolutions of a UNet, each half as high and wide as the one before.
     """
 
@@ -61,7 +66,26 @@ class NetworkConfig(Frozen):
     hidden: int = Field(default=256, ge=1, le=1 << 14)
     blocks: int = Field(default=4, ge=0, le=256)
     time_width: int = Field(default=64, ge=4, le=4096, multiple_of=2)
+    max_frequency: float = Field(default=100.0, gt=1, le=1e6)
     levels: int = Field(default=3, ge=1, le=8)
+
+
+class ReflowConfig(Frozen):
+    """Training on the paths of a published model, see `training.reflow`.
+
+    Attributes:
+        checkpoint: the folder of the parent, a version in a model repository.
+        sha256: of the parent's weights; found out where left out.
+        pairs: how many; 0 is as many as there are training samples.
+        solver: what follows the parent's paths, as text.
+        guidance: of a conditional parent; None is none.
+    """
+
+    checkpoint: str
+    sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+    pairs: int = Field(default=0, ge=0, le=100_000_000)
+    solver: str = "dopri5@1e-5"
+    guidance: float | None = Field(default=None, allow_inf_nan=False)
 
 
 class Recipe(Frozen):
@@ -81,6 +105,9 @@ class Recipe(Frozen):
         clip: largest norm of the gradient, to which longer ones are cut; 0 does not cut.
         coupling: which noise goes to which sample: `independent`, or `ot`: the pairing of least squared distance in
             each batch (Pooladian et al. 2023; Tong et al. 2024), which makes paths straighter.
+        times: where on the path a batch is taken: `uniform` in [0, 1], or `logit_normal`, the logistic function of a
+            standard normal number, more often in the middle (Esser et al. 2024, "Scaling rectified flow transformers").
+        reflow: a published model on whose paths this one is trained, or None.
         condition_dropout: part of the samples of a conditional model that are shown without their condition, so that
             it can be guided; 0 makes a model that always needs its condition.
         precision: `float32`; `bfloat16`: mixed precision, the network's products in bfloat16 and all else in float32;
@@ -101,14 +128,22 @@ class Recipe(Frozen):
     warmup: int = Field(default=0, ge=0, le=10_000_000)
     clip: float = Field(default=0.0, ge=0, le=1e6)
     coupling: Literal["independent", "ot"] = "independent"
+    times: Literal["uniform", "logit_normal"] = "uniform"
+    reflow: ReflowConfig | None = None
     condition_dropout: float = Field(default=0.1, ge=0, lt=1)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     validate_every: int = Field(default=0, ge=0, le=1_000_000)
 
+    @model_validator(mode="after")
+    def _pairs_are_given(self) -> Self:
+        if self.reflow is not None and self.coupling != "independent":
+            raise ValueError("reflow pairs noise and samples itself; leave coupling out")
+        return self
+
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits that name this recipe; the model's name and the place of its data are not part."""
-        fields = self.model_dump(exclude={"name": True, "data": {"path"}})
+        fields = self.model_dump(exclude={"name": True, "data": {"path"}, "reflow": {"checkpoint"}})
         for key, default in _ADDED.items():
             table, _, last = key.rpartition(".")
             within = fields[table] if table else fields
@@ -169,7 +204,9 @@ def _keys(table: tuple[int | str, ...]) -> list[str]:
     """Return the keys that the TOML table at `table` may have."""
     sections = {"moons": PointsData, "circles": PointsData, "digits": DigitsData, "mnist": MnistData}
     sections |= {"vectors": VectorsData, "images": ImagesData}
-    model: type[BaseModel] = {"network": NetworkConfig}.get(str(table[0]), Recipe) if table else Recipe
+    model: type[BaseModel] = (
+        {"network": NetworkConfig, "reflow": ReflowConfig}.get(str(table[0]), Recipe) if table else Recipe
+    )
     if len(table) > 1:
         model = sections[str(table[1])]
     return list(model.model_fields)

@@ -10,7 +10,7 @@ from training.data_config import DigitsData, ImagesData, MnistData, PointsData, 
 from training.dataset import DataSet, as_pictures
 from training.errors import DataError
 from training.known_data import make_points, read_digits, read_mnist
-from training.own.data import read_own
+from training.user_data.data import read_own
 
 
 def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:

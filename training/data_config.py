@@ -73,7 +73,7 @@ class VectorsData(_OwnData):
     """Rows of numbers from a .npy, .npz or .csv file; each column is scaled to mean 0 and spread 1.
 
     Attributes:
-        columns: columns of the .csv that are data; none: all that are no label or condition. In an .npz, the one array.
+        columns: columns of the .csv that are data; none: all but labels and conditions. In an .npz, the one array.
         label: column of the .csv, or array of the .npz, with class labels: numbers or words.
         condition: columns of the .csv, or the one array of the .npz, with a condition vector.
         header: whether the first line of the .csv has names of columns: `yes`, `no`, or `auto`, which goes by what

@@ -1,4 +1,4 @@
-"""One data set, ready for training."""
+"""DataSet: samples, references and decoder, ready for training."""
 
 import hashlib
 from dataclasses import dataclass, field, replace
@@ -28,6 +28,7 @@ class DataSet:
         condition: what the samples are conditioned on, or None.
         conditions: one for each training sample, labels (samples,) int64 or vectors (samples, width) float32, or None.
         reference_conditions: the same for `reference`.
+        noise: the noise that each training sample is paired with, (samples, *event), or None: drawn anew in each step.
         told: what was read, in lines for the person who started the run.
     """
 
@@ -40,14 +41,16 @@ class DataSet:
     condition: LabelCondition | VectorCondition | None = None
     conditions: NDArray[Any] | None = None
     reference_conditions: NDArray[Any] | None = None
+    noise: Array | None = None
     told: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
-        """Sha256 of samples and conditions: tells whether a resumed run has the same data before it."""
+        """Sha256 of samples, conditions and noise: tells whether a resumed run has the same data before it."""
         digest = hashlib.sha256(np.ascontiguousarray(self.train).tobytes())
-        if self.conditions is not None:
-            digest.update(np.ascontiguousarray(self.conditions).tobytes())
+        for more in (self.conditions, self.noise):
+            if more is not None:
+                digest.update(np.ascontiguousarray(more).tobytes())
         return digest.hexdigest()
 
 
@@ -55,7 +58,7 @@ def as_pictures(data: DataSet, name: str) -> DataSet:
     """Give flat samples back the shape of pictures, which a UNet needs.
 
     Raises:
-        DataError: the samples are no pictures.
+        DataError: the samples are not pictures.
     """
     shape = data.decoder.data_shape
     if data.decoder.config.kind != "affine" or len(shape) not in (2, 3):

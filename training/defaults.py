@@ -1,4 +1,4 @@
-"""What a fresh model repository holds, and how the missing part of it is made."""
+"""Default models: those a fresh model repository holds, made where they are missing."""
 
 from collections.abc import Callable
 from pathlib import Path

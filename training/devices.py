@@ -1,4 +1,4 @@
-"""Where a run computes, and in which precision."""
+"""Device and precision of a run."""
 
 import os
 

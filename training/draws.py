@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Purpose(IntEnum):
-    """What random numbers are for. Numbers of different purposes never coincide. Never renumber: seeds would change."""
+    """Purposes of random numbers; those of different purposes never coincide. Never renumber: seeds would change."""
 
     DATA = 0  # which training samples there are
     WEIGHTS = 1  # the network's first weights
@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     EVALUATION = 5  # starting noise and projections of the evaluation
     DROPOUT = 6  # which samples of a step lose their condition
     VALIDATION = 7  # the noise and the times of the validation
+    PAIRS = 8  # the noise of a reflow's pairs, and their labels
 
 
 def generator(seed: int, purpose: Purpose, position: int = 0) -> np.random.Generator:
@@ -39,9 +40,15 @@ def order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
 
 
 def batch(
-    seed: int, step: int, rows: int, event_shape: tuple[int, ...]
+    seed: int, step: int, rows: int, event_shape: tuple[int, ...], logit_normal: bool = False
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return what `step` (from 0) draws: noise x0 (rows, *event_shape), standard normal; times t (rows,) in [0, 1)."""
+    """Return what `step` (from 0) draws: noise x0 (rows, *event_shape), standard normal; times t (rows,) in [0, 1).
+
+    The times are uniform, or with `logit_normal` the logistic function of a standard normal number.
+    """
     source = generator(seed, Purpose.BATCH, step)
-    times = source.random(rows, dtype=np.float32)
+    if logit_normal:
+        times = (1 / (1 + np.exp(-source.standard_normal(rows)))).astype(np.float32)
+    else:
+        times = source.random(rows, dtype=np.float32)
     return source.standard_normal((rows, *event_shape), dtype=np.float32), times

@@ -1,4 +1,4 @@
-"""What can go wrong in training, as one small tree. Each error is one line for the person who ran the command.
+"""Errors of training, as one small tree; each is one line for the person who ran the command.
 
 TrainingError                exit 1   something failed on the way
 |- DataError                 exit 1   a data file is missing, damaged or unsuitable

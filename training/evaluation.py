@@ -1,4 +1,4 @@
-"""How far samples are from data."""
+"""Sample quality: sliced Wasserstein distance to real data, and the NFE that it took."""
 
 from dataclasses import dataclass
 
@@ -54,7 +54,7 @@ def _wasserstein_1d(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[n
 
 @dataclass(frozen=True)
 class Quality:
-    """What an evaluation measured; goes into the card as `asdict`.
+    """Measured quality of samples; goes into the card as `asdict`.
 
     Attributes:
         swd: sliced Wasserstein-1 distance of samples to real data unseen in training, in the network's space.
@@ -65,7 +65,7 @@ class Quality:
         solver: the solver, with its tolerance.
         nfe_mean: velocity evaluations per sample, mean.
         nfe_max: velocity evaluations of the slowest sample.
-        failed: samples that the solver did not bring to the end; they are left out.
+        failed: samples that did not reach t = 1; they are left out.
     """
 
     swd: float

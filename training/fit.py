@@ -19,18 +19,20 @@ from training.draws import Purpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.evaluation import Quality, evaluate
 from training.files import make_writable
-from training.own.data import pin
 from training.parallel import Group
+from training.price import Price, price_of
 from training.progress import Progress
+from training.reflow import pin_parent, with_pairs
 from training.signals import StopRequest
 from training.state import RunFolder
 from training.trainer import Hooks, Trainer
+from training.user_data.data import pin
 from training.validation import Validation
 
 
 @dataclass(frozen=True)
 class Options:
-    """Where and how a run happens; nothing here changes what comes out of it, but for the device.
+    """Places and settings of a run; only the device changes its result.
 
     Attributes:
         models_dir: the model repository that is written to.
@@ -63,7 +65,7 @@ def fit(recipe: Recipe, options: Options) -> Path:
     Raises:
         TrainingError: or one of its kinds, each with one line that says what happened and what to do.
     """
-    recipe = pin(recipe)
+    recipe = pin_parent(pin(recipe))
     run = RunFolder(options.runs_dir / f"{recipe.name}-{recipe.hash}")
     existing = published.find(options.models_dir, recipe.name, recipe.hash)
     if existing and not options.force:
@@ -78,7 +80,7 @@ def fit(recipe: Recipe, options: Options) -> Path:
         return options.models_dir / recipe.name
     make_writable(options.models_dir, "model folder")
     with run.locked():
-        data = prepare(recipe, options.data_dir)
+        data = _prepare(recipe, options)
         for line in data.told:
             print(f"{recipe.name}: {line}", flush=True)
         trainer = new_trainer(recipe, data, device, group)
@@ -87,14 +89,24 @@ def fit(recipe: Recipe, options: Options) -> Path:
             _train(trainer, run, data, options.save_every, board)
             group.leave()
             network = trainer.published()
-            quality = evaluate(network, data, seed32(recipe.seed, Purpose.EVALUATION))
+            seed = seed32(recipe.seed, Purpose.EVALUATION)
+            quality = evaluate(network, data, seed)
             if board:
                 board.quality(quality, trainer.step)
-        print(_summary(trainer, quality))
-        folder = _publish(trainer, network, data, quality, options.models_dir)
+        print(_summary(trainer, quality), flush=True)
+        cost = price_of(network, data, seed)
+        for line in cost.lines():
+            print(f"{recipe.name}: {line}")
+        folder = _publish(trainer, network, data, quality, cost, options.models_dir)
         run.remove()
     print(f"{recipe.name}: written to {folder}", flush=True)
     return folder
+
+
+def _prepare(recipe: Recipe, options: Options) -> DataSet:
+    """The data that the recipe trains on: its data set, or pairs of its parent."""
+    data = prepare(recipe, options.data_dir)
+    return data if recipe.reflow is None else with_pairs(recipe, data, options.runs_dir)
 
 
 def _board(options: Options, run: RunFolder, trainer: Trainer) -> AbstractContextManager[Board | None]:
@@ -106,7 +118,7 @@ def _board(options: Options, run: RunFolder, trainer: Trainer) -> AbstractContex
 
 def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.device, group: Group) -> None:
     """Do this process's share of every step; all that is read is as in the process that writes."""
-    data = prepare(recipe, options.data_dir)
+    data = _prepare(recipe, options)
     trainer = new_trainer(recipe, data, device, group)
     saved = run.read()
     if saved is not None:
@@ -147,7 +159,7 @@ def new_trainer(recipe: Recipe, data: DataSet, device: torch.device, group: Grou
     validation = None
     if recipe.validate_every and not (group and group.rank):
         validation = Validation.of(recipe.seed, data.reference, data.reference_conditions, device)
-    return Trainer(recipe, network, data.train, device, data.conditions, validation, group)
+    return Trainer(recipe, network, data.train, device, data.conditions, validation, group, data.noise)
 
 
 def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
@@ -217,7 +229,9 @@ def _summary(trainer: Trainer, quality: Quality) -> str:
 _COUPLINGS = {"independent": "independent", "ot": "minibatch optimal-transport"}
 
 
-def _publish(trainer: Trainer, network: nn.Module, data: DataSet, quality: Quality, models_dir: Path) -> Path:
+def _publish(
+    trainer: Trainer, network: nn.Module, data: DataSet, quality: Quality, cost: Price, models_dir: Path
+) -> Path:
     """Write the checkpoint with its recipe and metrics."""
     recipe = trainer.recipe
     record = {
@@ -235,6 +249,7 @@ def _publish(trainer: Trainer, network: nn.Module, data: DataSet, quality: Quali
         "losses": trainer.losses,
         "validation": [{"epoch": epoch, "loss_by_t": losses} for epoch, losses in trainer.validations],
         "metrics": asdict(quality),
+        "price": cost.record(),
     }
     try:
         return save(

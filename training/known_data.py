@@ -13,7 +13,6 @@ from training import draws, mnist
 from training.data_config import DigitsData, MnistData, PointsData
 from training.dataset import Array, DataSet
 from training.draws import Purpose
-from training.labels import labels as mnist_labels
 from training.spaces import components, pixels
 
 _FRESH = 2000
@@ -94,7 +93,7 @@ def read_mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
         made = components(pictures, unseen_pictures, config.components, (28, 28), "digits")
     else:
         made = pixels(pictures, unseen_pictures, (28, 28))
-    labels = mnist_labels(data_dir, len(train), len(test)) if config.conditional else None
+    labels = mnist.labels(data_dir, len(train), len(test)) if config.conditional else None
     return DataSet(
         train=made.train,
         reference=made.held_out[:fresh],

@@ -1,7 +1,7 @@
-"""MNIST from its IDX files, or downloaded by scikit-learn.
+"""MNIST: digits and their labels, from IDX files or downloaded by scikit-learn.
 
-The IDX format (LeCun, Cortes, Burges, "The MNIST database of handwritten digits"): big-endian 32-bit magic number
-0x00000803 for bytes in three dimensions, then the three sizes, then the pixels, row by row, 0 ... 255.
+The IDX format (LeCun, Cortes, Burges, "The MNIST database of handwritten digits"): a big-endian 32-bit magic number,
+0x00000803 for bytes in three dimensions and 0x00000801 in one, then the sizes, then the bytes, row by row.
 """
 
 import struct
@@ -16,7 +16,11 @@ from training.files import unzipped
 FILES = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
 """Names of the two files of pictures."""
 
+LABEL_FILES = ("train-labels-idx1-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+"""Names of the two files of labels."""
+
 _MAGIC = 0x00000803
+_LABEL_MAGIC = 0x00000801
 _SIDE = 28
 _TRAINING_DIGITS = 60_000
 
@@ -77,3 +81,44 @@ def _download() -> tuple[NDArray[np.uint8], NDArray[np.uint8], str]:
         ) from None
     pixels = np.asarray(data, dtype=np.uint8)
     return pixels[:_TRAINING_DIGITS], pixels[_TRAINING_DIGITS:], "scikit-learn fetch_openml('mnist_784')"
+
+
+def labels(data_dir: Path | None, train: int, test: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the labels of the `train` training digits and the `test` test digits.
+
+    Raises:
+        DataError: a file is missing, damaged or of another length.
+    """
+    if data_dir is None:
+        return _downloaded_labels(train)
+    for folder in (data_dir, data_dir / "mnist"):
+        if any((folder / name).is_file() for name in LABEL_FILES):
+            first, second = (
+                read_labels(folder / name, count) for name, count in zip(LABEL_FILES, (train, test), strict=True)
+            )
+            return first, second
+    raise DataError(f"data folder {data_dir} has no MNIST labels: put {' and '.join(LABEL_FILES)} beside the pictures")
+
+
+def read_labels(path: Path, count: int) -> NDArray[np.int64]:
+    """Read one gzipped IDX file of `count` labels 0 ... 9.
+
+    Raises:
+        DataError: the file is missing, unreadable, no IDX of labels, or has another number of labels.
+    """
+    content = unzipped(path)
+    if len(content) < 8 or struct.unpack(">II", content[:8]) != (_LABEL_MAGIC, count) or len(content) != 8 + count:
+        raise DataError(f"{path} is not an IDX file of {count} labels; fetch it again")
+    found = np.frombuffer(content, np.uint8, offset=8).astype(np.int64)
+    if found.max(initial=0) > 9:
+        raise DataError(f"{path} holds the label {found.max()}; labels are 0 to 9; fetch it again")
+    return found
+
+
+def _downloaded_labels(train: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    from sklearn.datasets import fetch_openml
+
+    # `load` has just downloaded it: this comes from scikit-learn's cache.
+    _, target = fetch_openml("mnist_784", version=1, as_frame=False, parser="liac-arff", return_X_y=True)
+    numbers = np.asarray(target).astype(np.int64)
+    return numbers[:train], numbers[train:]

@@ -1,4 +1,4 @@
-"""How far a run is, on stderr: one bar on a terminal, a plain line now and then in a log file."""
+"""Progress of a run on stderr: a bar on a terminal, an occasional line in a log file."""
 
 import sys
 import time

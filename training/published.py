@@ -1,4 +1,4 @@
-"""What the model repository already has. Reads cards only and imports no torch, so that asking costs nothing."""
+"""Published models: what the repository holds already. Reads cards only and imports no torch, so it costs nothing."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The card of a trained model: its data made again from the recipe in it, and what an evaluation writes into it."""
+"""The training record in a card: its data made again from the recipe, and what an evaluation adds."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from training.data import prepare
 from training.dataset import DataSet
 from training.errors import TrainingError
 from training.files import write_atomically
-from training.own.data import pin
+from training.user_data.data import pin
 
 
 def data_of(checkpoint: Checkpoint, data_dir: Path | None) -> tuple[DataSet | None, str]:
@@ -33,7 +33,7 @@ def data_of(checkpoint: Checkpoint, data_dir: Path | None) -> tuple[DataSet | No
 def add_to_card(path: Path, key: str, record: Mapping[str, Any]) -> None:
     """Put a record under `key` into the card of the checkpoint `path`, in place of an earlier one.
 
-    The card is read again for it: somebody may have changed it meanwhile. The weights and their hash stay.
+    The card is read again for it: it may have changed meanwhile. The weights and their hash stay.
 
     Raises:
         TrainingError: the card is damaged or cannot be written; then it is as it was.

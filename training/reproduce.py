@@ -15,6 +15,7 @@ import torch
 from training.errors import Stopped, TrainingError, UsageError
 from training.experiments.ablation import EXPERIMENT as ABLATION
 from training.experiments.cells import Cells
+from training.experiments.cheapness import EXPERIMENT as CHEAPNESS
 from training.experiments.context import Context
 from training.experiments.convergence import EXPERIMENT as CONVERGENCE
 from training.experiments.digits import EXPERIMENT as DIGITS
@@ -41,12 +42,15 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ABLATION,
     NUMBERS,
 )
-"""In the order of the report."""
+"""Those of the paper, in the order of the report."""
+
+STUDY: tuple[Experiment, ...] = (CHEAPNESS,)
+"""Of this project: what makes a flow cheap to solve."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command was asked.
+    """Options of the command.
 
     Attributes:
         out: folder of the report, and of all that it rests on.
@@ -57,6 +61,7 @@ class Options:
         force: measure the chosen experiments again (models are kept).
         threads: torch's threads, None for its own choice.
         conditions: a sentence about the machine for the report.
+        study: whether to run the study of cheap flows, and not the paper's experiments.
     """
 
     out: Path
@@ -67,6 +72,7 @@ class Options:
     force: bool = False
     threads: int | None = None
     conditions: str = ""
+    study: bool = False
 
 
 def sizes_of(quick: bool) -> Sizes:
@@ -87,13 +93,14 @@ def reproduce(options: Options) -> Path:
         TrainingError: an experiment failed; raised when the others are done and the report is written.
         Stopped: a signal came; what was measured is kept.
     """
-    chosen = _chosen(options.only)
+    experiments = STUDY if options.study else EXPERIMENTS
+    chosen = _chosen(options.only, experiments)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     out = options.out / options.sizes.name if options.sizes.name != FULL.name else options.out
     models = TrainedModels(out / "models", out / "runs", options.models_dir, options.data_dir)
     sections: list[Section] = []
-    for experiment in EXPERIMENTS:
+    for experiment in experiments:
         folder = out / "cells" / experiment.name
         if options.force and experiment.name in chosen:
             shutil.rmtree(folder, ignore_errors=True)
@@ -103,7 +110,9 @@ def reproduce(options: Options) -> Path:
             sections.append(_measured(experiment, context))
             continue
         sections.append(_run(experiment, context, Figures(out / "figures")))
-    path = write_report(out, options.sizes, sections, training_seconds(out / "models"), options.conditions)
+    path = write_report(
+        out, options.sizes, sections, training_seconds(out / "models"), options.conditions, options.study
+    )
     print(f"report: {path}", flush=True)
     failed = [section for section in sections if section.problem and section.problem != _PART]
     if failed:
@@ -118,8 +127,8 @@ def reproduce(options: Options) -> Path:
 _PART = "not measured, or in part only; `--only` left it out"
 
 
-def _chosen(only: Sequence[str]) -> set[str]:
-    names = [experiment.name for experiment in EXPERIMENTS]
+def _chosen(only: Sequence[str], experiments: Sequence[Experiment]) -> set[str]:
+    names = [experiment.name for experiment in experiments]
     for name in only:
         if name not in names:
             raise UsageError(f"--only is {name!r}; experiments are {', '.join(names)}")

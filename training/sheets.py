@@ -1,4 +1,4 @@
-"""A sheet of pictures by class: a column for each class, a block of rows for each set of pictures."""
+"""Sheets of pictures by class: a column for each class, a block of rows for each set of pictures."""
 
 import io
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM between steps instead of in the middle of one."""
+"""Stop signals: Ctrl-C and SIGTERM take effect between steps, not in the middle of one."""
 
 import signal
 from types import FrameType, TracebackType

@@ -1,54 +1,53 @@
-"""Solves that an evaluation asks for: a solver from its short text, and a network's samples by it."""
+"""Solves for evaluations: a network's samples by a solver named in its short text."""
 
-import re
 import sys
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers import resolve
+from solvers import SolverSpec, compile  # noqa: A004  (a solver is what is compiled)
 from solvers.errors import SolverError
 from solvers.integrate import Solution, integrate_indexed
 from training.errors import UsageError
 
 
-def parse_solver(text: str) -> dict[str, Any]:
-    """Arguments of `solvers.resolve` from `rk4:20` (steps) or `dopri5@1e-5` (tolerance).
+def parse_solver(text: str) -> SolverSpec:
+    """Read a solver, such as `rk4-20` or `dopri5@1e-5` (see `solvers.spec`).
 
     Raises:
-        UsageError: it is neither, or there is no such solver.
+        UsageError: the text names no solver, or one that cannot be had.
     """
-    found = re.fullmatch(r"([a-z0-9_]+)(?::(\d{1,6})|@([0-9.eE+-]+))", text)
     try:
-        if not found:
-            raise ValueError
-        tolerance = float(found[3]) if found[3] else None
-    except ValueError:
-        raise UsageError(
-            f"solver is {text!r}; write NAME:STEPS or NAME@TOLERANCE, like rk4:20 or dopri5@1e-5"
-        ) from None
-    given = {"solver": found[1], "steps": int(found[2]) if found[2] else None, "rtol": tolerance, "atol": tolerance}
-    try:
-        resolve(**given, t_span=(0.0, 1.0), dtype=torch.float32)
+        spec = SolverSpec.parse(text)
+        compile(spec, torch.float32)
     except SolverError as error:
-        raise UsageError(f"solver {text}: {error}") from None
-    return given
+        raise UsageError(f"solver {text!r}: {error}") from None
+    return spec
 
 
-def solve(velocity: Any, x0: Tensor, conditions: Tensor | None, given: dict[str, Any]) -> Solution:
-    """Solve from the noise x0 (samples, *event) to t = 1; on a terminal a bar shows how far it is.
+def solve(
+    velocity: Any,
+    x0: Tensor,
+    conditions: Tensor | None,
+    spec: SolverSpec,
+    save_at: NDArray[np.float64] | None = None,
+) -> Solution:
+    """Solve from the noise x0 (samples, *event) to t = 1, showing a progress bar on a terminal.
 
     Args:
         velocity: called as velocity(x, t), or velocity(x, t, condition) where there are conditions.
         x0: starting states, in the dtype of the velocity.
         conditions: one a sample, or None.
-        given: arguments of `solvers.resolve`.
+        spec: the solver.
+        save_at: times to keep the states at, in [0, 1], or None.
     """
-    plan = resolve(**given, t_span=(0.0, 1.0), dtype=x0.dtype)
+    plan = compile(spec, x0.dtype)
 
     def asked(x: Tensor, t: Tensor, index: Any) -> Tensor:
         return velocity(x, t) if conditions is None else velocity(x, t, conditions[torch.from_numpy(index)])
 
     with torch.no_grad():
-        return integrate_indexed(asked, x0, plan, progress=sys.stderr.isatty())
+        return integrate_indexed(asked, x0, plan, save_at, progress=sys.stderr.isatty())

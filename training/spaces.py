@@ -1,4 +1,4 @@
-"""The spaces that samples are seen in by a network, each with the way back to the data's own form."""
+"""Sample spaces: how a network sees the data, each with the way back to the data's own form."""
 
 from dataclasses import dataclass
 from typing import Any

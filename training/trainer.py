@@ -16,24 +16,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from models.architectures import condition_of
-from training import coupling, draws
+from training import draws
 from training.adam import Adam
 from training.config import Recipe
 from training.devices import mixes
 from training.draws import Purpose
 from training.errors import Diverged, StateError
-from training.loss import flow_matching_loss
+from training.flow_matching import OptimalTransportPath, flow_matching_loss, optimal_coupling
 from training.parallel import Group
-from training.paths import OptimalTransportPath
 from training.state import Header
 from training.validation import Validation
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop tells others.
+    """Callbacks of the training loop.
 
     Attributes:
         step: called after each step with the mean loss of the last whole epoch (None in the first).
@@ -73,6 +73,7 @@ class Trainer:
         conditions: NDArray[Any] | None = None,
         validation: Validation | None = None,
         group: Group | None = None,
+        noise: NDArray[np.float32] | None = None,
     ) -> None:
         """Take what a run needs.
 
@@ -84,6 +85,7 @@ class Trainer:
             conditions: one a sample, for a conditional network.
             validation: held-out data, for a recipe that validates.
             group: the processes that share the run; None is this one alone.
+            noise: what each sample is paired with, (samples, *event); None draws noise anew in each step.
         """
         self.recipe = recipe
         self.network = network.to(device).train()
@@ -97,6 +99,7 @@ class Trainer:
         self.losses: list[float] = []
         self.validations: list[tuple[int, list[float]]] = []
         self._conditions = None if conditions is None else torch.from_numpy(conditions).to(device)
+        self._noise = None if noise is None else torch.from_numpy(noise).to(device)
         self._validation = validation if recipe.validate_every else None
         self._group = Group() if group is None else group
         self._path = OptimalTransportPath()
@@ -104,6 +107,7 @@ class Trainer:
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._parameters = dict(network.named_parameters())
         self._average = {n: p.detach().clone() for n, p in self._parameters.items()} if recipe.ema else {}
+        self._update_average = get_ema_multi_avg_fn(recipe.ema)
         self._adam = Adam(self._parameters)
 
     def run(self, hooks: Hooks) -> bool:
@@ -137,19 +141,22 @@ class Trainer:
         """One step of Adam on the samples `rows`; ends the epoch's account when it was its last."""
         begin = time.perf_counter()
         x1 = self.data.index_select(0, rows)
-        x0, t = draws.batch(self.recipe.seed, self.step, len(rows), tuple(x1.shape[1:]))
+        x0, t = draws.batch(
+            self.recipe.seed, self.step, len(rows), tuple(x1.shape[1:]), self.recipe.times == "logit_normal"
+        )
         if self.recipe.coupling == "ot":
-            x0 = x0[coupling.optimal(x0, x1.cpu().numpy())]
+            x0 = x0[optimal_coupling(x0, x1.cpu().numpy())]
         x0, t = torch.from_numpy(x0).to(self.device), torch.from_numpy(t).to(self.device)
+        if self._noise is not None:
+            x0 = self._noise.index_select(0, rows)
         given = () if self._conditions is None else (self._shown(self._conditions.index_select(0, rows), x1),)
         self._adam.forget_gradients()
         loss = self._gradient(x0, x1, t, *given)
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self._parameters.values(), self.recipe.clip)
         self._adam.step(self.learning_rate)
-        with torch.no_grad():
-            for name, average in self._average.items():
-                average.lerp_(self._parameters[name], 1 - self.recipe.ema)
+        if self._average:
+            self._update_average(list(self._average.values()), list(self._parameters.values()), self.step)
         self._loss_sum += loss.detach()
         self.step += 1
         if self.step % self.steps_per_epoch == 0:
@@ -161,7 +168,10 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the coming step."""
+        """Learning rate of the coming step.
+
+        Ours, not `torch.optim.lr_scheduler`: that needs an optimizer of torch's, see `training.adam`, and its state.
+        """
         rate = self.recipe.learning_rate
         if self.recipe.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * self.step / self.total_steps))

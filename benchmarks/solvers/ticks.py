@@ -12,8 +12,7 @@ from torch import Tensor
 from benchmarks.solvers.overhead import network
 from benchmarks.solvers.timing import clock, median
 from solvers import resolve
-from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission, Lanes
 
 MIX: tuple[dict[str, Any], ...] = (
     {"solver": "euler", "steps": 240},

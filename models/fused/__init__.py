@@ -20,8 +20,7 @@ from models.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
 from models.noise import noise
 from models.velocity import VelocityField
 from solvers import resolve
-from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission, Lanes
 
 __all__ = ["FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "warm_up"]
 

@@ -25,10 +25,9 @@ from models.fused.pieces import BIAS, BIAS_AND_OLD, BYTES, OLD, PANEL, TALLEST, 
 from models.fused.vectors import LANES
 from models.velocity import VelocityError, refuse_condition
 from solvers.bank import Bank
-from solvers.clocks import Index, Records
-from solvers.compiled import array_at, compiled
-from solvers.loops import query, receive
-from solvers.states import Limits, Runner
+from solvers.compiled import Index, Records, array_at, compiled
+from solvers.kernels_cpu import query, receive
+from solvers.state import Limits, Runner
 
 _BLOCK = 144
 """Rows that go through the network together, a multiple of both tallest tiles; the more, the fewer reads of weights."""
@@ -49,7 +48,7 @@ _FREQUENCIES, _TABLE, _INPUT, _LAYERS = 0, 1, 2, 4
 @compiled
 def _run(
     lanes, states, k, weights, rows, times, kinds, calls, until, addresses, known
-):  # (see `solvers.states.Runner`)
+):  # (see `solvers.state.Runner`)
     x, t, given, chosen, v = addresses
     sizes, epsilon, parameters, work = known
     present, ended, done = 0, 0, 0

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from models.guidance import network_rows
 from service.engine.job import Job, JobResult, Progress
 from solvers.errors import CODES, STATUSES, Status
-from solvers.records import Finished, Saved
+from solvers.lanes import Finished, Saved
 from solvers.trace import Trace
 
 _NAMES = np.array(["", *(status.value for status in STATUSES)])

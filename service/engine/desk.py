@@ -12,7 +12,7 @@ from service.engine.contracts import Observer
 from service.engine.job import DeadlineExceeded, EngineFailed, JobResult
 from service.engine.model import Model
 from solvers.errors import Status
-from solvers.records import Finished
+from solvers.lanes import Finished
 
 
 class Desk:

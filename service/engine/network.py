@@ -20,9 +20,8 @@ from service.engine.device import Device
 from service.engine.job import Job
 from service.engine.operation import Operation, derived_field
 from service.engine.tables import Table
-from solvers.lanes import Lanes
+from solvers.lanes import Finished, Lanes
 from solvers.parted import Parted
-from solvers.records import Finished
 
 _log = logging.getLogger("pathline")
 

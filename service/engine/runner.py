@@ -18,9 +18,8 @@ from service.engine.operation import Operation
 from service.engine.pace import Pace
 from solvers import warm_up
 from solvers.errors import Status
-from solvers.lanes import Lanes
+from solvers.lanes import Admission, Finished, Lanes, Saved
 from solvers.parted import Parted
-from solvers.records import Admission, Finished, Saved
 
 TICK_S = 0.05
 """A network call of a full arena takes about this long at most."""

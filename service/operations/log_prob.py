@@ -28,8 +28,8 @@ from service.requests.sizes import kept_steps, lanes_bytes, logged_beyond
 from service.responses.findings import check_size, head_of
 from service.responses.traces import Array
 from service.settings import Settings
-from solvers.arithmetic import lane_sums
 from solvers.errors import Status
+from solvers.kernels_torch import lane_sums
 from solvers.likelihood import EXACT_UP_TO
 
 MOST_EXACT = 64

@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from solvers import Status
+from solvers import Status, catalogue
 from solvers.errors import status_of
 from solvers.integrate import Velocity
-from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission, Lanes
 
-ONE_STEP = ("euler", "midpoint", "heun2", "ralston2", "bosh3", "rk4", "rk4_38", "dopri5", "tsit5")
-MULTISTEP = ("ab2", "ab3", "ab4")
-ADAPTIVE = ("bosh3", "dopri5", "tsit5")
+ONE_STEP = tuple(name for name, entry in catalogue.solvers().items() if not entry.multistep_order)
+MULTISTEP = tuple(name for name, entry in catalogue.solvers().items() if entry.multistep_order)
+ADAPTIVE = tuple(name for name, entry in catalogue.solvers().items() if entry.adaptive)
 
 
 def ones(rows: int = 1, width: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:

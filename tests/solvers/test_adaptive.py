@@ -11,8 +11,7 @@ from torch import Tensor
 
 from models.architectures.analytic import Gaussian
 from solvers import Status, catalogue, integrate, log_density, resolve
-from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission, Lanes
 from tests.solvers.support import ADAPTIVE, Watched, cases, decay, ones, run
 
 LARGEST_FACTOR = 10.0

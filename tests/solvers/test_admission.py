@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from solvers import resolve
-from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers import bank, resolve
+from solvers.lanes import Admission, Lanes
 from tests.solvers.support import Ended, gaussian, run, same_bits
 
 SAVE = np.array([0.0, 0.5, 1.0])
@@ -140,15 +139,24 @@ def test_lanes_that_run_are_not_left_in_the_old_room(compiled: bool) -> None:
     assert {found[2, k].x.item() for k in range(300)} == {1.0}
 
 
-def test_a_bank_without_room_keeps_its_stretches() -> None:
+def test_a_bank_without_room_keeps_its_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = Lanes((1,))
     lanes.admit([Admission(resolve(solver="euler", steps=3), torch.ones(1, 1))])
-    for name in ("weights", "rows", "times"):
-        real = getattr(lanes.bank, name)
-        setattr(lanes.bank, name, None)  # growing it raises
-        with pytest.raises(TypeError):
+    grown, left = bank._grown, 0
+
+    def full(array: Any, *shape: int) -> Any:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise MemoryError
+        return grown(array, *shape)
+
+    monkeypatch.setattr(bank, "_grown", full)
+    for allowed in (1, 2, 3):  # weights, rows, times
+        left = allowed
+        with pytest.raises(MemoryError):
             lanes.bank.hold(resolve(solver="ab4", steps=100, start="rk", grid={"name": "power", "exponent": 2.0}))
-        setattr(lanes.bank, name, real)
+    monkeypatch.undo()
     ended = run(lanes, lambda x, t: x, [Admission(resolve(solver="ab4", steps=100), torch.ones(1, 1), owner=1)])
     assert ended[1, 0].x.item() == pytest.approx(2.71828, abs=1e-3)
     assert [sum(length for _, length in space.free) for space in (lanes.bank._row_space, lanes.bank._time_space)] == [

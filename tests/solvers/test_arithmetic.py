@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.arithmetic import combine, finite_lanes, group_norms, lane_sums
+from solvers.clocks import group_norms
+from solvers.kernels_torch import combine, finite_lanes, lane_sums
 from tests.solvers.support import same_bits
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from solvers import resolve
 from solvers.bank import Bank, Space
-from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission, Lanes
 from tests.solvers.support import decay, ones, run
 
 

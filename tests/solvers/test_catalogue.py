@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from solvers import SolverError, Status, catalogue, integrate, resolve
 from solvers.grids import times
-from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission, Lanes
 from solvers.tableaus import Tableau
 from tests.solvers.support import Watched, decay, fall, fall_exact, gaussian, ones, run, slope
 
@@ -20,11 +20,9 @@ ENTRIES = list(catalogue.solvers().values())
 
 
 def test_the_standard_names() -> None:
-    names = "euler midpoint heun2 ralston2 bosh3 rk4 rk4_38 dopri5 tsit5 ab2 ab3 ab4"
-    assert list(catalogue.solvers()) == names.split()
-    kinds = {name: entry.kind for name, entry in catalogue.solvers().items()}
-    assert [name for name, kind in kinds.items() if kind == "adaptive"] == ["bosh3", "dopri5", "tsit5"]
-    assert [name for name, kind in kinds.items() if kind == "multistep"] == ["ab2", "ab3", "ab4"]
+    kinds = {"fixed": "euler midpoint heun2 ralston2 rk4 rk4_38", "adaptive": "bosh3 dopri5 tsit5"}
+    for kind, names in (kinds | {"multistep": "ab2 ab3 ab4"}).items():
+        assert [catalogue.find(name).kind for name in names.split()] == [kind] * len(names.split())
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
@@ -125,6 +123,52 @@ def test_max_nfe_holds_without_fsal(heun_euler: catalogue.Solver, max_nfe: int) 
     solution = integrate(watched, ones(), solver="heun_euler", rtol=1e-7, atol=1e-7, max_nfe=max_nfe)
     assert watched.calls == solution.nfe[0] <= max_nfe
     assert solution.status == (Status.MAX_NFE,)
+
+
+def _doubled() -> Tableau:
+    """Two half steps of rk4, with one whole step beside them as the estimate: more stages than any solver here."""
+    rk4 = catalogue.find("rk4").tableau
+    half, b = rk4.matrix / 2, np.array(rk4.b)
+    a = np.zeros((11, 11))
+    a[:4, :4] = a[4:8, 4:8] = half
+    a[4:8, :4] = b / 2
+    a[8, 0], a[9, 8], a[10, 9] = 0.5, 0.5, 1.0
+    solution, estimate = np.concatenate([b / 2, b / 2, np.zeros(3)]), np.zeros(11)
+    estimate[[0, 8, 9, 10]] = b
+    rows = tuple(tuple(a[i, :i].tolist()) for i in range(11))
+    pair: dict[str, Any] = {"b_hat": tuple(estimate), "embedded_order": 4, "controller": "pi"}
+    return Tableau("rk4_doubled", rows, tuple(solution), 4, "Hairer I, II.4", **pair)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_method_with_more_stages_joins_lanes_that_run_already(compiled: bool) -> None:
+    before = [Admission(resolve(solver=name, steps=9), ones(3, 2), owner) for owner, name in enumerate(("ab4", "rk4"))]
+    before.append(Admission(resolve(solver="dopri5", rtol=1e-6), ones(3, 2), 2))
+    alone = run(Lanes((2,), torch.float64, compiled=compiled), fall, before)
+    lanes = Lanes((2,), torch.float64, compiled=compiled)
+    lanes.admit(before)
+    for _ in range(3):
+        x, t = lanes.query()
+        assert lanes.absorb(fall(x, t)) is None
+    entry = catalogue.register(_doubled())
+    try:
+        assert entry.slots == catalogue.slots() == 11
+        late = [
+            Admission(resolve(solver="rk4_doubled", steps=5), ones(3, 2), 3),
+            Admission(resolve(solver="rk4_doubled", rtol=1e-7, atol=1e-7), ones(3, 2), 4),
+        ]
+        together = run(lanes, fall, late)
+        assert resolve(solver="rk4_doubled").settings["controller"] == "pi"
+    finally:
+        catalogue.unregister("rk4_doubled")
+    for key, ended in alone.items():
+        assert torch.equal(together[key].x, ended.x)
+        assert together[key].nfe == ended.nfe
+    twice = integrate(fall, ones(3, 2), solver="rk4", steps=10)
+    for k in range(3):
+        assert torch.allclose(together[3, k].x, twice.x[k], rtol=1e-13)
+        assert (together[3, k].nfe, together[4, k].status) == (40, Status.SUCCESS)
+        assert torch.allclose(together[4, k].x, fall_exact(ones(1, 2), 1.0)[0], rtol=1e-6)
 
 
 def test_it_is_gone_afterwards() -> None:

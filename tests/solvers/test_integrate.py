@@ -318,10 +318,10 @@ def test_the_oscillator_over_many_turns() -> None:
 _AFTER_WARM_UP = """
 import torch
 from numba.core.dispatcher import Dispatcher
-from solvers import arithmetic, clocks, control, host, integrate, trace, warm_up
+from solvers import clocks, control, integrate, kernels_cpu, trace, warm_up
 
 def compiled():
-    modules = (arithmetic, clocks, control, host, trace)
+    modules = (clocks, control, kernels_cpu, trace)
     found = {each for module in modules for each in vars(module).values() if isinstance(each, Dispatcher)}
     return {each.py_func.__name__: len(each.signatures) for each in found}
 

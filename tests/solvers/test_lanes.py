@@ -15,21 +15,21 @@ from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.velocity import RowStable
-from solvers import SolverError, Status, resolve
+from solvers import SolverError, Status, catalogue, resolve
 from solvers.errors import CODES
-from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission, Lanes
+from tests.solvers import support
 from tests.solvers.support import Ended, Watched, gaussian, ones, run, same_bits
 
 FIXED = st.builds(
     lambda solver, steps, grid: {"solver": solver, "steps": steps, "grid": grid},
-    st.sampled_from(["euler", "midpoint", "heun2", "ralston2", "bosh3", "rk4", "rk4_38", "dopri5", "tsit5", "ab3"]),
+    st.sampled_from(list(catalogue.solvers())),
     st.integers(1, 7),
     st.sampled_from(["uniform", "sway", {"name": "shift", "value": 3.0}]),
 )
 MULTISTEP = st.builds(
     lambda solver, steps, start: {"solver": solver, "steps": steps, "start": start},
-    st.sampled_from(["ab2", "ab3", "ab4"]),
+    st.sampled_from(support.MULTISTEP),
     st.integers(1, 7),
     st.sampled_from(["ramp", "rk"]),
 )
@@ -44,7 +44,7 @@ ADAPTIVE = st.builds(
         "error_control": error_control,
         "max_nfe": max_nfe if steps[1] is None else 10_000,
     },
-    st.sampled_from(["bosh3", "dopri5", "tsit5"]),
+    st.sampled_from(support.ADAPTIVE),
     st.sampled_from([1e-1, 1e-3, 1e-5]),
     st.sampled_from([1e-2, 1e-4, 1e-5]),
     st.sampled_from(["paper", "i", "pi"]),
@@ -78,7 +78,7 @@ def _check_mix(jobs: list[Job], velocity: Velocity, width: int, dtype: torch.dty
     together = run(Lanes((width,), dtype), velocity, admissions)
     assert len(together) == sum(job[2] for job in jobs)
     for owner, job in enumerate(jobs):
-        slots = 7 if owner % 2 else max(resolve(**job[0]).rows.slots, 2)
+        slots = None if owner % 2 else max(resolve(**job[0]).rows.slots, 2)
         alone = run(Lanes((width,), dtype, slots=slots), velocity, [_admission(job, owner, width, dtype)])
         _check_same(together, owner, alone)
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from solvers import resolve
-from solvers.lanes import Lanes
+from solvers.lanes import Admission, Finished, Lanes
 from solvers.parted import Parted
-from solvers.records import Admission, Finished
+from tests.solvers.support import ADAPTIVE
 
 
 def velocity(x: Tensor, t: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def by_sample(ended: list[Finished]) -> list[tuple[object, ...]]:
     return [found[index] for index in sorted(found)]
 
 
-@pytest.mark.parametrize("solver", ["dopri5", "tsit5", "bosh3"])
+@pytest.mark.parametrize("solver", ADAPTIVE)
 @pytest.mark.parametrize("size", [1, 7, 16, 50])
 @pytest.mark.parametrize("broken", [(), (3,), (0, 1, 2, 3, 4, 5, 6, 20)])
 def test_parts_give_the_bits_of_the_whole(solver: str, size: int, broken: tuple[int, ...]) -> None:

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from solvers import SolverError, catalogue, integrate, resolve
-from tests.solvers.support import Watched, decay, ones
+from tests.solvers.support import ADAPTIVE, Watched, decay, ones
 
 
 def test_a_method_with_an_estimate_is_adaptive_unless_steps_are_given() -> None:
-    for solver in ("bosh3", "dopri5", "tsit5"):
+    for solver in ADAPTIVE:
         assert resolve(solver=solver).adaptive
         assert resolve(solver=solver, rtol=1e-3).adaptive
         assert not resolve(solver=solver, steps=3).adaptive

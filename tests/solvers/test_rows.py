@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.rows import (
+from solvers.plan import (
     ADAPTIVE_START,
     END_ADAPTIVE,
     END_FIXED,
@@ -16,6 +16,7 @@ from solvers.rows import (
     fixed_rows,
 )
 from solvers.tableaus import TABLEAUS, Tableau
+from tests.solvers.support import ADAPTIVE
 
 BY_NAME = {tableau.name: tableau for tableau in TABLEAUS}
 
@@ -33,7 +34,7 @@ def test_fixed_rows_go_round_the_stages_that_count(tableau: Tableau) -> None:
     assert not rows.e.any()
 
 
-@pytest.mark.parametrize("name", ["bosh3", "dopri5", "tsit5"])
+@pytest.mark.parametrize("name", [name for name in ADAPTIVE if BY_NAME[name].fsal])
 def test_adaptive_rows_of_an_fsal_pair(name: str) -> None:
     tableau, rows = BY_NAME[name], adaptive_rows(BY_NAME[name])
     s = tableau.stages

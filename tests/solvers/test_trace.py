@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from solvers import Status, integrate
-from solvers.fields import LANE
+from solvers.state import LANE
 from solvers.trace import COLUMNS, StepLog, Trace
 from tests.solvers.support import decay, gaussian, ones, oscillator
 

@@ -17,7 +17,7 @@ from training.fit import Options, fit
 def test_more_steps_end_nearer_and_the_card_says_so(recipe: Recipe, options: Options, tmp_path: Path):
     folder = fit(recipe, options)
     before = load(folder).card
-    solvers = ["euler:4", "euler:64", "dopri5@1e-5"]
+    solvers = ["euler-4", "euler-64", "dopri5@1e-5"]
     rows = evaluate_checkpoint(folder, solvers, 50, tmp_path / "out")
     assert [row.solver for row in rows] == solvers
     assert rows[0].endpoint_error > 4 * rows[1].endpoint_error > 4 * rows[2].endpoint_error
@@ -36,7 +36,7 @@ def test_more_steps_end_nearer_and_the_card_says_so(recipe: Recipe, options: Opt
 
 def test_a_model_without_data_has_no_distance_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = save(tmp_path, "exact", Gaussian(), Decoder.identity((2,)), dataset={}, training={}, seed=0)
-    assert main(["evaluate", str(folder), "--solver", "rk4:8", "--samples", "10", "--out", str(tmp_path / "out")]) == 0
+    assert main(["evaluate", str(folder), "--solver", "rk4-8", "--samples", "10", "--out", str(tmp_path / "out")]) == 0
     assert "no data to compare with" in capsys.readouterr().out
     solvers = json.loads((folder / "card.json").read_text())["training"]["evaluation"]["solvers"]
     assert solvers[0]["swd"] is None
@@ -48,7 +48,7 @@ def test_a_conditional_model_is_asked_with_conditions(recipe: Recipe, options: O
 
     data = DigitsData(name="digits", held_out=1600, conditional=True)
     folder = fit(recipe.model_copy(update={"data": data, "condition_dropout": 0.0}), replace(options, force=True))
-    assert evaluate_checkpoint(folder, ["rk4:2"], 20, tmp_path / "out")[0].failed == 0
+    assert evaluate_checkpoint(folder, ["rk4-2"], 20, tmp_path / "out")[0].failed == 0
 
 
 def test_what_is_no_checkpoint_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -70,5 +70,5 @@ def test_a_full_disk_leaves_the_card_as_it_was(
 
     monkeypatch.setattr("training.recorded.write_atomically", full)
     with pytest.raises(TrainingError, match="No space left on device; it is as it was"):
-        evaluate_checkpoint(folder, ["euler:2"], 10, tmp_path / "out")
+        evaluate_checkpoint(folder, ["euler-2"], 10, tmp_path / "out")
     assert (folder / "card.json").read_bytes() == before

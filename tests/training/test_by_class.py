@@ -30,13 +30,13 @@ def test_samples_of_a_class_read_as_it_and_a_wrong_model_would_not(
     clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "out"
-    arguments = ["evaluate", str(clusters), "--by-class", "--solver", "rk4:8", "--samples", "60", "--out", str(out)]
+    arguments = ["evaluate", str(clusters), "--by-class", "--solver", "rk4-8", "--samples", "60", "--out", str(out)]
     assert main([*arguments, "--guidance", "1", "--guidance", "2"]) == 0
     printed = capsys.readouterr().out
     rows = json.loads((clusters / "card.json").read_bytes())["training"]["by_class"]["rows"]
     real, noise, free, plain, guided = rows
     assert [row["samples"] for row in rows] == [
-        "real data", "noise like the data", "rk4:8, no condition", "rk4:8, guidance 1", "rk4:8, guidance 2",
+        "real data", "noise like the data", "rk4-8, no condition", "rk4-8, guidance 1", "rk4-8, guidance 2",
     ]  # fmt: skip
     assert real["agreement"] == 1.0
     assert real["count"] == 72
@@ -48,7 +48,7 @@ def test_samples_of_a_class_read_as_it_and_a_wrong_model_would_not(
         assert row["nfe"] == 32
         assert row["taken_for"] == pytest.approx([1 / 3] * 3, abs=0.1)
     assert "own class" in printed
-    assert "rk4:8, guidance 2" in printed
+    assert "rk4-8, guidance 2" in printed
     assert {file.name for file in out.iterdir()} == {"by-class.csv"}, "rows of numbers have no sheet"
 
 
@@ -66,7 +66,7 @@ def test_labels_that_were_learned_crosswise_are_seen(clusters: Path, tmp_path: P
 
     whole = by_class.data_of
     monkeypatch.setattr(by_class, "data_of", crosswise)
-    rows = evaluate_by_class(clusters, ["rk4:8"], [1.0], 30, tmp_path / "out")
+    rows = evaluate_by_class(clusters, ["rk4-8"], [1.0], 30, tmp_path / "out")
     assert rows[0].agreement == 1.0
     assert rows[-1].agreement == pytest.approx(0.0, abs=0.1)
 
@@ -76,18 +76,18 @@ def test_pictures_have_a_sheet_and_a_model_without_null_has_guidance_one_only(
 ):
     data = DigitsData(name="digits", held_out=1600, conditional=True)
     folder = fit(recipe.model_copy(update={"data": data, "condition_dropout": 0.0}), options)
-    rows = evaluate_by_class(folder, ["euler:2"], None, 20, tmp_path / "out")
-    assert [row.samples for row in rows[2:]] == ["euler:2, guidance 1"]
+    rows = evaluate_by_class(folder, ["euler-2"], None, 20, tmp_path / "out")
+    assert [row.samples for row in rows[2:]] == ["euler-2, guidance 1"]
     assert rows[0].agreement is not None
     assert rows[0].agreement > 0.7
     assert len(rows[0].by_class) == 10
     assert (tmp_path / "out" / "by-class.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UsageError, match="--guidance is 2; this model was trained with condition_dropout = 0"):
-        evaluate_by_class(folder, ["euler:2"], [2.0], 20, tmp_path / "out")
+        evaluate_by_class(folder, ["euler-2"], [2.0], 20, tmp_path / "out")
     with pytest.raises(UsageError, match="--samples is 9; it must be from 10"):
-        evaluate_by_class(folder, ["euler:2"], None, 9, tmp_path / "out")
+        evaluate_by_class(folder, ["euler-2"], None, 9, tmp_path / "out")
     with pytest.raises(UsageError, match="--guidance is nan"):
-        evaluate_by_class(folder, ["euler:2"], [float("nan")], 20, tmp_path / "out")
+        evaluate_by_class(folder, ["euler-2"], [float("nan")], 20, tmp_path / "out")
 
 
 def test_what_has_no_classes_or_no_data_is_said(
@@ -105,5 +105,5 @@ def test_a_model_whose_data_are_gone_cannot_be_judged(clusters: Path, tmp_path: 
     (tmp_path / "rows.npz").unlink()
     before = json.loads((clusters / "card.json").read_bytes())
     with pytest.raises(TrainingError, match=r"trained on real data with labels: no data to compare with: .*rows\.npz"):
-        evaluate_by_class(clusters, ["rk4:8"], [1.0], 30, tmp_path / "out")
+        evaluate_by_class(clusters, ["rk4-8"], [1.0], 30, tmp_path / "out")
     assert json.loads((clusters / "card.json").read_bytes()) == before

@@ -10,7 +10,7 @@ from training.errors import TrainingError
 NAMES = ["cat", "elephant", "dog"]
 ROWS = [
     Row("real data", 30, 0.95, [1.0, None, 0.9], 0.8, [0.4, 0.3, 0.3]),
-    Row("rk4:2, no condition", 9, None, [None] * 3, 0.5, [1.0, 0.0, 0.0], 8.0, 1),
+    Row("rk4-2, no condition", 9, None, [None] * 3, 0.5, [1.0, 0.0, 0.0], 8.0, 1),
 ]
 
 
@@ -27,7 +27,7 @@ def test_pictures_have_a_sheet_and_rows_of_numbers_have_none(tmp_path: Path):
     for name, decoder in (("flat", Decoder.identity((4,))), ("square", Decoder.identity((4,), (2, 2)))):
         (tmp_path / name).mkdir()
         write(ROWS, NAMES, tmp_path / name, decoder, samples)
-    assert (tmp_path / "flat" / "by-class.csv").read_text().splitlines()[2] == '"rk4:2, no condition",9,,0.5,8.0,1,,,'
+    assert (tmp_path / "flat" / "by-class.csv").read_text().splitlines()[2] == '"rk4-2, no condition",9,,0.5,8.0,1,,,'
     assert (
         (tmp_path / "flat" / "by-class.csv").read_text().startswith("samples,count,own_class,over_0.9,nfe,failed,cat,")
     )

@@ -1,4 +1,5 @@
 import numpy as np
+import ot
 import pytest
 import torch
 from scipy.stats import wasserstein_distance
@@ -74,3 +75,13 @@ def test_evaluate_scores_the_right_field_like_real_data_and_a_wrong_one_badly():
 def test_evaluate_refuses_a_network_that_brings_no_sample_to_the_end():
     with pytest.raises(TrainingError, match="none of 400 samples"):
         evaluate(Constant(float("nan")), normal_data(0), 0)
+
+
+def test_swd_is_that_of_pot() -> None:
+    """Python Optimal Transport, given the same directions."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((50, 3)), rng.standard_normal((70, 3)) + 0.3
+    directions = np.random.default_rng(7).standard_normal((3, 40))
+    directions /= np.linalg.norm(directions, axis=0)
+    theirs = ot.sliced_wasserstein_distance(a, b, projections=directions, p=1)
+    assert swd(a, b, projections=40, seed=7) == pytest.approx(theirs, rel=1e-12)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from training.errors import DataError
-from training.labels import labels, read_labels
+from training.mnist import labels, read_labels
 
 
 def written(path: Path, magic: int, count: int, content: bytes) -> Path:

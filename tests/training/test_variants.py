@@ -12,10 +12,10 @@ from models.checkpoint.loading import load
 from models.conditions import LabelCondition
 from training.__main__ import main
 from training.config import CONFIGS, Recipe, load_recipe
-from training.coupling import optimal
 from training.data import prepare
 from training.data_config import DATASETS
 from training.fit import Options, fit, new_trainer
+from training.flow_matching import optimal_coupling
 from training.trainer import Hooks, Trainer
 from training.validation import BINS, Validation
 
@@ -122,7 +122,7 @@ def test_the_coupling_is_the_best_of_all_pairings():
     source = np.random.default_rng(0)
     x0, x1 = source.normal(size=(2, 5, 2)).astype(np.float32)
     costs = {p: float(np.square(x0[list(p)] - x1).sum()) for p in itertools.permutations(range(5))}
-    assert tuple(optimal(x0, x1).tolist()) == min(costs, key=lambda p: costs[p])
+    assert tuple(optimal_coupling(x0, x1).tolist()) == min(costs, key=lambda p: costs[p])
 
 
 def test_the_validation_loss_is_that_of_each_part_of_time():

@@ -1,4 +1,4 @@
-"""The judge of MNIST's samples: trained on real digits in the principal components that the samples have, too."""
+"""The classifier that judges MNIST samples, trained on real digits in the principal components of the samples."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.decoder import Decoder
 from training import judge, mnist
 from training.judge import SURE
-from training.labels import labels
+from training.mnist import labels
 
 __all__ = ["SURE", "Judge", "project", "train_judge"]
 
@@ -31,7 +31,7 @@ class Judge(judge.Judge):
     digits: int
 
     def classes(self, latent: NDArray[Any]) -> NDArray[np.int64]:
-        """How many of the digits (n, components) it takes for a 0, 1, ..., 9."""
+        """Counts of the digits (n, components) that it takes for a 0, 1, ..., 9."""
         return np.bincount(self.named(latent), minlength=10)
 
 

@@ -1,4 +1,4 @@
-"""What an experiment gets to run with: sizes, trained models, and a place for its results."""
+"""The context of an experiment: sizes, trained models, and a place for its results."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""MNIST in principal components: variance kept, NFE against quality, sheets of samples, and whether they look real."""
+"""MNIST in principal components: variance kept, NFE against quality, sheets of samples, and a judge's verdict."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -184,7 +184,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def notes(results: Results) -> Sequence[str]:
-    """How it was trained."""
+    """The training in one sentence."""
     training = results["training"]
     loss = "not recorded" if training["loss"] is None else f"{training['loss']:.4f}"
     return [

@@ -1,4 +1,4 @@
-"""What an experiment is: claims with rules, a run that measures, and what is made of the numbers."""
+"""Experiments: claims with rules, a run that measures, and tables and figures of the numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

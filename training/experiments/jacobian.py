@@ -19,7 +19,7 @@ TIMES = tuple(round(0.1 * k, 1) for k in range(11))
 STEPS = 20
 EIGENVALUES = ("smaller", "larger")
 SHARPLY = 3.0
-"""`stiffens sharply`: so many times as negative near t = 1 as half-way."""
+"""`stiffens sharply`: at least this many times as negative near t = 1 as at t = 0.5."""
 
 CLAIMS = (
     Claim(

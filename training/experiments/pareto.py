@@ -125,7 +125,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def notes(results: Results) -> list[str]:
-    """How far the models themselves are from the data: no solver can do better than its model."""
+    """Distance of the models themselves from the data: no solver does better than its model."""
     phrases = []
     for dataset, found in results.items():
         best = over_seeds([means(model, "dopri5", "swd") for model in found["models"]])

@@ -1,4 +1,4 @@
-"""Writes REPORT.md and the numbers behind it."""
+"""The report: REPORT.md and the numbers behind it."""
 
 import csv
 import io
@@ -44,7 +44,12 @@ class Section:
 
 
 def write_report(
-    folder: Path, sizes: Sizes, sections: Sequence[Section], training_s: float = 0.0, conditions: str = ""
+    folder: Path,
+    sizes: Sizes,
+    sections: Sequence[Section],
+    training_s: float = 0.0,
+    conditions: str = "",
+    study: bool = False,
 ) -> Path:
     """Write REPORT.md, one CSV a table, and numbers.json with all findings.
 
@@ -54,6 +59,7 @@ def write_report(
         sections: the experiments, in the order of the report.
         training_s: seconds that the steps of all trainings took; those in `Section.seconds` are counted in both.
         conditions: what else a reader should know of the run, one sentence.
+        study: whether it is the project's own study of cheap flows, and not of the paper.
 
     Raises:
         TrainingError: a file cannot be written.
@@ -71,7 +77,7 @@ def write_report(
     }  # fmt: skip
     numbers = {"sizes": asdict(sizes), "seconds": {s.experiment.name: s.seconds for s in sections}, "claims": findings}
     _write(folder / "numbers" / "numbers.json", json.dumps(plain(numbers), indent=1, allow_nan=False) + "\n")
-    _write(folder / "REPORT.md", "\n".join(_report(sizes, sections, training_s, conditions)) + "\n")
+    _write(folder / "REPORT.md", "\n".join(_report(sizes, sections, training_s, conditions, study)) + "\n")
     return folder / "REPORT.md"
 
 
@@ -90,8 +96,9 @@ def _csv(table: Table) -> str:
     return text.getvalue()
 
 
-def _report(sizes: Sizes, sections: Sequence[Section], training_s: float, conditions: str) -> list[str]:
-    lines = [f"# {PAPER}: what holds", "", *_head(sizes, sections, training_s, conditions), ""]
+def _report(sizes: Sizes, sections: Sequence[Section], training_s: float, conditions: str, study: bool) -> list[str]:
+    title = "What makes a flow cheap to solve" if study else f"{PAPER}: what holds"
+    lines = [f"# {title}", "", *_head(sizes, sections, training_s, conditions, study), ""]
     lines += ["| claim | measured | verdict | figure |", "|---|---|---|---|"]
     for section in sections:
         if section.results is None:
@@ -102,12 +109,12 @@ def _report(sizes: Sizes, sections: Sequence[Section], training_s: float, condit
     return lines
 
 
-def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditions: str) -> list[str]:
+def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditions: str, study: bool) -> list[str]:
     quick = sizes.name != "full"
     measured = sum(section.seconds for section in sections)
     threads = torch.get_num_threads()
     return [
-        f"Written by `python -m training reproduce{f' --{sizes.name}' if quick else ''}`. "
+        f"Written by `python -m training {'study' if study else 'reproduce'}{f' --{sizes.name}' if quick else ''}`. "
         + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
         + f"Moons and circles: training seeds {_list(sizes.training_seeds)}, sampling seeds "
         f"{_list(sizes.sampling_seeds)}, {sizes.samples:,} samples "
@@ -122,9 +129,14 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
         "over seeds is given as mean ± standard deviation. A rule holds if the whole 95 % confidence interval of the "
         "mean (Student's t; over training seeds, on MNIST over sampling seeds) keeps it, it does not hold if the whole "
         "interval breaks it, and in between it cannot be told apart from noise. A claim with several parts holds "
-        "*partly* if some of them hold. Of the paper we had its abstract, its introduction and a list of its results; "
-        "claims are in our words. Those marked (ours) are promises of this project.",
+        "*partly* if some of them hold. " + ("" if study else _OF_THE_PAPER),
     ]
+
+
+_OF_THE_PAPER = (
+    "Of the paper we had its abstract, its introduction and a list of its results; claims are in our words. Those "
+    "marked (ours) are promises of this project."
+)
 
 
 def _list(seeds: Sequence[int]) -> str:

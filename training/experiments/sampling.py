@@ -1,4 +1,4 @@
-"""Drawing samples with a list of solvers from the same noise, and how far each is from the exact end of its path."""
+"""Samples by a list of solvers from the same noise, and how far each is from the exact end of its path."""
 
 import copy
 import functools
@@ -101,7 +101,7 @@ def real(context: Context, model: Model, seed: int, count: int) -> tuple[Array, 
 
 @dataclass(frozen=True)
 class Amount:
-    """How much of a model is measured.
+    """Amount of measurement for one model.
 
     Attributes:
         wanted: the solvers.
@@ -118,7 +118,7 @@ class Amount:
     seeds: tuple[int, ...]
 
     def key(self) -> dict[str, object]:
-        """What of it decides the result of one seed."""
+        """The part that decides the result of one seed."""
         labels = [spec.label for spec in self.wanted]
         return {"solvers": labels, "amount": [self.samples, self.endpoints, self.tight]}
 

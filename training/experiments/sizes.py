@@ -1,4 +1,4 @@
-"""How much is measured: the full run, the quick one, and what tests use."""
+"""Sizes of the experiments: the full run and the quick one."""
 
 from dataclasses import dataclass
 
@@ -29,6 +29,10 @@ class Sizes:
         target: the relative error whose cost it measures.
         tight: tolerance of the float64 solutions that stand for the exact ends of paths on moons and circles.
         grid: points along each side of the map of stability.
+        price_datasets: data sets of the study of prices.
+        price_samples: paths whose price is measured.
+        price_pairs: paths of the parent that its reflow is trained on.
+        price_digits, price_mnist_epochs: digits and epochs of the study's models of MNIST.
     """
 
     name: str
@@ -60,6 +64,11 @@ class Sizes:
     target: float
     tight: float
     grid: int
+    price_datasets: tuple[str, ...]
+    price_samples: int
+    price_digits: int
+    price_mnist_epochs: int
+    price_pairs: int
 
 
 FULL = Sizes(
@@ -92,6 +101,11 @@ FULL = Sizes(
     target=1e-8,
     tight=1e-7,
     grid=281,
+    price_datasets=("moons", "circles", "digits", "mnist"),
+    price_samples=64,
+    price_digits=4000,
+    price_mnist_epochs=60,
+    price_pairs=10_000,
 )
 
 QUICK = Sizes(
@@ -124,4 +138,9 @@ QUICK = Sizes(
     target=1e-8,
     tight=1e-7,
     grid=281,
+    price_datasets=("moons",),
+    price_samples=64,
+    price_digits=2000,
+    price_mnist_epochs=20,
+    price_pairs=4_000,
 )

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from solvers import catalogue, integrate
+from solvers import catalogue, integrate, multistep
 from training.experiments.context import Context
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from training.experiments.figures import COLOURS, Figures
@@ -43,7 +43,7 @@ def growth(solver: str, z: NDArray[np.complexfloating]) -> NDArray[np.float64]:
     """
     entry = catalogue.find(solver)
     if entry.multistep_order:
-        weights = np.array(catalogue.ADAMS_BASHFORTH[entry.multistep_order])
+        [weights] = multistep.weights(np.arange(entry.multistep_order + 1.0), entry.multistep_order)
         size = len(weights)
         companion = np.zeros((z.size, size, size), dtype=np.complex128)
         companion[:, 0, :] = z.reshape(-1, 1) * weights

@@ -20,7 +20,7 @@ ABOUT = 0.1
 """`about 90` is kept within this share."""
 LATE = 0.8
 CONCENTRATED = 1.5
-"""`concentrates near t = 1`: so many times as many steps begin after `LATE` as even spacing would put there."""
+"""`concentrates near t = 1`: steps that begin after `LATE`, as a multiple of what even spacing would put there."""
 _SAMPLES = 200
 _BINS = 20
 

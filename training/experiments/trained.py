@@ -24,6 +24,7 @@ from training.errors import StateError, Stopped, TrainingError
 from training.files import make_writable
 from training.fit import new_network
 from training.progress import Progress
+from training.reflow import with_pairs
 from training.signals import StopRequest
 from training.state import RunFolder
 from training.trainer import Hooks, Trainer
@@ -89,9 +90,10 @@ class TrainedModels:
 
     def data(self, recipe: Recipe) -> DataSet:
         """Return the data set of a recipe, made once."""
-        key = f"{recipe.seed} {recipe.data.model_dump_json()}"
+        key = f"{recipe.seed} {recipe.data.model_dump_json()} {recipe.reflow and recipe.reflow.model_dump_json()}"
         if key not in self._data:
-            self._data[key] = prepare(recipe, self._data_dir)
+            data = prepare(recipe, self._data_dir)
+            self._data[key] = data if recipe.reflow is None else with_pairs(recipe, data, self._runs)
         return self._data[key]
 
     def _find(self, recipe: Recipe) -> Path | None:
@@ -124,7 +126,7 @@ class TrainedModels:
         run = RunFolder(self._runs / f"{recipe.name}-{recipe.hash}")
         with run.locked():
             data = self.data(recipe)
-            trainer = Trainer(recipe, new_network(recipe, data), data.train, torch.device("cpu"))
+            trainer = Trainer(recipe, new_network(recipe, data), data.train, torch.device("cpu"), noise=data.noise)
             due = {one.epochs * trainer.steps_per_epoch: one for one in missing}
             _resume(trainer, run, data, min(due))
             with StopRequest() as stop, Progress(_label(recipe), trainer.total_steps, trainer.step) as progress:

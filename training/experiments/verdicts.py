@@ -1,4 +1,4 @@
-"""From measured numbers to a verdict, by rules that know nothing of what is measured.
+"""Verdicts on measured numbers, by rules that know nothing of what is measured.
 
 A number that was measured over seeds is an interval: mean and 95 % confidence limits of the mean (Student's t). A rule
 holds when the whole interval keeps it and does not hold when the whole interval breaks it. In between, the measurement
@@ -15,7 +15,7 @@ from scipy.stats import t as student
 
 
 class Verdict(StrEnum):
-    """What the measurements say of a claim."""
+    """Outcome of a claim."""
 
     HOLDS = "holds"
     PARTLY = "partly"

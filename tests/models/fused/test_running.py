@@ -16,8 +16,7 @@ from models.noise import noise
 from models.velocity import VelocityError
 from solvers import resolve
 from solvers.catalogue import solvers
-from solvers.lanes import Lanes
-from solvers.records import Admission, Finished
+from solvers.lanes import Admission, Finished, Lanes
 
 LABELS, VECTORS = LabelCondition(classes=3), VectorCondition(width=5)
 

@@ -10,8 +10,7 @@ from models import fused
 from models.conditions import LabelCondition, VectorCondition
 from models.fused import residual_mlp
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission, Lanes
 from solvers import resolve
 
 fused.warm_up()

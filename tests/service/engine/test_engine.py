@@ -15,8 +15,7 @@ from models.noise import noise
 from service.engine.engine import DeadlineExceeded, Draining, Engine, EngineFailed, Overloaded
 from service.engine.job import JobResult, Priority
 from solvers import integrate, resolve
-from solvers.lanes import Lanes
-from solvers.records import Admission
+from solvers.lanes import Admission, Lanes
 
 from ..waiting import eventually
 from .conftest import Field, Observed, Settings, job

@@ -43,6 +43,11 @@ TINY = Sizes(
     target=1e-4,
     tight=1e-5,
     grid=31,
+    price_datasets=("moons",),
+    price_samples=6,
+    price_digits=200,
+    price_mnist_epochs=2,
+    price_pairs=32,
 )
 
 

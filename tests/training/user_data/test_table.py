@@ -6,8 +6,8 @@ import pytest
 from models.conditions import LabelCondition
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.own.read import Read
-from training.own.table import read_table
+from training.user_data.read import Read
+from training.user_data.table import read_table
 
 
 def read(path: Path, content: str) -> Read:

@@ -1,7 +1,8 @@
-"""States on any device and in any floating dtype: the operations of `host` as a constant number of tensor operations.
+"""Kernels on any device and in any floating dtype: each step of a tick as a constant number of tensor operations.
 
-Every operation is elementwise and rounded as `host` rounds it, in the same order, so that in float32 and float64 on the
-CPU both give the same bits.
+Library reductions and matrix products choose their order of summation by the shape of the whole tensor, so a lane's
+last bit would change with its neighbours. Here every operation is elementwise and rounded correctly, in an order fixed
+by the lane's own length, and the same as in `kernels_cpu`: in float32 and float64 on the CPU both give the same bits.
 """
 
 from __future__ import annotations
@@ -11,11 +12,49 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.arithmetic import combine, finite_lanes, lane_sums
 from solvers.bank import BEND, STIFF, A, B, Bank, E
-from solvers.clocks import Flags, Index, Numbers, Records, end_steps, next_rows, of_kind, query_times
-from solvers.rows import END_FIXED
-from solvers.states import Attempts, States
+from solvers.clocks import end_steps, next_rows, of_kind, query_times
+from solvers.compiled import Flags, Index, Numbers, Records
+from solvers.plan import END_FIXED
+from solvers.state import Attempts, States
+
+
+def combine(weights: Tensor, k: Tensor) -> Tensor:
+    """Weighted sums of stored velocities.
+
+    Args:
+        weights: (n, s) weights of the first s slots of each lane.
+        k: (n, S, D) with S >= s.
+
+    Returns:
+        (n, D) sum over s of weights * k, in k's dtype, summed in the order of the slots.
+    """
+    total = weights[:, :1] * k[:, 0]
+    for slot in range(1, weights.shape[1]):
+        total = total + weights[:, slot, None] * k[:, slot]
+    return total
+
+
+def lane_sums(values: Tensor) -> NDArray[np.float64]:
+    """Sum over the coordinates of each lane, by halving.
+
+    Args:
+        values: (n, D) float64; overwritten.
+
+    Returns:
+        (n,) on the host.
+    """
+    width = values.shape[1]
+    while width > 1:
+        half = (width + 1) // 2
+        values[:, : width - half] += values[:, half:width]
+        width = half
+    return values[:, 0].cpu().numpy() if width else np.zeros(len(values))
+
+
+def finite_lanes(values: Tensor) -> NDArray[np.bool_]:
+    """(n,) whether all coordinates of a lane of (n, D) are finite."""
+    return torch.isfinite(values).all(dim=1).cpu().numpy()
 
 
 class DeviceStates(States):

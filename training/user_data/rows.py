@@ -7,17 +7,17 @@ from numpy.typing import NDArray
 
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.own.arrays import load_arrays
-from training.own.read import Columns, Read, checked
-from training.own.table import read_table
+from training.user_data.arrays import load_arrays
+from training.user_data.read import Columns, Read, checked
+from training.user_data.table import read_table
 
 
 def read_vectors(config: VectorsData) -> Read:
     """Read rows of numbers.
 
     Raises:
-        DataError: the file is missing, damaged, of another kind, empty, or holds what is no finite number; the message
-            names the row and column.
+        DataError: the file is missing, damaged, of another kind, empty, or holds a value that is not a finite number;
+            the message names the row and column.
     """
     path = Path(config.path)
     if path.suffix.lower() not in (".npy", ".npz", ".csv"):

@@ -1,4 +1,4 @@
-"""Data of your own as a data set: pinned by their hash, split, scaled."""
+"""User data as a data set: pinned by their hash, split, scaled."""
 
 import hashlib
 import os
@@ -12,9 +12,9 @@ from training.data_config import ImagesData, OwnData, VectorsData
 from training.dataset import DataSet
 from training.draws import Purpose
 from training.errors import DataError
-from training.own.pictures import picture_files, read_images
-from training.own.rows import read_vectors
 from training.spaces import components, pixels, standardised
+from training.user_data.pictures import picture_files, read_images
+from training.user_data.rows import read_vectors
 
 
 def pin(recipe: Recipe) -> Recipe:

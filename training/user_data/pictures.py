@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from training.data_config import ImagesData
 from training.errors import DataError
-from training.own.arrays import ARRAYS, load_arrays
-from training.own.folders import Listing, list_files
-from training.own.idx import read_idx
-from training.own.picture import Picture, read_picture
-from training.own.read import Read, classes, told_classes
+from training.user_data.arrays import ARRAYS, load_arrays
+from training.user_data.folders import Listing, list_files
+from training.user_data.idx import read_idx
+from training.user_data.picture import Picture, read_picture
+from training.user_data.read import Read, classes, told_classes
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
@@ -68,7 +68,7 @@ def picture_files(folder: Path) -> Listing:
 
 @dataclass
 class _Account:
-    """What was read so far, for the first lines of a run.
+    """Summary of what was read, for the first lines of a run.
 
     Attributes:
         kinds: how many pictures there are of each kind.

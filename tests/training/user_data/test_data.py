@@ -8,7 +8,7 @@ import torch
 from training.config import Recipe
 from training.data import prepare
 from training.errors import DataError
-from training.own.data import pin
+from training.user_data.data import pin
 
 
 def recipe(**data: Any) -> Recipe:

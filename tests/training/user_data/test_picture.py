@@ -11,7 +11,7 @@ from PIL import Image, TiffImagePlugin
 
 from training.data_config import ImagesData
 from training.errors import DataError
-from training.own.pictures import read_images
+from training.user_data.pictures import read_images
 
 RAMP = np.linspace(0, 1, 24).reshape(4, 6)
 

@@ -1,4 +1,4 @@
-"""What reading data of your own gives: samples, and what they are conditioned on, both checked."""
+"""Samples and conditions read from user data, both checked."""
 
 import math
 import re
@@ -27,7 +27,7 @@ _LISTED = 12  # classes named in the first lines
 
 @dataclass(frozen=True)
 class Read:
-    """What was read.
+    """Samples with their conditions.
 
     Attributes:
         samples: (samples, *shape); rows of numbers are float64, pictures float32 (samples, channels, height, width) in
@@ -145,7 +145,7 @@ def classes(path: Path, labels: NDArray[Any]) -> tuple[LabelCondition, NDArray[n
     """Number the classes of labels, words or whole numbers, in their order; names are kept where they say more.
 
     Raises:
-        DataError: a label is no word and no whole number.
+        DataError: a label is neither a word nor a whole number.
     """
     if labels.dtype.kind == "U":
         labels = _whole(labels)
@@ -179,7 +179,7 @@ def _whole(labels: NDArray[np.str_]) -> NDArray[Any]:
 
 
 def _odd(labels: NDArray[Any]) -> Any:
-    """A label that is no whole number, as an example."""
+    """Return an example of a label that is not a whole number."""
     if labels.dtype.kind == "f":
         labels = labels[(labels != np.floor(labels)) | (np.abs(labels) > MOST_EXACT)]
     return labels[0].item() if labels.dtype.kind in "fb" else labels[0]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.own.read import MOST_EXACT, Columns, Read, checked, is_number, missing
+from training.user_data.read import MOST_EXACT, Columns, Read, checked, is_number, missing
 
 _INDEX = re.compile(r"|Unnamed: 0(?:\.\d+)?|Unnamed: 0_level_0|index|level_0")
 """Names of a first column that hold the index of a data frame, which was written and read again or made a column."""
@@ -204,7 +204,7 @@ def _without_index(table: _Table, wanted: set[str]) -> _Table:
 
 
 def _hint(cell: str) -> str:
-    """What may have been meant by a cell that is no number."""
+    """Suggest what a non-numeric cell may have meant."""
     if ("," in cell or cell.count(".") > 1) and is_number(re.sub(r"[,. \u00a0\u202f']", "", cell)):
         return ", with a point for decimals and no thousands separators"
     if re.fullmatch(r"[+-]?\d+(?:[ \u00a0\u202f'_]\d{3})+(?:\.\d+)?", cell.strip()):

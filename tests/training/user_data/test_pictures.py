@@ -9,7 +9,7 @@ from PIL import Image
 from models.conditions import LabelCondition
 from training.data_config import ImagesData
 from training.errors import DataError
-from training.own.pictures import read_images
+from training.user_data.pictures import read_images
 
 
 def images(path: Path, **fields: Any) -> ImagesData:

@@ -7,7 +7,7 @@ import pytest
 from models.conditions import LabelCondition, VectorCondition
 from training.data_config import VectorsData
 from training.errors import DataError
-from training.own.rows import read_vectors
+from training.user_data.rows import read_vectors
 
 
 def vectors(path: Path, **fields: Any) -> VectorsData:

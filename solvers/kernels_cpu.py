@@ -1,4 +1,4 @@
-"""What `host` does with states x (n, D) and velocities K (n, S, D), one lane at a time.
+"""Kernels on the CPU: compiled loops over states x (n, D) and velocities K (n, S, D), one lane at a time.
 
 `lanes` are the lanes' records (n,), `index` (m,) those that something is done for; `weights` (R, 5, S), `rows` (R,) and
 `times` (G,) are the bank's. Tensors that live for one call come by their address, see `compiled.array_at`.
@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from solvers.bank import BEND, STIFF, A, B, E
-from solvers.clocks import Flags, Index, Numbers, Records, end_step, next_row, query_times
-from solvers.compiled import array_at, compiled
-from solvers.rows import END_FIXED
+from solvers.bank import BEND, STIFF, A, B, Bank, E
+from solvers.clocks import close_gaps, end_step, next_row, query_times, take_out
+from solvers.compiled import Flags, Index, Numbers, Records, array_at, compiled
+from solvers.plan import END_FIXED
+from solvers.state import Attempts, Limits, Runner, States
 
 Data = NDArray[Any]
 """Of the states' dtype."""
@@ -182,3 +185,47 @@ def settle(lanes: Records, index: Index, address: int, accepted: Flags, rows: Re
             for s in range(1, k.shape[1]):
                 for d in range(x.shape[1]):
                     k[j, s, d] = 0.0
+
+
+class HostStates(States):
+    """x and K as float32 or float64 on the CPU."""
+
+    def _hold(self, lanes: int) -> None:
+        super()._hold(lanes)
+        self._x, self._k = self.x.numpy(), self.k.numpy()
+
+    def _take_out(self, gone: Index, stay: Index) -> Tensor:
+        lanes, slots, width = self._k.shape
+        close_gaps(self._k.reshape(lanes, slots * width), stay)
+        return torch.from_numpy(take_out(self._x, gone, stay))
+
+    def query(self, lanes: Records, bank: Bank) -> tuple[Tensor, Tensor]:
+        x, t = torch.empty_like(self.x), self.x.new_empty(len(lanes))
+        query(lanes, self._x, self._k, bank.weights, bank.rows, x.data_ptr(), t.data_ptr())
+        return x, t
+
+    def receive(self, v: Tensor, lanes: Records, bank: Bank, kinds: Index) -> tuple[int, int]:
+        v = v.contiguous().resolve_neg()
+        return receive(lanes, self._x, self._k, bank.weights, bank.rows, bank.times, v.data_ptr(), kinds)
+
+    def run(self, runner: Runner, lanes: Records, bank: Bank, kinds: Index, limits: Limits) -> tuple[int, int, int]:
+        return runner(lanes, self._x, self._k, bank, kinds, limits)
+
+    def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
+        m = len(index)
+        after, sums, rho = self.x.new_empty((m, self.x.shape[1])), np.empty(m), np.empty(m)
+        attempt(lanes, index, self._x, self._k, bank.weights, bank.rows, after.data_ptr(), sums, rho)
+        return Attempts(after, sums, rho)
+
+    def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
+        d0, d1 = np.empty(len(index)), np.empty(len(index))
+        slopes(lanes, index, self._x, self._k, d0, d1)
+        return d0, d1
+
+    def change(self, index: Index, lanes: Records) -> Numbers:
+        d2 = np.empty(len(index))
+        change(lanes, index, self._x, self._k, d2)
+        return d2
+
+    def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
+        settle(lanes, index, after.data_ptr(), accepted, bank.rows, self._x, self._k)

@@ -1,4 +1,4 @@
-"""What a data folder holds: the files that are data, and what nobody put there as data.
+"""Data folders: which files are data, and which were left there by systems and archivers.
 
 The rule is one for all that reads folders: names that begin with a dot are left out with all below them, as are the
 files and folders that operating systems and archivers leave behind; other files count by the end of their names.
@@ -40,7 +40,7 @@ class Listing:
     skipped: dict[str, list[str]] = field(default_factory=dict)
 
     def told(self) -> str:
-        """What was left out, how much of each kind with some names; empty where nothing was."""
+        """Return a summary of what was left out: counts by kind with a few names, or an empty text."""
         parts = []
         for kind, names in sorted(self.skipped.items()):
             found = sorted(set(names))

@@ -1,17 +1,115 @@
-"""The states x and stored velocities K of all lanes: what both `host` and `device` offer."""
+"""The state of an arena: a record for each lane, and the states x and velocities K that kernels work on.
+
+Records (times, step sizes, counters) lie in the host's memory, x and K on the device.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.bank import Bank
-from solvers.clocks import Flags, Index, Numbers, Records
+from solvers.compiled import Flags, Index, Numbers, Records
+from solvers.errors import CODES, RUNNING, SolverError, Status
+from solvers.plan import Plan
+
+LANE = np.dtype(
+    [
+        # The first eight are what every call touches: one line of the cache, which the network's call has emptied.
+        ("t", np.float64),  # where the lane stands
+        ("h", np.float64),  # the step, signed; 0 until the automatic first step is chosen
+        ("t_next", np.float64),  # where the step ends, exactly
+        ("row", np.int64),  # next row, absolute in the bank
+        ("done", np.int64),  # the row of the last call
+        ("nfe", np.int64),
+        ("step", np.int64),  # time of the grid at which the running step ends, absolute in the bank
+        ("last", np.int64),  # last time of the grid
+        ("status", np.int64),
+        ("t_end", np.float64),
+        ("span", np.float64),  # length of the whole integration
+        ("rtol", np.float64),
+        ("atol", np.float64),
+        ("q", np.float64),  # order of the error estimate
+        ("alpha", np.float64),  # controller
+        ("beta", np.float64),
+        ("before", np.float64),  # error of the last accepted step
+        ("d1", np.float64),  # norm of the first velocity, between the two calls of the automatic first step
+        ("max_step", np.float64),  # the longest step, infinite for no bound
+        ("wary", np.float64),  # the longest step before t = mark, infinite where none was rejected on the way there
+        ("mark", np.float64),  # where the furthest rejected attempt ended
+        ("max_nfe", np.int64),
+        ("attempt", np.int32),  # calls that an attempt takes
+        ("rejected", np.int16),  # 1 right after a rejection
+        ("bad", np.int16),  # non-finite attempts in a row
+        ("group", np.int64),  # lanes under one error norm, -1 for a lane on its own
+        ("log", np.int64),  # place in the step log, -1 for plans
+        ("first", np.int64),  # first time of the grid
+        ("ticket", np.int64),
+        ("owner", np.int64),
+        ("index", np.int64),
+        ("save", np.int64),  # next time to save at, absolute in the bank
+        ("save_first", np.int64),
+        ("save_end", np.int64),
+    ]
+)
+"""One lane: its clock, its tolerances and whose it is."""
+
+
+def plain(records: NDArray[Any]) -> NDArray[np.int64]:
+    """Records (n,) of `LANE` as the words (n, 32) they consist of: NumPy copies records field by field otherwise."""
+    return records.view(np.int64).reshape(len(records), LANE.itemsize // 8)
+
+
+def first_record(plan: Plan, first_row: int, first_time: int) -> Records:
+    """The record () of a lane at the start of a plan, whose rows and times the bank holds from these indices on."""
+    one = np.zeros((), dtype=LANE)
+    start, end = plan.t_span
+    one["row"] = first_row
+    one["t"], one["t_end"], one["span"] = start, end, abs(end - start)
+    one["group"], one["log"], one["status"] = -1, -1, RUNNING
+    if plan.times is not None:
+        one["first"], one["step"], one["last"] = first_time, first_time + 1, first_time + len(plan.times) - 1
+        one["t_next"], one["h"] = plan.times[1], plan.times[1] - start
+        return one
+    spec, control = plan.spec, plan.control
+    assert control is not None  # noqa: S101  (there is no grid)
+    one["rtol"], one["atol"], one["q"] = spec.rtol, spec.atol, plan.q
+    one["alpha"], one["beta"], one["before"] = control.alpha, control.beta, 1.0
+    one["step"] = 1  # as for a lane on a grid that has completed no step
+    one["h"] = np.copysign(spec.first_step or 0.0, end - start)
+    one["max_nfe"], one["attempt"] = spec.max_nfe, plan.attempt_nfe
+    one["max_step"], one["wary"] = spec.max_step or np.inf, np.inf
+    if (1 if spec.first_step else 2) + plan.attempt_nfe > spec.max_nfe:
+        one["status"] = CODES[Status.MAX_NFE]
+    return one
+
+
+Velocity = Callable[[Tensor, Tensor], Tensor]
+"""States (rows, *event), times (rows,) -> (rows, *event)."""
+
+
+def checked(v: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The velocity, if it fits the states it was asked for.
+
+    Compiled loops read its memory by address: nothing but this stands between a wrong tensor and a wrong place.
+
+    Raises:
+        SolverError: naming what came and what was expected.
+    """
+    if isinstance(v, Tensor) and v.shape == shape and v.dtype == dtype and v.device == device:
+        return v
+    found = f"{tuple(v.shape)} {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
+    raise SolverError(
+        "velocity",
+        f"the velocity must return a tensor like x, {shape} {dtype} on {device}, but returned {found}",
+    )
 
 
 @dataclass(frozen=True)
@@ -143,6 +241,14 @@ class States(ABC):
             self._room_x, self._room_k = (room.new_empty((0, *room.shape[1:])) for room in (self._room_x, self._room_k))
         self._hold(len(stay))
         return x
+
+    def widen(self, slots: int) -> None:
+        """Keep so many velocities of each lane, more than before."""
+        rooms, old, width = self._room_k.shape
+        k = self._room_k.new_zeros((rooms, slots, width))
+        k[:, :old] = self._room_k
+        self._room_k = k
+        self._hold(len(self.x))
 
     def _grow(self, room: int) -> None:
         """Make room for so many lanes; nothing has changed where there is too little memory."""

@@ -6,9 +6,9 @@ from PIL import Image
 
 from training.data_config import ImagesData
 from training.errors import DataError
-from training.own.data import content_hash
-from training.own.folders import list_files
-from training.own.pictures import PICTURES, picture_files, read_images
+from training.user_data.data import content_hash
+from training.user_data.folders import list_files
+from training.user_data.pictures import PICTURES, picture_files, read_images
 
 
 def images(path: Path, conditional: bool = True) -> ImagesData:

@@ -1,0 +1,137 @@
+"""Reflow: pairs are the parent's own paths, stored once, and a run is bound to its parent."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.checkpoint.card import read_card
+from models.checkpoint.loading import load
+from models.noise import noise
+from solvers import integrate
+from training import reflow
+from training.config import CONFIGS, Recipe, ReflowConfig, load_recipe
+from training.data import prepare
+from training.draws import Purpose, seed32
+from training.errors import DataError, TrainingError, UsageError
+from training.fit import Options, fit
+from training.reflow import pin_parent, with_pairs
+
+
+def small(name: str = "moons", **changes: object) -> Recipe:
+    recipe = load_recipe(CONFIGS / f"{name}.toml", {"epochs": 2})
+    network = recipe.network.model_copy(update={"hidden": 16, "blocks": 1})
+    return recipe.model_copy(update={"network": network, **changes})
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parent")
+    return fit(small(), Options(folder / "models", folder / "runs", device="cpu"))
+
+
+def child(parent: Path, **more: object) -> Recipe:
+    recipe = small(name="moons")
+    given = ReflowConfig.model_validate({"checkpoint": str(parent), "pairs": 40, "solver": "rk4-4", **more})
+    return pin_parent(recipe.model_copy(update={"name": "child", "reflow": given}))
+
+
+def test_pairs_are_noise_and_the_ends_of_the_parents_paths(parent: Path, tmp_path: Path) -> None:
+    recipe = child(parent)
+    data = with_pairs(recipe, prepare(recipe), tmp_path)
+    x0 = noise(seed32(recipe.seed, Purpose.PAIRS), 0, 40, (2,))
+    ends = integrate(load(parent).velocity, x0, solver="rk4", steps=4).x
+    assert data.noise is not None
+    assert np.array_equal(data.noise, x0.numpy())
+    assert np.array_equal(data.train, ends.numpy())
+    assert data.card["reflow"]["parent_weights_sha256"] == read_card(parent).weights_sha256
+
+
+def test_parts_that_are_there_are_not_drawn_again(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflow, "_PART", 16)
+    recipe = child(parent)
+    whole = with_pairs(recipe, prepare(recipe), tmp_path)
+    [folder] = tmp_path.iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["00000.npy", "00001.npy", "00002.npy"]
+    (folder / "00001.npy").unlink()
+    solved: list[int] = []
+    solve = reflow.solve
+    monkeypatch.setattr(reflow, "solve", lambda v, x, *rest: solved.append(len(x)) or solve(v, x, *rest))
+    again = with_pairs(recipe, prepare(recipe), tmp_path)
+    assert solved == [16]
+    assert np.array_equal(whole.train, again.train)
+    (folder / "00002.npy").write_bytes(b"no array")
+    with pytest.raises(DataError, match=r"00002\.npy are damaged"):
+        with_pairs(recipe, prepare(recipe), tmp_path)
+
+
+def test_a_student_is_trained_and_its_card_names_the_parent(parent: Path, tmp_path: Path) -> None:
+    path = fit(child(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    card = read_card(path)
+    written = card.dataset["reflow"]
+    assert isinstance(written, dict)
+    assert written["parent"] == "moons"
+    assert written["pairs"] == 40
+    assert card.training["recipe"]["reflow"]["sha256"] == read_card(parent).weights_sha256  # type: ignore[index, call-overload]
+
+
+def test_the_noise_of_a_pair_is_what_its_step_trains_on(parent: Path, tmp_path: Path) -> None:
+    """With the parent's ends as targets the straight line from each x0 is learned, not one from any noise."""
+    from training.fit import new_trainer
+
+    recipe = child(parent)
+    data = with_pairs(recipe, prepare(recipe), tmp_path)
+    trainer = new_trainer(recipe, data, torch.device("cpu"))
+    assert data.noise is not None
+    assert trainer._noise is not None
+    assert torch.equal(trainer._noise, torch.from_numpy(data.noise))
+
+
+def test_labels_and_guidance_come_along(tmp_path: Path) -> None:
+    recipe = small("digits_conditional")
+    parent = fit(recipe, Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    given = ReflowConfig(checkpoint=str(parent), pairs=30, solver="euler-2", guidance=3.0)
+    guided = pin_parent(recipe.model_copy(update={"name": "child", "reflow": given}))
+    data, source = with_pairs(guided, prepare(guided), tmp_path), prepare(guided)
+    assert data.conditions is not None
+    assert data.conditions.shape == (30,)
+    assert source.conditions is not None
+    assert set(data.conditions.tolist()) <= set(source.conditions.tolist())
+    plain = with_pairs(
+        guided.model_copy(update={"reflow": given.model_copy(update={"guidance": None})}), prepare(guided), tmp_path
+    )
+    assert not np.array_equal(data.train, plain.train)
+
+
+def test_another_parent_is_another_recipe_and_its_place_is_not(parent: Path, tmp_path: Path) -> None:
+    first = child(parent)
+    moved = tmp_path / "elsewhere" / "1"
+    moved.parent.mkdir()
+    moved.symlink_to(parent)
+    assert child(moved).hash == first.hash
+    assert small().model_copy(update={"name": "child"}).hash != first.hash
+    with pytest.raises(UsageError, match="is not that of the recipe"):
+        child(parent, sha256="0" * 64)
+
+
+def test_a_parent_that_does_not_fit_is_refused(parent: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"reflow\.checkpoint"):
+        child(tmp_path / "nothing")
+    other = child(parent).model_copy(update={"seed": 5})
+    with pytest.raises(UsageError, match="trained on other data"):
+        with_pairs(other, prepare(other), tmp_path)
+    digits = small("digits", reflow=child(parent).reflow)
+    with pytest.raises(UsageError, match=r"has samples \(2,\)"):
+        with_pairs(digits, prepare(digits), tmp_path)
+    recipe = child(parent)
+    broken = recipe.model_copy(update={"reflow": recipe.reflow and recipe.reflow.model_copy(update={"solver": "rk9"})})
+    with pytest.raises(TrainingError, match="rk9"):
+        with_pairs(broken, prepare(broken), tmp_path)
+
+
+def test_reflow_and_another_coupling_contradict_each_other(parent: Path) -> None:
+    with pytest.raises(ValueError, match="leave coupling out"):
+        Recipe.model_validate({**child(parent).model_dump(), "coupling": "ot"})

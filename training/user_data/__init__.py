@@ -1,0 +1,1 @@
+"""User data: vectors or images, read and checked; each error names the file and the place in it."""
