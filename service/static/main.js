@@ -19,6 +19,7 @@ import * as verdict from "./verdict.js";
 import * as views from "./view.js";
 
 const PATIENCE = 120; // seconds that a drawing is allowed where the service's own limit was too short
+const QUICK = 400; // milliseconds within which a drawing needs no progress
 const figures = new Figures((index) => choose(index));
 const player = new Player((t) => figures.move(t));
 const field = new Field();
@@ -205,8 +206,25 @@ function stop(error, runs, run, mine) {
   if (error.errors?.length) $("settings").open = true;
 }
 
-/** Say how far a run is; null when nothing is under way. */
+let slow = null; // {run, timer, passed} of the drawing under way
+
+/**
+ * Say how far a run is and offer to cancel it, once it has taken a while: a quick drawing leaves the form as it is.
+ * @param run null when nothing is under way
+ */
 function progress(run, text = "") {
+  if (run) {
+    slow ??= { passed: false, timer: setTimeout(() => ((slow.passed = true), tellProgress(slow.run)), QUICK) };
+    slow.run = run;
+  } else if (slow) {
+    clearTimeout(slow.timer);
+    slow = null;
+  }
+  $("results").setAttribute("aria-busy", String(Boolean(run) && !run.share));
+  tellProgress(slow?.passed ? run : null, text);
+}
+
+function tellProgress(run, text = "") {
   const share = run && run.share > 0 ? run.share : null;
   const left = run?.left > 1 ? `, about ${run.left < 90 ? `${Math.ceil(run.left)} s` : `${Math.ceil(run.left / 60)} min`} left` : "";
   $("busy").textContent = run ? `${run.label}: ${share ? `${Math.floor(100 * share)} %${left}` : "drawing …"}` : text;
@@ -214,7 +232,6 @@ function progress(run, text = "") {
   $("draw").hidden = Boolean(run);
   if (share) $("share").value = share;
   else $("share").removeAttribute("value");
-  $("results").setAttribute("aria-busy", String(Boolean(run) && !run.share));
 }
 
 /** Look at one sample: its path and steps with each solver. */

@@ -80,7 +80,7 @@ def test_what_arrived_before_a_deadline_is_kept_and_two_minutes_are_offered(page
     def hurry(route: Route) -> None:
         body = json.loads(route.request.post_data or "")
         limits.append(body.get("timeout_s"))
-        route.continue_(post_data=json.dumps({"timeout_s": 0.5, **body}))
+        route.continue_(post_data=json.dumps({"timeout_s": 0.02, **body}))
 
     page.route("**/v1/sample/stream", hurry)
     page.emulate_media(reduced_motion="reduce")
