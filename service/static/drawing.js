@@ -25,11 +25,6 @@ export class Run {
     return { states: [...(this.response?.samples ?? []), ...arriving.states], trails: this.response ? [] : arriving.trails };
   }
 
-  /** Whether all samples that were asked for have arrived. */
-  get complete() {
-    return this.response?.samples.length === this.body.num_samples;
-  }
-
   /** The pages of the request: first index and number of samples of each. */
   get pages() {
     const { num_samples: count, error_control: control, condition } = this.body;

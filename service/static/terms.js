@@ -47,7 +47,7 @@ export function listen() {
   addEventListener("scroll", () => $("term").hidePopover(), { passive: true, capture: true });
 }
 
-export function explain(label) {
+function explain(label) {
   if (label.nextElementSibling?.classList.contains("what")) return;
   label.after(what(label.dataset.term, label.textContent.trim()));
 }
