@@ -1,9 +1,9 @@
-// Talks to the service. Seeds go up to 2^63 - 1, more than a JavaScript number holds, so they are BigInt throughout.
+// The service's HTTP interface as functions. Seeds go up to 2^63 - 1, more than a JavaScript number holds, so they are BigInt throughout.
 
 // In JSON text, a quote inside a string is always escaped, so `"seed":` followed by digits can only be a member.
 const WHOLE = /"(seed|first_index)":\s*(-?\d+)(?=\s*[,}])/g;
 
-/** An error answer in the service's words, or one line of our own where it did not answer. */
+/** An error response in the service's words, or one line of our own where it did not response. */
 export class Problem extends Error {
   constructor(title, detail = "", { errors = [], requestId = "", retryAfter = null, status = 0 } = {}) {
     super(detail || title);
@@ -45,22 +45,22 @@ export const key = {
 
 async function ask(path, options = {}) {
   const shown = key.get() && { Authorization: `Bearer ${key.get()}` };
-  let answer;
+  let response;
   try {
-    answer = await fetch(path, { ...options, headers: { ...options.headers, ...shown } });
+    response = await fetch(path, { ...options, headers: { ...options.headers, ...shown } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem("The service cannot be reached", "Is it running? Start it with `make serve` and draw again.");
   }
-  if (answer.ok) return answer;
-  const text = await answer.text();
+  if (response.ok) return response;
+  const text = await response.text();
   let body = null;
   try {
     body = JSON.parse(text);
   } catch {
     // something between us and the service answered
   }
-  throw Problem.of(body, answer.status);
+  throw Problem.of(body, response.status);
 }
 
 const post = (path, body, signal, accept) =>
@@ -76,29 +76,74 @@ export const get = async (path) => parse(await (await ask(path)).text());
 export const sample = async (body, signal) =>
   parse(await (await post("v1/sample", body, signal, "application/json")).text());
 
-/** Yield {event, data} of `POST /v1/sample/stream`; an `error` event is thrown as a Problem. */
-export async function* stream(body, signal) {
-  const answer = await post("v1/sample/stream", body, signal, "text/event-stream");
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+/** Ask again, a few times, where the service is at capacity. */
+async function patiently(ask, signal) {
+  for (let tries = 3; ; tries--) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (error.status !== 429 || tries <= 0) throw error;
+      await pause((error.retryAfter ?? 1) * 1e3, signal);
+    }
+  }
+}
+
+/** Samples that nobody waits for: they let others go first. */
+export const background = (body, signal) => patiently(() => sample({ ...body, priority: "bulk", trace: "none" }, signal), signal);
+
+const pause = (milliseconds, signal) =>
+  new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
+
+/** The arrays of a response as a file: `accept` is a media type such as application/x-npz. */
+export const file = async (body, accept) => (await post("v1/sample", body, undefined, accept)).blob();
+
+/** Ask an operation of a model: encode, log_prob or diagnose. */
+export const operation = async (model, name, body, signal) =>
+  parse(await (await post(`v1/models/${encodeURIComponent(model)}/${name}`, body, signal, "application/json")).text());
+
+/**
+ * Yield {event, data} of `POST /v1/sample/stream`; an `error` event is thrown as a Problem.
+ * @param patient whether to ask again where the service is at capacity
+ */
+export async function* stream(body, signal, patient) {
+  const ask = () => post("v1/sample/stream", body, signal, "text/event-stream");
+  const response = await (patient ? patiently(ask, signal) : ask());
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) break;
+    const value = await next(reader);
+    if (value === null) return;
+    let from = Math.max(0, buffer.length - 1); // an event ends with an empty line; what came before has none
     buffer += value;
-    const blocks = buffer.split(/\r?\n\r?\n/);
-    buffer = blocks.pop();
-    for (const block of blocks) {
-      const found = event(block);
+    for (let end; (end = buffer.indexOf("\n\n", from)) >= 0; from = 0) {
+      const found = event(buffer.slice(0, end));
+      buffer = buffer.slice(end + 2);
       if (found?.event === "error") throw Problem.of(found.data, found.data?.status);
       if (found) yield found;
     }
   }
 }
 
+async function next(reader) {
+  try {
+    const { value, done } = await reader.read();
+    return done ? null : value;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem("The connection to the service broke", "The samples received so far are shown. Draw again to get the rest.");
+  }
+}
+
 function event(block) {
   let name = "message";
   const data = [];
-  for (const line of block.split(/\r?\n/)) {
+  for (const line of block.split("\n")) {
     if (line.startsWith("event:")) name = line.slice(6).trim();
     else if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
   }

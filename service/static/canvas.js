@@ -14,12 +14,25 @@ export function fit(canvas, height) {
   return { pen, width, height };
 }
 
+/** The side of a square figure: as large as the window allows with the verdict and the time slider in sight. */
+export function figureSide(width) {
+  const rest = innerWidth < 864 ? 570 : 400; // pixels of what stands above and below
+  return Math.min(width, Math.max(240, Math.min(520, innerHeight - rest)));
+}
+
+const NAMES = ["a", "b", "text", "quiet", "line", "card", "low", "high", "heat"];
+
 export function colours() {
   const style = getComputedStyle(document.documentElement);
-  const read = (name) => style.getPropertyValue(name).trim();
-  return {
-    a: read("--a"), b: read("--b"), text: read("--text"), quiet: read("--quiet"), line: read("--line"), card: read("--card"),
-  };
+  return Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+
+/** A colour between two others, given as #rrggbb. */
+export function blend(low, high, share) {
+  const [p, q] = [channels(low), channels(high)];
+  return `rgb(${p.map((value, k) => Math.round(value + (q[k] - value) * share)).join(",")})`;
 }
 
 /** Round numbers between two ends, about `count` of them. */

@@ -1,159 +1,221 @@
-// The cards with the samples: what was asked, the picture, what it cost.
+// The cards with the samples: what was asked, the picture, what it cost and how far off it is.
+import { blend, colours } from "./canvas.js";
+import { $, make } from "./dom.js";
 import * as pictures from "./pictures.js";
 import * as scatter from "./scatter.js";
+import { distances, finished, mean, percent } from "./statistics.js";
+import { what } from "./terms.js";
 
-const $ = (id) => document.getElementById(id);
-const ms = (seconds) => {
-  if (seconds >= 10) return `${seconds.toFixed(1)} s`;
-  return `${seconds >= 0.0995 ? Math.round(seconds * 1e3) : (seconds * 1e3).toPrecision(2)} ms`;
-};
 const PARTS = ["queue_s", "solve_s", "encode_s"];
 
-/** Euclidean distances between the endpoints of samples from the same noise; failed samples are left out. */
-export function distances(first, second) {
-  const found = [];
-  first.forEach((state, index) => {
-    const other = second[index];
-    if (state === null || !other) return;
-    const [p, q] = [state.flat(Infinity), other.flat(Infinity)];
-    found.push(Math.sqrt(p.reduce((sum, value, k) => sum + (value - q[k]) ** 2, 0)));
-  });
-  return found.sort((x, y) => x - y);
+export function ms(seconds) {
+  if (seconds >= 0.9995) return `${seconds >= 10 ? seconds.toFixed(1) : seconds.toPrecision(3)} s`;
+  return `${seconds >= 0.0995 ? Math.round(seconds * 1e3) : (seconds * 1e3).toPrecision(2)} ms`;
 }
 
-function node(tag, className, text = "") {
-  const element = document.createElement(tag);
-  element.className = className;
-  element.textContent = text;
-  return element;
+function readout(term, name, value, more = "") {
+  const head = make("dt", {}, name, what(term, name));
+  return make("div", { class: "readout" }, head, make("dd", {}, value), make("dd", { class: "quiet" }, more));
 }
 
-function readout(name, value, more = "") {
-  const box = node("div", "readout");
-  box.append(node("dt", "", name), node("dd", "", value));
-  if (more) box.append(node("dd", "quiet", more));
-  return box;
-}
-
-function costs(answer) {
-  const list = node("dl", "readouts");
-  const { min, mean, max } = answer.nfe_per_sample;
-  const spread = min === max ? "for every sample" : `per sample ${min} to ${max}, mean ${mean.toFixed(1)}`;
-  const { latency } = answer;
-  list.append(
-    readout("NFE", String(answer.nfe), spread),
-    readout("Latency", ms(latency.total_s), `network ${ms(latency.network_s)}, queue ${ms(latency.queue_s)}`),
+/** What a run cost and how far off it is, as a list; dots until it is known. */
+function readouts({ response, errors }) {
+  if (!response) return make("dl", { class: "readouts" }, readout("nfe", "NFE", "…"), readout("latency", "Latency", "…"));
+  const { min, mean: usual, max } = response.nfe_per_sample;
+  const { latency } = response;
+  const list = make(
+    "dl", { class: "readouts" },
+    readout("nfe", "NFE", String(response.nfe), min === max ? "every sample" : `${min}–${max}, mean ${usual.toFixed(1)}`),
+    readout("latency", "Latency", ms(latency.total_s), `network ${ms(latency.network_s)}`),
   );
-  const bar = node("div", "latency");
-  bar.setAttribute("role", "img");
-  bar.setAttribute("aria-label", PARTS.map((part) => `${part.slice(0, -2)} ${ms(latency[part])}`).join(", "));
-  bar.title = bar.getAttribute("aria-label");
+  if (errors) list.append(readout("error", "Error", percent(errors.mean), `worst ${percent(errors.worst)}`));
+  return list;
+}
+
+function latencyBar({ latency }) {
+  const text = PARTS.map((part) => `${part.slice(0, -2)} ${ms(latency[part])}`).join(", ");
+  const bar = make("div", { class: "latency", role: "img", "aria-label": text, title: text });
   for (const part of ["queue_s", "network_s", "rest", "encode_s"]) {
-    const seconds = part === "rest" ? Math.max(0, latency.solve_s - latency.network_s) : latency[part];
-    const piece = node("span", part);
-    piece.style.flexGrow = seconds / latency.total_s;
+    const piece = make("span", { class: part });
+    piece.style.flexGrow = (part === "rest" ? Math.max(0, latency.solve_s - latency.network_s) : latency[part]) / latency.total_s;
     bar.append(piece);
   }
-  return [list, bar];
+  return bar;
 }
 
-function troubles(answer) {
-  if (!answer.failed.length) return answer.deterministic ? [] : [node("p", "quiet", "not deterministic on this machine")];
-  const kinds = new Map();
-  for (const { status } of answer.failed) kinds.set(status, (kinds.get(status) ?? 0) + 1);
-  const text = [...kinds].map(([status, count]) => `${count} × ${status}`).join(", ");
-  return [node("p", "warning", `${answer.failed.length} of ${answer.shape[0]} samples did not reach the end: ${text}`)];
+function troubles(run) {
+  const { response, body } = run;
+  const found = [];
+  if (!response) return found;
+  if (!response.deterministic) found.push(make("p", { class: "quiet" }, "not deterministic on this machine"));
+  if (response.samples.length < body.num_samples) {
+    const share = `${response.samples.length.toLocaleString("en")} of ${body.num_samples.toLocaleString("en")} samples`;
+    found.push(make("p", { class: run.ended ? "warning" : "quiet" }, `${share}${run.ended ? " were drawn" : " so far"}`));
+  }
+  if (response.failed.length) {
+    const kinds = new Map();
+    for (const { status } of response.failed) kinds.set(status, (kinds.get(status) ?? 0) + 1);
+    const text = [...kinds].map(([status, count]) => `${count} × ${status}`).join(", ");
+    found.push(make("p", { class: "warning" }, `${response.failed.length} of ${response.shape[0]} samples did not reach the end: ${text}`));
+  }
+  return found;
 }
 
 export class Figures {
-  /** @param runs [{side, label, answer, frames?}]; frames is [{t, states}] */
-  show(runs, layout) {
-    this.runs = runs;
-    this.layout = runs.length > 1 ? layout : "side";
-    this.shape = runs[0].answer.shape.slice(1);
-    this.pictures = pictures.layoutOf(this.shape) !== null;
-    if (this.pictures) this.layout = "side";
-    $("layout-bar").hidden = runs.length < 2;
-    $("over").disabled = this.pictures;
-    for (const name of ["side", "over"]) $(name).setAttribute("aria-pressed", String(this.layout === name));
-    $("cards").dataset.layout = this.layout;
-    $("results").dataset.runs = runs.length;
-    $("cards").replaceChildren(...this.#cards());
-    this.#distance();
-    const lists = runs.flatMap((run) => [run.answer.samples, ...(run.frames ?? []).map((frame) => frame.states)]);
-    this.bounds = this.pictures ? pictures.scale(lists) : scatter.range(lists);
-    this.paint(null);
-  }
-
-  #cards() {
-    const groups = this.layout === "over" ? [this.runs] : this.runs.map((run) => [run]);
-    return groups.map((group) => {
-      const card = node("article", "card figure");
-      const canvas = node("canvas", "");
-      canvas.setAttribute("role", "img");
-      canvas.setAttribute("aria-label", group.map((run) => this.#alt(run)).join("; "));
-      for (const run of group) {
-        const head = node("h2", run.side);
-        head.append(node("span", "key"), run.label);
-        const about = node("p", "quiet", `${run.answer.model} v${run.answer.version}, seed ${run.answer.seed}`);
-        const told = node("div", "told");
-        told.append(head, about, ...costs(run.answer), ...troubles(run.answer));
-        card.append(told);
-      }
-      canvas.style.gridColumn = "1 / -1";
-      card.append(canvas);
-      if (!this.pictures && this.shape[0] > 2) card.append(node("p", "quiet", `the first 2 of ${this.shape[0]} numbers`));
-      canvas.runs = group;
-      return card;
+  /** @param pick called with the index of a sample that is clicked */
+  constructor(pick) {
+    this.runs = [];
+    this.selected = null;
+    this.paths = {}; // by side: path and steps of the chosen sample
+    this.colour = "";
+    this.field = null; // draws what lies behind the points
+    $("cards").addEventListener("click", (event) => {
+      const canvas = event.target;
+      const found = canvas.places ? scatter.nearest(canvas, event.offsetX, event.offsetY) : pictures.at(canvas, event.offsetX, event.offsetY);
+      if (found !== null) pick(found);
     });
   }
 
-  #alt({ label, answer }) {
-    const what = this.pictures ? `pictures of ${this.shape.join(" by ")}` : "points";
-    return `${answer.shape[0]} samples of ${answer.model} by ${label} as ${what}`;
+  /** Show runs: as cards side by side, or as one card with both: points overlaid, pictures subtracted. */
+  show(runs, layout) {
+    if (this.runs !== runs) Object.assign(this, { runs, extent: null, seen: new WeakSet() });
+    this.layout = runs.length > 1 ? layout : "side";
+    this.shape = runs[0].shape;
+    this.pictures = pictures.layoutOf(this.shape) !== null;
+    this.planar = this.shape.length === 1 && this.shape[0] === 2;
+    for (const element of document.querySelectorAll(".planar")) element.hidden = !this.planar;
+    $("arrangement").hidden = runs.length < 2;
+    $("over").textContent = this.pictures ? "Difference" : "Overlaid";
+    for (const name of ["side", "over"]) $(name).setAttribute("aria-pressed", String(this.layout === name));
+    $("cards").dataset.layout = this.layout;
+    $("results").dataset.runs = runs.length;
+    const groups = this.layout === "over" ? [runs] : runs.map((run) => [run]);
+    $("cards").replaceChildren(...groups.map((group) => this.#card(group)));
+    this.widen();
+    this.paint();
   }
 
-  #distance() {
-    if (this.runs.length < 2) return;
-    const [a, b] = this.runs.map((run) => run.answer);
-    const found = distances(a.samples, b.samples);
-    const mean = found.reduce((sum, value) => sum + value, 0) / found.length;
-    const short = (value) => value.toPrecision(3);
-    $("distance").replaceChildren(
-      ...(found.length
-        ? [
-            "Distance of the endpoints from the same noise: mean ", node("strong", "", short(mean)),
-            `, median ${short(found[found.length >> 1])}, greatest ${short(found.at(-1))}. `,
-            `NFE ${a.nfe} against ${b.nfe}.`,
-          ]
-        : ["No sample reached the end in both."]),
+  #card(group) {
+    const card = make("article", { class: "card figure" });
+    for (const run of group) {
+      run.told = make("div", { class: `told ${run.side}` });
+      card.append(run.told);
+      this.tell(run);
+    }
+    const canvas = make("canvas", { role: "img", "aria-label": group.map((run) => this.#alt(run)).join("; ") });
+    canvas.runs = group;
+    card.append(canvas);
+    if (!this.pictures && this.shape[0] > 2) card.append(make("p", { class: "quiet" }, `the first 2 of ${this.shape[0]} numbers`));
+    return card;
+  }
+
+  #alt({ label, body }) {
+    const what = this.pictures ? `pictures of ${this.shape.join(" by ")}` : "points";
+    return `${body.num_samples} samples of ${body.model} by ${label} as ${what}`;
+  }
+
+  /** Say anew what is known of a run. */
+  tell(run) {
+    const { response, body, side, label } = run;
+    const version = response ? ` v${response.version}` : "";
+    run.told.replaceChildren(
+      make("div", { class: "head" },
+        make("h2", { class: side }, make("span", { class: "key", "aria-hidden": "true" }), label),
+        make("p", { class: "quiet" }, `${body.model}${version}, seed ${body.seed}`)),
+      readouts(run),
+      ...(response ? [latencyBar(response)] : []),
+      ...troubles(run),
     );
   }
 
-  /** Draw the samples as they end (t is null), or as they were at a time; between frames a state is interpolated. */
-  paint(t = this.t ?? null) {
-    this.t = t;
-    for (const canvas of $("cards").querySelectorAll("canvas")) {
-      const layers = canvas.runs.map((run) => ({ side: run.side, ...at(run, t) }));
-      if (this.pictures) pictures.draw(canvas, layers[0].states, this.shape, this.bounds);
-      else scatter.draw(canvas, layers, this.bounds, this.layout === "over");
+  /** Let the range of the figures hold what has arrived since it was last widened. */
+  widen() {
+    const kind = this.pictures ? pictures : scatter;
+    for (const { response, page } of this.runs) {
+      for (const { states } of page?.frames ?? []) this.#take(states, kind.extent, true);
+      if (response) this.#take(response.samples, kind.extent, false);
     }
+    this.bounds = this.pictures ? pictures.scale(this.extent ?? [[0, 1]]) : scatter.square(this.extent ?? [[-3, 3], [-3, 3]]);
+  }
+
+  #take(states, extent, onTheWay) {
+    if (this.seen.has(states)) return;
+    this.seen.add(states);
+    const found = extent(states, onTheWay);
+    this.extent = this.extent?.map(([low, high], k) => [Math.min(low, found[k][0]), Math.max(high, found[k][1])]) ?? found;
+  }
+
+  /** Move all runs to a time (null: the end). */
+  move(t) {
+    for (const run of this.runs) run.t = t;
+    this.paint();
+  }
+
+  paint() {
+    for (const canvas of $("cards").querySelectorAll("canvas")) {
+      if (this.pictures) this.#sheet(canvas);
+      else this.#plot(canvas);
+    }
+  }
+
+  #plot(canvas) {
+    const layers = canvas.runs.map((run) => {
+      const { path, steps } = this.paths[run.side] ?? {};
+      return { side: run.side, ...run.shown, colour: this.#colours(run), path: path && { path, steps } };
+    });
+    const t = canvas.runs[0].t ?? 1;
+    const under = this.field && ((pen, paint, toX, toY) => this.field.paint(pen, paint, toX, toY, t));
+    scatter.draw(canvas, layers, this.bounds, { links: this.layout === "over", selected: this.selected, under });
+  }
+
+  #sheet(canvas) {
+    const states = canvas.runs.map((run) => run.shown.states);
+    const options = { selected: this.selected, frame: this.#colours(canvas.runs[0]) ?? undefined };
+    if (canvas.runs.length === 1) pictures.draw(canvas, states[0], this.shape, this.bounds, options);
+    else {
+      const { states: apart, scale } = pictures.differences(states[0], states[1]);
+      pictures.draw(canvas, apart, this.shape, scale, { selected: this.selected });
+    }
+  }
+
+  /** The colour of each sample of a run, or null where it is the solver's. */
+  #colours(run) {
+    const values = this.valuesOf(run);
+    if (!values || !this.scale) return null;
+    const { low, high, quiet } = colours();
+    const [least, most] = this.scale;
+    return (index) => {
+      const value = values[index];
+      if (value === null || value === undefined) return quiet;
+      return blend(low, high, most > least ? Math.min(1, Math.max(0, (value - least) / (most - least))) : 0);
+    };
+  }
+
+  /** What the colour stands for, sample by sample; null where it is not known (yet). */
+  valuesOf(run) {
+    if (this.colour === "nfe") return run.nfe ?? null;
+    if (this.colour === "error") return run.errors?.each.map((value) => value && Math.log10(value)) ?? null;
+    return null;
+  }
+
+  /** Colour by "nfe", "error" or "" (the solver), with one scale for all figures, and say what it is. */
+  paintBy(colour) {
+    this.colour = colour;
+    const values = this.runs.flatMap((run) => this.valuesOf(run) ?? []).filter(Number.isFinite);
+    const [low, high] = [values.reduce((p, q) => Math.min(p, q), Infinity), values.reduce((p, q) => Math.max(p, q), -Infinity)];
+    this.scale = values.length ? [low, high] : null;
+    const name = (value) => (colour === "error" ? percent(10 ** value) : String(value));
+    $("scale").hidden = !this.scale;
+    if (this.scale) $("scale").replaceChildren(name(low), make("span", { class: "ramp", "aria-hidden": "true" }), name(high));
+    this.paint();
   }
 }
 
-function at({ answer, frames }, t) {
-  if (!frames?.length || t === null) return { states: answer.samples };
-  const next = frames.findIndex((frame) => frame.t >= t);
-  if (next < 0) return { states: answer.samples, trails: frames.map((frame) => frame.states) };
-  const trails = frames.slice(0, next).map((frame) => frame.states);
-  if (next === 0 || frames[next].t === t) return { states: frames[next].states, trails };
-  const [low, high] = [frames[next - 1], frames[next]];
-  const share = (t - low.t) / (high.t - low.t);
-  return { states: mix(low.states, high.states, share), trails };
-}
-
-function mix(low, high, share) {
-  if (low === null || high === null) return null;
-  if (typeof low === "number") return low + (high - low) * share;
-  return low.map((value, k) => mix(value, high[k], share));
+/** How far apart two runs end, as a sentence; empty where there is one run only. */
+export function apart([a, b]) {
+  if (!a?.response || !b?.response) return "";
+  const found = distances(finished(a.response), finished(b.response)).filter((value) => value !== null).sort((x, y) => x - y);
+  if (!found.length) return "No sample reached the end in both.";
+  const [short, middle, most] = [mean(found), found[found.length >> 1], found.at(-1)].map((value) => value.toPrecision(3));
+  return `Distance between endpoints from the same noise: mean ${short}, median ${middle}, greatest ${most}.`;
 }

@@ -1,26 +1,24 @@
 // The form: fields of the two settings made from what /v1/solvers says, read into a view and filled from one.
+import { $, make } from "./dom.js";
+import { cost } from "./terms.js";
 import { GRID_PARAMETERS, SETTING, second } from "./view.js";
 
-const $ = (id) => document.getElementById(id);
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
 
-function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
+/** Values that are the same as none. */
+const USUAL = { error_control: "sample", start: "ramp" };
 
 const option = (value, text = value) => make("option", { value }, text);
 
 function field(side, name, text, control) {
   control.id = `${side}-${name}`;
-  control.dataset.field = name;
+  control.dataset.field = name.startsWith("grid_") ? "grid" : name;
   control.dataset.name = name;
-  return make("div", { class: "field", "data-for": name }, make("label", { for: control.id }, text), control);
+  const label = make("label", { for: control.id, "data-term": name }, text);
+  return make("div", { class: "field", "data-for": name }, label, control);
 }
 
-const entry = (attributes) => make("input", { inputmode: "decimal", ...attributes });
+const entry = (placeholder = "", inputmode = "decimal") => make("input", { inputmode, placeholder });
 
 function choice(values, automatic) {
   return make("select", {}, option("", automatic), ...values.map((value) => option(value)));
@@ -38,24 +36,28 @@ function build(side, solvers) {
     return make("label", {}, input, ` ${text}`);
   };
   const all = (key) => [...new Set(solvers.flatMap((solver) => solver.parameters[key] ?? []))];
+  const without = (key) => all(key).filter((value) => value !== USUAL[key]);
   const parameters = Object.values(GRID_PARAMETERS).flatMap(Object.keys);
+  const grids = [...all("grid").map((name) => option(name)), option("times", "custom times")];
   $(side).replaceChildren(
     make("legend", {}, make("span", { class: "key", "aria-hidden": "true" }), side === "a" ? "Solver A" : "Solver B"),
     field(side, "solver", "Solver", make("select", {}, ...groups)),
     make("div", { class: "modes", role: "group", "aria-label": "How steps are chosen", "data-for": "mode" },
       radio("tolerance", "error control"), radio("steps", "fixed steps")),
     make("div", { class: "pair" },
-      field(side, "rtol", "rtol", entry({ placeholder: "1e-5" })), field(side, "atol", "atol", entry({ placeholder: "1e-5" })),
-      field(side, "steps", "Steps", entry({ inputmode: "numeric" })),
-      field(side, "grid", "Grid", make("select", {}, ...all("grid").map((name) => option(name))))),
-    make("div", { class: "pair" },
-      ...parameters.map((name) => field(side, `grid_${name}`, name, entry({ "data-field": "grid" })))),
+      field(side, "rtol", "rtol", entry("1e-5")), field(side, "atol", "atol", entry("1e-5")),
+      field(side, "steps", "Steps", entry("", "numeric")),
+      field(side, "grid", "Grid", make("select", {}, ...grids))),
+    make("div", { class: "pair" }, ...parameters.map((name) => field(side, `grid_${name}`, name, entry()))),
+    make("p", { class: "hint", "data-for": "cost" }),
     make("details", { "data-for": "more" }, make("summary", {}, "More"),
       make("div", { class: "pair" },
-        field(side, "controller", "Controller", choice(all("controller"), "the solver's own")),
-        field(side, "error_control", "Steps are shared by", choice(all("error_control"), "nobody (sample)")),
-        field(side, "start", "Start", choice(all("start"), "ramp")))),
-    make("p", { class: "hint", "data-for": "cost" }),
+        field(side, "controller", "Controller", choice(all("controller"), "solver's default")),
+        field(side, "error_control", "Step sizes", choice(without("error_control"), "per sample")),
+        field(side, "start", "Start", choice(without("start"), "ramp")),
+        field(side, "max_step", "Max step", entry("no bound")),
+        field(side, "first_step", "First step", entry("automatic")),
+        field(side, "max_nfe", "Max NFE", entry("10000", "numeric")))),
   );
 }
 
@@ -65,12 +67,15 @@ export class Form {
     this.solvers = new Map(solvers.map((solver) => [solver.name, solver]));
     this.b = null;
     for (const side of ["a", "b"]) build(side, solvers);
-    $("model").replaceChildren(
-      ...models.map((model) => {
-        const served = model.status === "served";
-        return option(model.name, served ? model.name : `${model.name} (unavailable)`);
-      }),
-    );
+    this.offer(models);
+  }
+
+  /** Offer these models, and keep the one that is chosen. @param models lines of /v1/models */
+  offer(models) {
+    const chosen = $("model").value;
+    const told = { served: "", loading: " (loading)", unavailable: " (unavailable)" };
+    $("model").replaceChildren(...models.map(({ name, status }) => option(name, `${name}${told[status] ?? ""}`)));
+    if (chosen) this.#put($("model"), chosen);
   }
 
   /** Put a view into the fields. A model or solver that is not there stays, so that the service can say so. */
@@ -95,7 +100,8 @@ export class Form {
       const name = control.dataset.name;
       if (control.type === "radio") control.checked = control.value === setting.mode;
       else if (name.startsWith("grid_")) this.#put(control, setting[name] ?? this.#gridDefault(name));
-      else this.#put(control, setting[name] || (name === "grid" ? "uniform" : ""));
+      else if (name === "grid") this.#put(control, setting.grid || "uniform");
+      else this.#put(control, setting[name] === USUAL[name] ? "" : setting[name]);
     }
   }
 
@@ -108,13 +114,14 @@ export class Form {
     const view = { ...kept };
     for (const key of COMMON) view[key] = $(key).value;
     if ($("conditional").hidden) view.condition = view.guidance = "";
-    view.a = this.#setting("a");
-    this.b = this.#setting("b");
+    view.a = this.setting("a");
+    this.b = this.setting("b");
     view.b = $("compare").checked ? this.b : null;
     return view;
   }
 
-  #setting(side) {
+  /** Read the fields of one solver. @returns {import("./view.js").Setting} */
+  setting(side) {
     const setting = { ...SETTING };
     for (const control of $(side).querySelectorAll("[data-name]")) {
       const used = !control.closest("[hidden]:not(fieldset)");
@@ -135,15 +142,17 @@ export class Form {
       const fixed = !takes.rtol || !tolerance.checked;
       if (fixed && $(`${side}-steps`).value === "") $(`${side}-steps`).value = "20";
       const parameters = Object.keys(GRID_PARAMETERS[$(`${side}-grid`).value] ?? {});
+      const explicit = $(`${side}-grid`).value === "times";
       const shown = {
-        mode: takes.rtol, rtol: !fixed, atol: !fixed, controller: !fixed, error_control: !fixed, steps: fixed,
-        grid: fixed, start: Boolean(takes.start), more: !fixed || Boolean(takes.start), solver: true, cost: true,
+        mode: takes.rtol, rtol: !fixed, atol: !fixed, controller: !fixed, error_control: !fixed, steps: fixed && !explicit,
+        first_step: !fixed, max_step: !fixed, max_nfe: true, grid: fixed, start: Boolean(takes.start), more: true,
+        solver: true, cost: true,
       };
       for (const element of $(side).querySelectorAll("[data-for]")) {
         const name = element.dataset.for;
         element.hidden = name.startsWith("grid_") ? !fixed || !parameters.includes(name.slice(5)) : !shown[name];
       }
-      $(side).querySelector("[data-for=cost]").textContent = solver ? `Evaluations: ${solver.cost}` : "";
+      $(side).querySelector("[data-for=cost]").textContent = solver ? cost(solver, this.setting(side)) : "";
     }
   }
 

@@ -1,47 +1,70 @@
-// Puts the page together: form -> requests -> figures, chart and snippets.
+// The page, put together: form -> streams -> figures, verdict, chart and snippets.
 import * as api from "./api.js";
 import * as code from "./code.js";
+import { $, button } from "./dom.js";
+import * as download from "./download.js";
+import { Run } from "./drawing.js";
+import { Field } from "./field.js";
 import { Figures } from "./figures.js";
+import { Finder } from "./finder.js";
 import { Form } from "./form.js";
-import { framesOf } from "./frames.js";
-import { Player } from "./player.js";
+import * as intro from "./intro.js";
+import { Player, glide } from "./player.js";
 import * as problem from "./problem.js";
+import * as sample from "./sample.js";
+import * as state from "./state.js";
+import * as terms from "./terms.js";
 import * as trace from "./trace.js";
+import * as verdict from "./verdict.js";
 import * as views from "./view.js";
 
-const $ = (id) => document.getElementById(id);
-const figures = new Figures();
-const player = new Player((t) => figures.paint(t));
+const PATIENCE = 120; // seconds that a drawing is allowed where the service's own limit was too short
+const QUICK = 400; // milliseconds within which a drawing needs no progress
+const figures = new Figures((index) => choose(index));
+const player = new Player((t) => figures.move(t));
+const field = new Field();
 let form;
+let finder;
 let view;
 let models = [];
-let running = null;
+let running = null; // the drawing under way: an AbortController
+let studying = null; // what is computed about the last one: an AbortController
+let asked = ""; // its requests, as text
+let byChange = false; // whether it began with a change of a field
+let chosen = null; // {index, followed}: the sample that is looked at
 
 const served = (name) => models.find((model) => model.name === name);
 /** How many samples fill a figure well. */
-const usual = (name) => ((served(name)?.data_shape?.length ?? 1) > 1 ? "36" : "100");
+const usual = (name) => ((served(name)?.data_shape?.length ?? 1) > 1 ? "36" : "500");
 
-async function start() {
-  const [list, solvers] = await Promise.all([api.get("v1/models"), api.get("v1/solvers")]);
-  models = list.models;
-  form = new Form(solvers.solvers, models);
-  listen();
-  api.get("readyz").then(
-    ({ device }) => ($("service").textContent = `ready on ${device}, ${models.length} models`),
-    (fault) => ($("service").textContent = fault.title),
+function start({ models: list, solvers }) {
+  models = list;
+  form = new Form(solvers, models);
+  finder = new Finder(
+    () => ({ body: views.request(view, view.a), dtype: served(view.model)?.dtype }),
+    (text) => {
+      view.a = views.settingOf(text);
+      form.fill(view);
+      redraw();
+    },
   );
-  await open(location.hash);
+  listen();
+  state.tell(models);
+  return open(location.hash);
 }
 
 /** Show the view of an address, and draw it. */
-async function open(hash) {
+function open(hash) {
   view = views.fromHash(hash);
-  view.model ||= (served("moons") ?? models.find((model) => model.status === "served") ?? models[0])?.name ?? "";
+  const there = models.filter((model) => model.status === "served");
+  view.model ||= (there.find((model) => model.name === "moons") ?? there[0] ?? models[0]).name;
   view.num_samples ||= usual(view.model);
   form.fill(view);
+  $("colour").value = view.colour;
+  for (const id of ["velocity", "density"]) $(id).checked = view[id] !== "";
   const drawing = draw(); // asked for first: the service is to compute before it describes
   describe();
-  await drawing;
+  return drawing;
 }
 
 async function describe() {
@@ -54,86 +77,290 @@ async function describe() {
   form.describe(about || reason, found?.served?.[0]?.card);
 }
 
-/** Ask for everything the view shows. A newer request ends an older one. */
+/** Ask for everything the view shows. A newer drawing ends an older one; what has arrived stays when it is cancelled. */
 async function draw() {
   running?.abort();
+  studying?.abort();
   const mine = (running = new AbortController());
   if (view.seed.trim() === "") $("seed").value = view.seed = views.newSeed(); // both settings must have the same
+  const shape = served(view.model)?.data_shape;
   const sides = view.b ? ["a", "b"] : ["a"];
-  const bodies = Object.fromEntries(sides.map((side) => [side, views.request(view, view[side])]));
+  const runs = sides.map((side) => new Run(side, views.label(view[side]), views.request(view, view[side]), shape));
+  asked = runs.map((run) => api.stringify(run.body)).join();
   remember();
-  code.show(Object.values(bodies));
-  busy(`drawing ${view.num_samples} samples …`);
-  let side = "a";
+  finder.of([view.model, view.condition, view.guidance].join());
+  code.show(runs.map((run) => run.body));
+  $("summary").textContent = `${view.model} · ${view.num_samples} · ${runs.map((run) => run.label).join(" vs ")}`;
+  progress(runs[0]);
+  let run = runs[0];
   try {
-    const runs = [];
-    for (side of sides) {
-      const answer = await api.sample(bodies[side], mine.signal);
-      runs.push({ side, label: views.label(view[side]), body: bodies[side], answer });
+    const moving = [];
+    for (run of runs) {
+      const mineAlone = run;
+      moving.push(glide(run, () => figures.runs === runs && figures.paint(), mine.signal));
+      await run.draw(view.timeout ? Number(view.timeout) : undefined, mine.signal, () => arrived(runs, mineAlone, mine));
+      run.ended = true;
+      figures.tell(run);
+      if (run.response.status === "deadline") break;
     }
-    player.close();
-    figures.show(runs, view.layout);
     problem.show(null);
     form.mark();
     performance.mark("shown");
-    if (view.animate) for (const run of runs) side = await follow(run, mine.signal);
-    if (view.animate) play(runs);
-    busy("");
-    await trace.draw(runs);
-    document.body.dataset.drawn = location.hash; // what the browser tests wait for
+    const charted = trace.draw(runs.filter((one) => one.response));
+    await Promise.all([...moving, charted]);
+    if (mine.signal.aborted) return;
+    settle(runs, "");
+    late(runs);
+    study(runs);
   } catch (error) {
-    if (error.name === "AbortError") return;
-    busy("");
-    problem.show(error, view.b ? ` (solver ${side.toUpperCase()})` : "");
-    form.mark(error.errors, side);
+    stop(error, runs, run, mine);
   }
 }
 
-/** Get the states of a run on their way through t. */
-async function follow(run, signal) {
-  busy(`following ${run.label} …`);
-  run.frames = await framesOf(run.body, run.answer, signal, (done) => busy(`${run.label}: ${done}`));
-  return run.side;
+/** More of a run has arrived: the figures hold it from its first states on. */
+function arrived(runs, run, mine) {
+  if (mine.signal.aborted) return;
+  progress(run);
+  if (figures.runs !== runs && (run.response || run.page?.frames.length)) {
+    unchoose();
+    verdict.clear();
+    player.enable(false);
+    figures.paths = {};
+    figures.selected = null;
+    figures.show(runs, view.layout);
+    $("figures").hidden = false;
+  } else if (figures.runs === runs) figures.widen();
+  player.tell(run.page?.frames.length ? (run.t ?? 1) : 1);
+  if (run.response && run.page) figures.tell(run);
 }
 
-function play(runs) {
-  figures.show(runs, view.layout);
-  player.open(0, 1);
-  player.play();
+/** A drawing has ended: all can be moved through t, and everything tells of it. */
+function settle(runs, text) {
+  if (figures.runs.length !== runs.length || figures.runs[0] !== runs[0]) figures.show(runs, view.layout);
+  for (const run of runs) {
+    run.ended = true;
+    figures.tell(run);
+  }
+  progress(null, text);
+  running = null;
+  player.enable(runs.some((run) => run.frames.length));
+  figures.widen();
+  figures.move(null);
+  document.body.dataset.drawn = location.hash; // what the browser tests wait for
 }
 
-function busy(text) {
-  $("busy").textContent = text;
-  $("results").setAttribute("aria-busy", String(text !== ""));
+/** Where a deadline ended a drawing, say what is there, and offer more time. */
+function late(runs) {
+  const stopped = runs.find((run) => run.response?.status === "deadline");
+  if (!stopped) return;
+  const { failed, samples } = stopped.response;
+  const there = samples.length - failed.length;
+  const share = `${there.toLocaleString("en")} of ${stopped.body.num_samples.toLocaleString("en")} samples of ${stopped.label}`;
+  const detail = `${share} were finished in time. The samples received so far are shown.`;
+  problem.show(new api.Problem("The time limit was reached", detail), { action: moreTime() });
+}
+
+const moreTime = () =>
+  view.timeout
+    ? null
+    : button("Allow two minutes", () => {
+        view.timeout = String(PATIENCE);
+        draw();
+      });
+
+/** Everything that is computed once the samples are there: the error, colours, the field, the chosen sample. */
+async function study(runs) {
+  if (!runs.every((run) => run.response)) return;
+  const { signal } = (studying = new AbortController());
+  behind();
+  if (view.sample !== "") choose(Number(view.sample));
+  await verdict.judge(runs, served(runs[0].body.model)?.dtype, signal, choose);
+  if (figures.runs !== runs) return;
+  for (const run of runs) figures.tell(run);
+  await recolour();
+  if (chosen) sample.show(chosen.index, runs, chosen.followed, chosen.densities);
+  document.body.dataset.judged = location.hash; // what the browser tests wait for
+}
+
+/** A drawing failed, or was cancelled. */
+function stop(error, runs, run, mine) {
+  if (error.name === "AbortError" && !mine.cancelled) return; // a newer drawing took over
+  mine.abort();
+  running = null;
+  const there = runs.filter((one) => one.response || one.page?.frames.length);
+  for (const one of there) if (one.response) one.page = null;
+  if (there.length) {
+    settle(there, mine.cancelled ? "Cancelled; the samples received so far are shown." : "");
+    trace.draw(there.filter((one) => one.response));
+    study(there);
+  } else {
+    progress(null, mine.cancelled ? "Cancelled." : "");
+    if (figures.runs.length) study(figures.runs); // the figure before stays, and so does what is said about it
+  }
+  if (mine.cancelled) return;
+  if (!figures.runs.length) $("figures").hidden = true;
+  // Where it is about one setting the title says which; a lost connection is about none.
+  const where = view.b && error.errors?.length ? ` (solver ${run.side.toUpperCase()})` : "";
+  problem.show(error, { where, action: error.status === 504 ? moreTime() : null });
+  form.mark(error.errors, run.side);
+  if (error.errors?.length) $("settings").open = true;
+}
+
+let slow = null; // {run, timer, passed} of the drawing under way
+
+/**
+ * Say how far a run is and offer to cancel it, once it has taken a while: a quick drawing leaves the form as it is.
+ * @param run null when nothing is under way
+ */
+function progress(run, text = "") {
+  if (run) {
+    slow ??= { passed: false, timer: setTimeout(() => ((slow.passed = true), tellProgress(slow.run)), QUICK) };
+    slow.run = run;
+  } else if (slow) {
+    clearTimeout(slow.timer);
+    slow = null;
+  }
+  $("results").setAttribute("aria-busy", String(Boolean(run) && !run.share));
+  tellProgress(slow?.passed ? run : null, text);
+}
+
+function tellProgress(run, text = "") {
+  const share = run && run.share > 0 ? run.share : null;
+  const left = run?.left > 1 ? `, about ${run.left < 90 ? `${Math.ceil(run.left)} s` : `${Math.ceil(run.left / 60)} min`} left` : "";
+  $("busy").textContent = run ? `${run.label}: ${share ? `${Math.floor(100 * share)} %${left}` : "drawing …"}` : text;
+  $("share").hidden = $("cancel").hidden = !run;
+  $("draw").hidden = Boolean(run);
+  if (share) $("share").value = share;
+  else $("share").removeAttribute("value");
+}
+
+/** Look at one sample: its path and steps with each solver. */
+async function choose(index) {
+  const { runs } = figures;
+  if (running || !runs.every((run) => run.response) || !(index >= 0 && index < runs[0].response.samples.length)) return;
+  const mine = (chosen = { index, followed: {}, densities: {} });
+  view.sample = String(index);
+  remember();
+  figures.selected = index;
+  figures.paths = {};
+  figures.paint();
+  sample.show(index, runs, mine.followed);
+  try {
+    for (const run of runs) {
+      const found = await sample.follow(run, index);
+      if (chosen !== mine) return;
+      mine.followed[run.side] = found;
+      figures.paths[run.side] = found;
+      figures.paint();
+      sample.show(index, runs, mine.followed);
+    }
+    await trace.draw(runs, mine);
+    for (const run of runs) mine.densities[run.side] = await sample.logDensity(run, index);
+    if (chosen === mine) sample.show(index, runs, mine.followed, mine.densities);
+  } catch (error) {
+    if (chosen === mine) problem.show(error);
+  }
+  document.body.dataset.chosen = String(index); // what the browser tests wait for
+}
+
+/** Look at no sample. */
+function unchoose() {
+  chosen = null;
+  figures.selected = null;
+  figures.paths = {};
+  sample.hide();
+}
+
+/** Colour the samples as the view says; evaluations one by one are asked for when they are first wanted. */
+async function recolour() {
+  const { runs } = figures;
+  if (view.colour === "nfe" && runs.every((run) => run.response)) {
+    for (const run of runs) {
+      const stages = form.solvers.get(run.body.solver)?.stages ?? 1;
+      run.nfe ??= await sample.evaluations(run, stages).catch(() => null);
+    }
+  }
+  if (figures.runs === runs) figures.paintBy(view.colour);
+}
+
+/** Show the velocity field and the log-density as the view says, where samples lie in the plane. */
+async function behind() {
+  const { planar, runs } = figures;
+  if (!planar || Array.isArray(runs[0].body.condition)) return;
+  const { model, condition, guidance } = runs[0].body;
+  figures.field = field;
+  await field.want({ model, condition, guidance }, figures.bounds, view, (text) => {
+    $("field-busy").textContent = text;
+    figures.paint();
+  });
+  document.body.dataset.behind = [field.velocity && "velocity", field.mesh && "density"].filter(Boolean).join(" ");
 }
 
 const remember = () => history.replaceState(null, "", `#${views.toHash(view)}`);
 
-/** Read the form and draw what it says; `animate` is "1" or "". */
-function redraw(animate) {
-  form.arrange();
-  view = { ...form.read(view), animate };
-  return draw();
+/** Read the form and draw what it says, once for all events of one moment. */
+let planned = false;
+function redraw() {
+  if (planned) return;
+  planned = true;
+  setTimeout(() => {
+    planned = false;
+    form.arrange();
+    view = { ...form.read(view), timeout: "" };
+    draw();
+  });
 }
 
 function changed(event) {
   const other = event.target.id === "model";
   if (other && $("num_samples").value === usual(view.model)) $("num_samples").value = usual($("model").value);
-  if (other) $("condition").value = $("guidance").value = ""; // another model has other classes, or none
-  redraw("");
-  if (other) describe();
+  if (other) {
+    $("condition").value = $("guidance").value = ""; // another model has other classes, or none
+    view.sample = "";
+  }
+  byChange = true;
+  redraw();
+  if (other) setTimeout(describe);
+}
+
+/** Draw on request. Pressed after a change that was drawn already, it shows that drawing again and asks for nothing. */
+function submitted(event) {
+  event.preventDefault();
+  if (planned) return; // the change that Enter or the press brought is about to be drawn
+  const now = form.read(view);
+  const same = [now.a, now.b].filter(Boolean).map((setting) => api.stringify(views.request(now, setting))).join() === asked;
+  if (byChange && same && $("problem").hidden) {
+    byChange = false;
+    if (!running) player.play();
+  } else redraw();
+}
+
+function newSeed() {
+  $("seed").value = views.newSeed();
+  view.sample = "";
+  byChange = false;
+  redraw();
+}
+
+/** Models come and go: look for new ones whenever somebody comes back to the page. */
+async function refresh() {
+  const found = await api.get("v1/models").catch(() => null);
+  if (!found || api.stringify(found.models) === api.stringify(models)) return;
+  models = found.models;
+  verdict.forget();
+  form.offer(models);
+  state.tell(models);
+  describe();
 }
 
 function listen() {
   $("form").addEventListener("change", changed);
-  $("form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    redraw("");
-  });
-  $("animate").addEventListener("click", () => redraw("1"));
-  $("new-seed").addEventListener("click", () => {
-    $("seed").value = views.newSeed();
-    redraw("");
+  $("form").addEventListener("submit", submitted);
+  $("new-seed").addEventListener("click", newSeed);
+  $("cancel").addEventListener("click", () => {
+    if (!running) return;
+    running.cancelled = true;
+    running.abort();
   });
   for (const name of ["side", "over"]) {
     $(name).addEventListener("click", () => {
@@ -142,19 +369,46 @@ function listen() {
       figures.show(figures.runs, name);
     });
   }
-  code.listen();
-  addEventListener("hashchange", () => open(location.hash));
-  const repaint = () => {
-    if (!figures.runs) return;
+  $("colour").addEventListener("change", () => {
+    view.colour = $("colour").value;
+    remember();
+    recolour();
+  });
+  for (const name of ["velocity", "density"]) {
+    $(name).addEventListener("change", () => {
+      view[name] = $(name).checked ? "1" : "";
+      remember();
+      behind();
+    });
+  }
+  $("sample-index").addEventListener("change", () => choose(Number($("sample-index").value)));
+  $("sample-close").addEventListener("click", () => {
+    view.sample = "";
+    remember();
+    unchoose();
     figures.paint();
     trace.draw(figures.runs);
+  });
+  code.listen();
+  terms.listen();
+  download.listen(() => figures.runs.filter((run) => run.response), problem.show);
+  addEventListener("hashchange", () => open(location.hash));
+  addEventListener("focus", refresh);
+  const repaint = () => {
+    if (!figures.runs.length) return;
+    figures.paintBy(view.colour);
+    trace.draw(figures.runs.filter((run) => run.response), chosen);
+    finder.draw();
   };
   addEventListener("themechange", repaint);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
-  new ResizeObserver(() => figures.runs && figures.paint()).observe($("cards"));
+  new ResizeObserver(() => figures.runs.length && figures.paint()).observe($("cards"));
+  addEventListener("resize", () => figures.runs.length && figures.paint());
+  const narrow = matchMedia("(max-width: 54rem)");
+  const fold = () => ($("settings").open = !narrow.matches); // there the figure comes first
+  narrow.addEventListener("change", fold);
+  fold();
 }
 
-start().catch((error) => {
-  $("service").textContent = "not reachable";
-  problem.show(error);
-});
+intro.listen();
+state.watch(start, problem.show).catch(problem.show);

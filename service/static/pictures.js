@@ -1,5 +1,5 @@
 // Samples as a sheet of pictures: data of shape (height, width), (height, width, 3) or (3, height, width).
-import { fit } from "./canvas.js";
+import { colours, figureSide, fit } from "./canvas.js";
 
 const MOST = 400;
 const GAP = 3;
@@ -16,31 +16,52 @@ export function layoutOf(shape) {
   return null;
 }
 
-/** The lowest and highest value of all states, so that a sheet uses one scale; 0 to 1 where they lie within it. */
-export function scale(lists) {
+/** The least and greatest value of states, as a list of one pair; null rows failed. */
+export function extent(states) {
   let [low, high] = [0, 0];
   const visit = (value) => {
     if (Array.isArray(value)) value.forEach(visit);
     else if (value < low) low = value;
     else if (value > high) high = value;
   };
-  lists.forEach((states) => states.forEach((state) => state !== null && visit(state)));
+  states.forEach((state) => state !== null && visit(state));
+  return [[low, high]];
+}
+
+/** The scale of grey for an extent: 0 to 1 where all lies within it. */
+export function scale([[low, high]]) {
   if (low >= -1e-6 && high <= 1 + 1e-6) return [0, 1];
   return high > low ? [low, high] : [low, low + 1];
 }
 
-export function draw(canvas, states, shape, [low, high]) {
+/** Differences of pictures, and the scale on which no difference is the middle grey. */
+export function differences(first, second) {
+  const minus = (p, q) => (Array.isArray(p) ? p.map((value, k) => minus(value, q[k])) : p - q);
+  const states = first.slice(0, second.length).map((p, k) => (p === null || second[k] === null ? null : minus(p, second[k])));
+  let most = 0;
+  for (const state of states) for (const value of state?.flat(Infinity) ?? []) most = Math.max(most, Math.abs(value));
+  return { states, scale: [-most || -1, most || 1], most };
+}
+
+/**
+ * Draw a sheet, and keep with the canvas what a click on it needs.
+ * @param options `selected` is the index of the chosen sample or null; `frame(index)` is the colour of a picture's frame
+ */
+export function draw(canvas, states, shape, [low, high], { selected = null, frame = () => null } = {}) {
   const layout = layoutOf(shape);
   const shown = states.slice(0, MOST);
-  const columns = Math.ceil(Math.sqrt(shown.length));
+  const columns = Math.ceil(Math.sqrt(shown.length)) || 1;
   const rows = Math.ceil(shown.length / columns);
-  const cell = Math.min(canvas.clientWidth, 520) / columns;
-  const { pen, width } = fit(canvas, Math.max(rows * cell * (layout.height / layout.width), 40));
+  const aspect = layout.height / layout.width;
+  const cell = figureSide(canvas.clientWidth) / columns / Math.max(1, aspect);
+  const { pen, width } = fit(canvas, Math.max(rows * cell * aspect, 40));
   const left = (width - cell * columns) / 2;
   const small = new OffscreenCanvas(layout.width, layout.height);
   const brush = small.getContext("2d");
   const image = brush.createImageData(layout.width, layout.height);
+  const paint = colours();
   pen.imageSmoothingEnabled = false;
+  canvas.sheet = { left, cell, columns, tall: cell * aspect, count: shown.length };
   shown.forEach((state, index) => {
     if (state === null) return;
     for (let y = 0, at = 0; y < layout.height; y++) {
@@ -50,9 +71,21 @@ export function draw(canvas, states, shape, [low, high]) {
       }
     }
     brush.putImageData(image, 0, 0);
-    const [x, y] = [left + (index % columns) * cell, Math.floor(index / columns) * cell * (layout.height / layout.width)];
+    const [x, y] = [left + (index % columns) * cell, Math.floor(index / columns) * cell * aspect];
     const side = cell - Math.min(GAP, cell / 8);
-    pen.drawImage(small, x, y, side, side * (layout.height / layout.width));
+    pen.drawImage(small, x, y, side, side * aspect);
+    const colour = index === selected ? paint.a : frame(index);
+    if (!colour) return;
+    pen.strokeStyle = colour;
+    pen.lineWidth = index === selected ? 3 : 2;
+    pen.strokeRect(x + 1, y + 1, side - 2, side * aspect - 2);
   });
-  return shown.length;
+}
+
+/** The index of the picture at a place of the canvas, or null. */
+export function at(canvas, x, y) {
+  const { left, cell, columns, tall, count } = canvas.sheet ?? {};
+  const [column, row] = [Math.floor((x - left) / cell), Math.floor(y / tall)];
+  const index = row * columns + column;
+  return column >= 0 && column < columns && row >= 0 && index < count ? index : null;
 }

@@ -1,47 +1,44 @@
-// Moves through t: a slider, and a button that plays it.
+// The player: a slider and a button that move through t, and the glide of samples towards what has been computed.
+import { $ } from "./dom.js";
 
-const $ = (id) => document.getElementById(id);
-const SECONDS = 3; // for the whole span
+const SECONDS = 3; // for the whole span, when it is played
+const GLIDE = 0.7; // seconds at least that samples take from noise to data while they are drawn
+
+/** Whether motion is wanted, and seen. */
+export const still = () => document.hidden || matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 export class Player {
   /** @param paint called with the time to show, or null for the end */
   constructor(paint) {
     this.paint = paint;
-    this.span = [0, 1];
     this.timer = 0;
     $("play").addEventListener("click", () => (this.timer ? this.stop() : this.play()));
     $("time").addEventListener("input", () => {
       this.stop();
       this.#show(Number($("time").value));
     });
+    this.enable(false);
   }
 
-  /** Offer the times from `begin` to `end`, or hide. */
-  open(begin, end) {
+  /** Offer to move through t, or not while there is nothing to show; either way the end is shown. */
+  enable(there) {
     this.stop();
-    this.span = [begin, end];
-    Object.assign($("time"), { min: begin, max: end, step: (end - begin) / 200 });
-    $("player").hidden = false;
-  }
-
-  close() {
-    this.stop();
-    $("player").hidden = true;
+    for (const id of ["time", "play"]) $(id).disabled = !there;
+    this.tell(1);
   }
 
   /** Play from the beginning; at once to the end for those who asked their system for less motion. */
   play() {
-    if (matchMedia("(prefers-reduced-motion: reduce)").matches && !this.touched) {
+    if (still() && !this.touched) {
       this.touched = true; // a second press plays: then it is asked for
-      this.#show(this.span[1]);
+      this.#show(1);
       return;
     }
-    const [begin, end] = this.span;
     let started = null;
     const frame = (now) => {
       started ??= now;
       const share = Math.min(1, (now - started) / (SECONDS * 1e3));
-      this.#show(begin + (end - begin) * share);
+      this.#show(share);
       if (share < 1) this.timer = requestAnimationFrame(frame);
       else this.stop();
     };
@@ -55,15 +52,51 @@ export class Player {
     this.#button("▶", "Play");
   }
 
+  /** Show a time in the slider alone. */
+  tell(t) {
+    $("time").value = t;
+    $("time-value").textContent = t.toFixed(2);
+    $("time").setAttribute("aria-valuetext", `t = ${t.toFixed(2)}`);
+  }
+
   #button(sign, name) {
     $("play").textContent = sign;
     $("play").setAttribute("aria-label", name);
   }
 
   #show(t) {
-    $("time").value = t;
-    $("time-value").textContent = t.toFixed(2);
-    $("time").setAttribute("aria-valuetext", `t = ${t.toFixed(2)}`);
+    this.tell(t);
     this.paint(t);
   }
+}
+
+/**
+ * Let the samples of a run move as they arrive, never faster than the eye can follow.
+ * @param {import("./drawing.js").Run} run whose `t` is moved
+ * @param paint called whenever it has moved
+ * @param {AbortSignal} signal ends it
+ * @returns {Promise<void>} resolved when the samples are where they end
+ */
+export function glide(run, paint, signal) {
+  return new Promise((resolve) => {
+    let before = null;
+    let page = run.page;
+    const frame = (now) => {
+      if (signal.aborted) return resolve();
+      if (run.page !== page && run.page) [page, run.t] = [run.page, 0];
+      const reached = run.page ? (run.page.frames.at(-1)?.t ?? 0) : 1;
+      const step = before === null ? 0 : (now - before) / (GLIDE * 1e3);
+      before = now;
+      const { t } = run;
+      run.t = still() ? reached : Math.min(reached, (run.t ?? 0) + step);
+      const moves = run.frames.length > 0 && run.pages.length === 1; // a later page moves alone, and then is there
+      const arrived = run.ended && (run.t >= 1 || !moves);
+      if (arrived) run.t = null;
+      if (run.t !== t) paint(run);
+      if (arrived) resolve();
+      else if (document.hidden) setTimeout(() => frame(performance.now()), 100); // no animation frames come there
+      else requestAnimationFrame(frame);
+    };
+    frame(performance.now());
+  });
 }

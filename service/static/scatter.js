@@ -1,58 +1,83 @@
 // Samples as points. All scatter plots of a view share one range, so that they can be compared by eye.
-import { colours, fit, ticks } from "./canvas.js";
+import { colours, figureSide, fit, ticks } from "./canvas.js";
 
 const MARGIN = { left: 38, right: 10, top: 10, bottom: 26 };
 const MOST_TRAILS = 300;
+const REACH = 24; // pixels within which a click finds a point
 
 /** Two numbers of a state: its first two; a single number is set against its place in the request. */
-export const point = (state, index, count) => {
-  const flat = state.length === 1 ? [state[0], count > 1 ? index / (count - 1) : 0] : state;
-  return flat;
-};
+export const point = (state, index, count) => (state.length === 1 ? [state[0], count > 1 ? index / (count - 1) : 0] : state);
 
-/** The square range that holds all states of the given lists; null rows are samples that failed. */
-export function range(lists) {
-  let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
-  for (const states of lists) {
-    states.forEach((state, index) => {
-      if (state === null) return;
-      const [x, y] = point(state, index, states.length);
-      if (x < x0) x0 = x;
-      if (x > x1) x1 = x;
-      if (y < y0) y0 = y;
-      if (y > y1) y1 = y;
-    });
-  }
-  if (x0 > x1) return { x: [-1, 1], y: [-1, 1] };
-  const half = (Math.max(x1 - x0, y1 - y0) / 2 || 1) * 1.06;
-  const [mx, my] = [(x0 + x1) / 2, (y0 + y1) / 2];
-  return { x: [mx - half, mx + half], y: [my - half, my + half] };
+/** The least and greatest x and y of states; of states on the way only of nearly all of them. Null rows failed. */
+export function extent(states, onTheWay) {
+  return [0, 1].map((axis) => {
+    const values = states.flatMap((state, index) => (state ? [point(state, index, states.length)[axis]] : [])).sort((p, q) => p - q);
+    const few = onTheWay ? Math.floor(values.length / 50) : 0;
+    return values.length ? [values[few], values[values.length - 1 - few]] : [Infinity, -Infinity];
+  });
+}
+
+/** The square range around the extents of x and y. */
+export function square([x, y]) {
+  if (x[0] > x[1]) return { x: [-3, 3], y: [-3, 3] };
+  const half = (Math.max(x[1] - x[0], y[1] - y[0]) / 2 || 1) * 1.06;
+  const around = ([low, high]) => [(low + high) / 2 - half, (low + high) / 2 + half];
+  return { x: around(x), y: around(y) };
 }
 
 /**
- * Draw layers of points.
- * @param layers [{states, side, trails?}]: states (n, 2 or more) with null rows; trails is a list of earlier states.
- * @param links draw a line from each point of the first layer to its partner of the second
+ * @typedef {object} Layer
+ * @property {"a" | "b"} side
+ * @property {(number[] | null)[]} states (n, 2 or more), null where a sample failed
+ * @property {(number[] | null)[][]} [trails] earlier states
+ * @property {((index: number) => string | null)} [colour] of a point, in place of the solver's
+ * @property {{path: number[][], steps: number[][]}} [path] of the chosen sample, and where its steps end
  */
-export function draw(canvas, layers, bounds, links = false) {
-  const size = Math.min(canvas.clientWidth, 520);
-  const { pen, width, height } = fit(canvas, size);
+
+/**
+ * Draw layers of points, and keep with the canvas what a click on it needs.
+ * @param {Layer[]} layers
+ * @param {object} options `links` joins each point of the first layer to its partner of the second; `selected` is the
+ *   index of the chosen sample or null; `under` draws what lies behind the points
+ */
+export function draw(canvas, layers, bounds, { links = false, selected = null, under = null } = {}) {
+  const { pen, width, height } = fit(canvas, figureSide(canvas.clientWidth));
   const paint = colours();
   const side = Math.min(width - MARGIN.left - MARGIN.right, height - MARGIN.top - MARGIN.bottom);
   const left = MARGIN.left + (width - MARGIN.left - MARGIN.right - side) / 2;
   const toX = (x) => left + ((x - bounds.x[0]) / (bounds.x[1] - bounds.x[0])) * side;
   const toY = (y) => MARGIN.top + (1 - (y - bounds.y[0]) / (bounds.y[1] - bounds.y[0])) * side;
+  const to = (state, index, count) => {
+    const [x, y] = point(state, index, count);
+    return [toX(x), toY(y)];
+  };
+  canvas.places = layers.map(({ states }) => states.map((state, index) => state && to(state, index, states.length)));
   axes(pen, paint, bounds, { left, side, toX, toY });
   pen.save();
   pen.beginPath();
   pen.rect(left, MARGIN.top, side, side);
   pen.clip();
-  if (links && layers.length === 2) join(pen, paint, layers, toX, toY);
-  for (const layer of layers) {
-    if (layer.trails) trails(pen, paint[layer.side], layer, toX, toY);
-    dots(pen, paint[layer.side], layer.states, toX, toY);
-  }
+  under?.(pen, paint, toX, toY);
+  if (links && layers.length === 2) join(pen, paint, canvas.places);
+  layers.forEach((layer, k) => {
+    if (layer.trails) trails(pen, paint[layer.side], layer, to);
+    dots(pen, paint[layer.side], canvas.places[k], layer.colour);
+    if (layer.path) path(pen, paint, layer, to);
+    if (selected !== null) ring(pen, paint, canvas.places[k][selected]);
+  });
   pen.restore();
+}
+
+/** The index of the sample that lies nearest to a place of the canvas, or null. */
+export function nearest(canvas, x, y) {
+  let [found, least] = [null, REACH ** 2];
+  for (const places of canvas.places ?? []) {
+    places.forEach((place, index) => {
+      const away = place ? (place[0] - x) ** 2 + (place[1] - y) ** 2 : Infinity;
+      if (away < least) [found, least] = [index, away];
+    });
+  }
+  return found;
 }
 
 function axes(pen, paint, bounds, { left, side, toX, toY }) {
@@ -80,35 +105,65 @@ function axes(pen, paint, bounds, { left, side, toX, toY }) {
   }
 }
 
-function dots(pen, colour, states, toX, toY) {
-  const radius = states.length > 4000 ? 1.1 : states.length > 1000 ? 1.6 : 2.4;
-  pen.fillStyle = colour;
-  pen.globalAlpha = states.length > 4000 ? 0.35 : states.length > 1000 ? 0.55 : 0.75;
-  states.forEach((state, index) => {
-    if (state === null) return;
-    const [x, y] = point(state, index, states.length);
+function dots(pen, usual, places, colour) {
+  const many = places.length;
+  const radius = many > 4000 ? 1.1 : many > 1000 ? 1.6 : many > 300 ? 2 : 2.4;
+  pen.globalAlpha = many > 4000 ? 0.35 : many > 1000 ? 0.55 : 0.75;
+  places.forEach((place, index) => {
+    if (!place) return;
+    pen.fillStyle = colour?.(index) ?? usual;
+    if (many > 2000) return pen.fillRect(place[0] - radius, place[1] - radius, 2 * radius, 2 * radius); // ten times as fast
     pen.beginPath();
-    pen.arc(toX(x), toY(y), radius, 0, 7);
+    pen.arc(...place, radius, 0, 7);
     pen.fill();
   });
   pen.globalAlpha = 1;
 }
 
-function join(pen, paint, [first, second], toX, toY) {
+function join(pen, paint, [first, second]) {
   pen.strokeStyle = paint.quiet;
   pen.globalAlpha = 0.5;
   pen.beginPath();
-  first.states.forEach((state, index) => {
-    const other = second.states[index];
-    if (state === null || !other) return;
-    pen.moveTo(...[toX, toY].map((to, k) => to(point(state, index, first.states.length)[k])));
-    pen.lineTo(...[toX, toY].map((to, k) => to(point(other, index, first.states.length)[k])));
+  first.forEach((place, index) => {
+    if (!place || !second[index]) return;
+    pen.moveTo(...place);
+    pen.lineTo(...second[index]);
   });
   pen.stroke();
   pen.globalAlpha = 1;
 }
 
-function trails(pen, colour, { states, trails: past }, toX, toY) {
+function ring(pen, paint, place) {
+  if (!place) return;
+  pen.strokeStyle = paint.text;
+  pen.lineWidth = 2;
+  pen.beginPath();
+  pen.arc(...place, 7, 0, 7);
+  pen.stroke();
+  pen.lineWidth = 1;
+}
+
+/** The path of the chosen sample: a line, and a mark where each step ends. */
+function path(pen, paint, { side, path: { path: way, steps }, states }, to) {
+  pen.strokeStyle = paint[side];
+  pen.lineWidth = 2.2;
+  pen.beginPath();
+  way.forEach((state, k) => pen[k ? "lineTo" : "moveTo"](...to(state, 0, states.length)));
+  pen.stroke();
+  pen.lineWidth = 1.4;
+  pen.fillStyle = paint.card;
+  for (const state of steps) {
+    const [x, y] = to(state, 0, states.length);
+    pen.beginPath();
+    if (side === "a") pen.arc(x, y, 3.4, 0, 7);
+    else pen.rect(x - 3, y - 3, 6, 6);
+    pen.fill();
+    pen.stroke();
+  }
+  pen.lineWidth = 1;
+}
+
+function trails(pen, colour, { states, trails: past }, to) {
   const count = Math.min(states.length, MOST_TRAILS);
   pen.strokeStyle = colour;
   pen.globalAlpha = 0.22;
@@ -117,9 +172,7 @@ function trails(pen, colour, { states, trails: past }, toX, toY) {
     let begun = false;
     for (const frame of [...past, states]) {
       if (!frame[index]) continue;
-      const [x, y] = point(frame[index], index, states.length);
-      if (begun) pen.lineTo(toX(x), toY(y));
-      else pen.moveTo(toX(x), toY(y));
+      pen[begun ? "lineTo" : "moveTo"](...to(frame[index], index, states.length));
       begun = true;
     }
   }

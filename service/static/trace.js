@@ -1,56 +1,49 @@
-// The chart of step sizes, from the trace of the answer as it is. Plotly.js is loaded when it is first needed.
+// The chart of step sizes, from the trace of the response as it is.
 import { colours } from "./canvas.js";
+import { $ } from "./dom.js";
+import { chart } from "./plotly.js";
 
-const $ = (id) => document.getElementById(id);
 const ROUND = [-6, -5, -4, -3, -2, -1, 0].flatMap((k) => [1, 2, 5].map((digit) => digit * 10 ** k));
-let loading = null;
 
-export function loadPlotly() {
-  loading ??= new Promise((resolve, reject) => {
-    const script = document.createElement("script");
-    script.src = document.body.dataset.plotly;
-    script.onload = () => resolve(globalThis.Plotly);
-    script.onerror = () => {
-      loading = null;
-      reject(new Error("The chart cannot be drawn: Plotly.js did not load. Is the plotly package installed?"));
-    };
-    document.head.append(script);
-  });
-  return loading;
-}
-
-/** Draw the traces of runs [{side, label, answer}]. */
-export async function draw(runs) {
-  const shown = runs.filter((run) => run.answer.trace?.t.length);
-  $("steps").hidden = !shown.length;
-  $("steps-text").textContent = shown.map(describe).join(" ");
-  if (!shown.length) return;
+/**
+ * Draw the steps of runs: those that the response tells of, or those of a chosen sample.
+ * @param chosen {index, followed} of the chosen sample, `followed` having its trace by side; or null
+ */
+export async function draw(runs, chosen = null) {
+  const lines = runs.map((run) => line(run, chosen)).filter((one) => one.trace?.t.length);
+  $("steps").hidden = !lines.length;
+  $("steps-text").textContent = lines.map(describe).join(" ");
+  if (!lines.length) return;
   try {
-    const plotly = await loadPlotly();
     const paint = colours();
-    const options = { displayModeBar: false, responsive: true };
-    const drawn = shown.flatMap((run) => series(run, paint));
-    await plotly.react($("steps"), drawn, layout(paint, runs.length === 1 ? 460 : 340, span(drawn)), options);
+    const drawn = lines.flatMap((one) => series(one, paint));
+    const yaxis = { title: { text: "h" }, type: "log", range: span(drawn), tickvals: ROUND, tickformat: "~g" };
+    await chart($("steps"), drawn, { height: 340, xaxis: { title: { text: "t" } }, yaxis });
   } catch (error) {
     $("steps-text").textContent = error.message;
   }
 }
 
+function line({ side, label, response }, chosen) {
+  const followed = chosen?.followed[side];
+  if (followed) return { side, label, trace: followed.trace, who: `sample ${chosen.index}` };
+  const { min, max } = response.nfe_per_sample;
+  return { side, label, trace: response.trace, who: min === max ? "each sample" : "the first sample" };
+}
+
 const where = (values, keep) => values.filter((_, k) => keep[k]);
 
-function describe({ label, answer }) {
-  const { t, h, accepted } = answer.trace;
+function describe({ label, trace: { t, h, accepted }, who }) {
   const taken = where(h, accepted).map(Math.abs);
   const rejected = t.length - taken.length;
-  const of = answer.nfe_per_sample.min === answer.nfe_per_sample.max ? "each sample" : "the first sample";
-  if (!taken.length) return `${label}: ${of} took no step; ${rejected} rejected.`;
+  if (!taken.length) return `${label}: ${who} took no step; ${rejected} rejected.`;
   const [least, most] = [taken.reduce((p, q) => Math.min(p, q)), taken.reduce((p, q) => Math.max(p, q))].map((x) => x.toPrecision(2));
   const sizes = least === most ? `h = ${least}` : `h from ${least} to ${most}`;
   const refused = rejected ? `; ${rejected} more ${rejected === 1 ? "was" : "were"} rejected` : "";
-  return `${label}: ${of} takes ${taken.length} step${taken.length === 1 ? "" : "s"}, ${sizes}${refused}.`;
+  return `${label}: ${who} takes ${taken.length} step${taken.length === 1 ? "" : "s"}, ${sizes}${refused}.`;
 }
 
-function series({ side, label, answer: { trace } }, paint) {
+function series({ side, label, trace }, paint) {
   const colour = paint[side];
   const drawn = [];
   const { t, h, error, accepted } = trace;
@@ -91,19 +84,4 @@ function span(drawn) {
   const [low, high] = [sizes.reduce((p, q) => Math.min(p, q)), sizes.reduce((p, q) => Math.max(p, q))];
   const room = Math.max(0.06 * (high - low), (Math.log10(4) - (high - low)) / 2);
   return [low - room, high + room];
-}
-
-function layout(paint, height, range) {
-  const axis = { gridcolor: paint.line, linecolor: paint.line, zeroline: false, ticks: "" };
-  return {
-    height,
-    margin: { l: 58, r: 12, t: 30, b: 42 },
-    paper_bgcolor: "transparent",
-    plot_bgcolor: "transparent",
-    font: { family: "system-ui, sans-serif", size: 12, color: paint.text },
-    xaxis: { ...axis, title: { text: "t" } },
-    yaxis: { ...axis, title: { text: "h" }, type: "log", range, tickvals: ROUND, tickformat: "~g" },
-    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
-    hovermode: "closest",
-  };
 }

@@ -1,20 +1,29 @@
-// What the page shows, as one plain object, and as the part of its address after #.
+// The view: what the page shows, as one plain object and as the part of its address after #.
+import { GRIDS, format, number as shortest, parse } from "./solver_text.js";
 
+/**
+ * A solver's settings as its fields have them: texts, "" where a field is empty. `mode` is "steps" or "tolerance"; a
+ * parameter of a grid is called `grid_` and its name, and `grid_times` are explicit times.
+ * @typedef {Record<string, string>} Setting
+ */
 export const SETTING = {
   solver: "", mode: "", steps: "", rtol: "", atol: "", grid: "", start: "", controller: "", error_control: "",
+  first_step: "", max_step: "", max_nfe: "",
 };
-// Pairs (a grid, its parameter) that the service cannot do without, and where they begin here.
+/** Grids, their parameters, and where these begin here. */
 export const GRID_PARAMETERS = {
   shift: { value: "3" },
   power: { exponent: "2" },
   sway: { coefficient: "-1" },
   logit_normal: { mean: "0", std: "1" },
+  times: { times: "0, 0.5, 1" },
 };
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
-const FLAGS = ["layout", "animate"];
+const FLAGS = ["layout", "colour", "velocity", "density", "sample", "timeout"];
 
 export const first = () => ({
-  model: "", num_samples: "", seed: "0", condition: "", guidance: "", layout: "side", animate: "",
+  model: "", num_samples: "", seed: "0", condition: "", guidance: "",
+  layout: "side", colour: "", velocity: "", density: "", sample: "", timeout: "",
   a: { ...SETTING, solver: "dopri5", mode: "tolerance", rtol: "1e-3", atol: "1e-3" },
   b: null,
 });
@@ -33,74 +42,106 @@ export function toHash(view) {
   return parts.toString();
 }
 
+/** Read an address. A solver may be spelled by its fields (`a.solver=rk4&a.steps=20`) or as text (`a=rk4-20`). */
 export function fromHash(hash) {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   const view = first();
   if ([...parts.keys()].some((key) => key.startsWith("a."))) view.a = { ...SETTING };
   for (const [key, value] of parts) {
     const [side, name] = key.split(".");
-    if (name === undefined) {
-      if ([...COMMON, ...FLAGS].includes(key)) view[key] = value;
-    } else if (side === "a" || side === "b") {
-      view[side] ??= { ...SETTING };
-      view[side][name] = value;
-    }
+    if (side === "a" || side === "b") {
+      if (name === undefined) view[side] = settingOf(value);
+      else (view[side] ??= { ...SETTING })[name] = value;
+    } else if ([...COMMON, ...FLAGS].includes(key)) view[key] = value;
   }
-  for (const side of [view.a, view.b]) if (side) side.mode = side.steps === "" ? "tolerance" : "steps";
+  for (const side of [view.a, view.b]) if (side) side.mode = side.steps || side.grid === "times" ? "steps" : "tolerance";
   return view;
 }
 
+/** Return the setting that the text of a solver stands for; a text that is none becomes a solver nobody knows. */
+export function settingOf(text) {
+  let fields;
+  try {
+    fields = parse(text);
+  } catch {
+    fields = { solver: text };
+  }
+  const { grid, ...rest } = fields;
+  const setting = { ...SETTING, ...Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, shortest(value)])) };
+  if (Array.isArray(grid)) Object.assign(setting, { grid: "times", grid_times: grid.map(shortest).join(", "), steps: "" });
+  else if (typeof grid === "string") setting.grid = grid === "uniform" ? "" : grid;
+  else if (grid) setting.grid = grid.name;
+  for (const [name, usual] of Object.entries({ ...GRIDS[setting.grid], ...grid })) {
+    if (setting.grid !== "times" && name !== "name") setting[`grid_${name}`] = shortest(grid[name] ?? usual);
+  }
+  setting.mode = setting.steps || setting.grid === "times" ? "steps" : "tolerance";
+  return setting;
+}
+
+
 /** A number where the text is one, else the text as it is: the service says what is wrong with it. */
 export function number(text) {
-  const plain = String(text).trim();
-  if (plain === "") return undefined;
-  if (/^[+-]?\d+$/.test(plain) && plain.length > 15) return BigInt(plain);
-  return Number.isFinite(Number(plain)) ? Number(plain) : plain;
+  const trimmed = String(text ?? "").trim();
+  if (trimmed === "") return undefined;
+  if (/^[+-]?\d+$/.test(trimmed) && trimmed.length > 15) return BigInt(trimmed);
+  return Number.isFinite(Number(trimmed)) ? Number(trimmed) : trimmed;
 }
 
 function condition(text) {
-  const plain = text.trim();
-  if (!plain.startsWith("[")) return number(plain);
+  const trimmed = text.trim();
+  if (!trimmed.startsWith("[")) return number(trimmed);
   try {
-    return JSON.parse(plain);
+    return JSON.parse(trimmed);
   } catch {
-    return plain;
+    return trimmed;
   }
 }
 
-/** The body of `POST /v1/sample` for one setting of a view. Members that are undefined are left out. */
-export function request(view, setting, extra = {}) {
+/** The members of a request that say how to solve; undefined where a field is empty. */
+export function solving(setting) {
   const fixed = setting.mode === "steps";
+  const explicit = fixed && setting.grid === "times";
+  const adaptive = fixed ? () => undefined : (value) => value;
   return {
-    model: view.model,
-    num_samples: number(view.num_samples),
-    seed: number(view.seed),
-    condition: condition(view.condition),
-    guidance: number(view.guidance),
     solver: setting.solver,
-    steps: fixed ? number(setting.steps) : undefined,
-    rtol: fixed ? undefined : number(setting.rtol),
-    atol: fixed ? undefined : number(setting.atol),
+    steps: fixed && !explicit ? number(setting.steps) : undefined,
+    rtol: adaptive(number(setting.rtol)),
+    atol: adaptive(number(setting.atol)),
     grid: fixed ? grid(setting) : undefined,
     start: setting.start || undefined,
-    controller: fixed ? undefined : setting.controller || undefined,
-    error_control: fixed ? undefined : setting.error_control || undefined,
-    ...extra,
+    controller: adaptive(setting.controller || undefined),
+    error_control: adaptive(setting.error_control || undefined),
+    first_step: adaptive(number(setting.first_step)),
+    max_step: adaptive(number(setting.max_step)),
+    max_nfe: number(setting.max_nfe),
   };
 }
 
 function grid(setting) {
   const name = setting.grid;
   if (name === "" || name === "uniform") return undefined;
+  if (name === "times") return (setting.grid_times ?? "").split(",").map((part) => number(part) ?? "");
   const parameters = Object.keys(GRID_PARAMETERS[name] ?? {});
-  return Object.fromEntries([["name", name], ...parameters.map((key) => [key, number(setting[`grid_${key}`] ?? "")])]);
+  return Object.fromEntries([["name", name], ...parameters.map((key) => [key, number(setting[`grid_${key}`])])]);
 }
 
-/** A short name of a setting: `rk4-20`, `dopri5@1e-3`, as `pathline compare` writes it. */
+/** The body of `POST /v1/sample` for one setting of a view. Members that are undefined are left out. */
+export function request(view, setting) {
+  return {
+    model: view.model,
+    num_samples: number(view.num_samples),
+    seed: number(view.seed),
+    condition: condition(view.condition),
+    guidance: number(view.guidance),
+    ...solving(setting),
+  };
+}
+
+/** The text of a setting: `rk4-20`, `ab3-12/shift(3)`, `dopri5@1e-3`. Two settings that differ never read alike. */
 export function label(setting) {
-  if (setting.mode === "steps") return `${setting.solver}-${setting.steps}`;
-  const { rtol, atol } = setting;
-  return `${setting.solver}@${rtol === atol || !atol ? rtol || "1e-5" : `${rtol}/${atol}`}`;
+  const fields = solving(setting);
+  if (setting.mode === "steps") fields.steps ??= Array.isArray(fields.grid) ? fields.grid.length - 1 : "?";
+  return format(fields);
 }
 
 export function newSeed() {

@@ -4,9 +4,11 @@ import re
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 pytestmark = pytest.mark.system
+SIZES = [(1440, 900), (1280, 720), (820, 1180), (390, 844)]
 VIEW = "#model=gaussian&num_samples=16&seed=1&a.solver=dopri5&a.rtol=1e-3&a.atol=1e-3&b.solver=ab2&b.steps=6"
 
 
@@ -65,27 +67,67 @@ def test_nothing_sticks_out(page: Page, service: str, width: int) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("width", [1280, 900])
-def test_drawing_is_in_reach_with_two_solvers(page: Page, service: str, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 700})
+@pytest.mark.parametrize("size", SIZES)
+def test_what_matters_is_in_sight(page: Page, service: str, size: tuple[int, int]) -> None:
+    """Compare, New seed, Draw, the error and the slider of time: without scrolling, and nothing lies over them."""
+    width, height = size
+    page.set_viewport_size({"width": width, "height": height})
+    page.goto(f"{service}/")
+    page.evaluate("localStorage.setItem('pathline-introduced', 'yes')")
     show(page, service)
-    page.check("#compare")
-    page.locator("#b").wait_for()
-    box = page.locator("#draw").bounding_box()
-    assert box is not None
-    assert 0 < box["y"] < 700 - box["height"]
-    page.click("#draw", trial=True)  # nothing lies over it
+    page.wait_for_selector("body[data-judged]")
+    for selector in ("#compare", "#draw", "#new-seed", "#verdict strong", "#time"):
+        box = page.locator(selector).bounding_box()
+        assert box is not None
+        assert 0 <= box["x"] <= width - box["width"], selector
+        assert 0 <= box["y"] <= height - box["height"], selector
+        page.click(selector, trial=True, force=selector.startswith("#verdict"))
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    canvas = page.locator("#cards canvas").first.bounding_box()
+    stage = page.locator("#stage").bounding_box()
+    assert canvas is not None
+    assert stage is not None
+    assert canvas["y"] + canvas["height"] <= stage["y"] + 40  # nearly all of the figure, too
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_axe_finds_nothing(page: Page, service: str, size: tuple[int, int], scheme: Any) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    show(page, service)
+    page.wait_for_selector("body[data-judged]")
+    page.click("text=Worst sample here")
+    page.wait_for_selector("body[data-chosen]")
+    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+    page.click("[data-what=seed]")
+    found = Axe().run(page)
+    assert found.response["violations"] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_an_error_and_an_empty_page(page: Page, service: str, scheme: Any) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{service}/#model=nobody&a=rk4-5")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert Axe().run(page).response["violations"] == []
+    page.route("**/v1/models", lambda route: route.fulfill(json={"models": []}))
+    page.reload()
+    page.wait_for_selector("body[data-state=empty]")
+    assert Axe().run(page).response["violations"] == []
 
 
 def test_by_keyboard_alone(page: Page, service: str) -> None:
     show(page, service)
     page.evaluate("document.activeElement.blur()")
     seen: list[str] = []
-    for _ in range(40):
+    for _ in range(90):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id"))
-    wanted = ["theme", "model", "num_samples", "seed", "new-seed", "a-solver", "a-rtol", "compare", "b-solver"]
-    wanted += ["b-steps", "draw", "animate", "side", "over", "tab-curl", "copy-code", "copy-link", "code"]
+    wanted = ["theme", "model", "num_samples", "seed", "a-solver", "a-rtol", "b-solver", "b-steps", "new-seed", "draw"]
+    wanted += ["compare", "side", "over", "colour", "velocity", "density", "play", "time", "find"]
+    wanted += ["tab-curl", "copy-code", "copy-link", "code"]
     assert [name for name in seen if name in wanted][: len(wanted)] == wanted
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     page.focus("#draw")
@@ -103,7 +145,7 @@ def test_everything_has_a_name(page: Page, service: str) -> None:
     show(page, service)
     nameless = page.evaluate(
         """() => [...document.querySelectorAll('input, select, button, canvas, [role=img]')].filter(e => !(
-            e.labels?.length || e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.innerText?.trim()
+            e.labels?.length || e.ariaLabel || e.getAttribute('aria-labelledby') || e.textContent.trim()
         )).map(e => e.outerHTML)"""
     )
     assert nameless == []
@@ -114,8 +156,6 @@ def test_everything_has_a_name(page: Page, service: str) -> None:
 def test_less_motion_for_those_who_ask_for_it(page: Page, service: str) -> None:
     page.emulate_media(reduced_motion="reduce")
     show(page, service)
-    page.evaluate("delete document.body.dataset.drawn")
-    page.click("#animate")
-    page.wait_for_selector("#player:not([hidden])")
+    page.click("#play")
     assert page.inner_text("#time-value") == "1.00"
     assert page.get_attribute("#play", "aria-label") == "Play"

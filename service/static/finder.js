@@ -1,0 +1,169 @@
+// Find my solver: candidates on the same noise in a chart of NFE and error, and the best of them for a budget.
+import * as api from "./api.js";
+import { colours } from "./canvas.js";
+import { $, button, make } from "./dom.js";
+import { ms } from "./figures.js";
+import { chart } from "./plotly.js";
+import { parse } from "./solver_text.js";
+import { errors, percent } from "./statistics.js";
+import { reference } from "./verdict.js";
+
+/** What `pathline compare` tries, too: from cheap to careful. */
+const CANDIDATES = [
+  "euler-10", "euler-20", "euler-50", "midpoint-10", "midpoint-20", "rk4-5", "rk4-10", "rk4-20", "dopri5@1e-3", "dopri5@1e-5",
+];
+const SAMPLES = 256;
+const USUAL = 0.01; // an error that is asked for at first, as a share of the spread
+
+/** @typedef {{text: string, nfe: number, mean: number, seconds: number, error: number | null, failed: number}} Candidate */
+
+export class Finder {
+  /** @param base returns {body, dtype} of the model to try @param load called with the text of a solver that is chosen */
+  constructor(base, load) {
+    Object.assign(this, { base, load, running: null });
+    this.reset();
+    $("find").addEventListener("click", () => (this.running ? this.running.abort() : this.run()));
+    $("budget-kind").addEventListener("change", () => this.#usual());
+    $("budget").addEventListener("input", () => this.#recommend());
+  }
+
+  /** Forget what was found if it was of another model, condition or guidance. @param key names all three */
+  of(key) {
+    if (this.key !== key) this.reset();
+    this.key = key;
+  }
+
+  reset() {
+    this.running?.abort();
+    /** @type {Candidate[]} */
+    this.found = [];
+    $("found").hidden = true;
+    $("finder-busy").textContent = "";
+    $("find").textContent = "Try ten solvers on this model";
+  }
+
+  async run() {
+    this.reset();
+    const { signal } = (this.running = new AbortController());
+    $("find").textContent = "Cancel";
+    const busy = (text) => ($("finder-busy").textContent = text);
+    try {
+      const { body, dtype } = this.base();
+      const { model, seed, condition, guidance } = body;
+      const whole = Array.isArray(condition) ? body.num_samples : SAMPLES;
+      busy("solving the reference …");
+      const exact = await reference(body, dtype, signal, SAMPLES);
+      this.reference = exact.label;
+      for (const [k, text] of CANDIDATES.entries()) {
+        busy(`${k} of ${CANDIDATES.length}: ${text} …`);
+        const ask = { model, seed, condition, guidance, num_samples: whole, ...parse(text), on_timeout: "partial" };
+        const response = await api.background(ask, signal);
+        const error = errors(response, exact.response)?.mean ?? null;
+        const { nfe, nfe_per_sample: per, latency, failed } = response;
+        this.found.push({ text, nfe, mean: per.mean, seconds: latency.total_s, error, failed: failed.length });
+        this.#usual();
+      }
+      busy("");
+    } catch (error) {
+      busy(error.name === "AbortError" ? "cancelled" : (error.message ?? ""));
+    }
+    this.running = null;
+    $("find").textContent = this.found.length ? "Try again" : "Try ten solvers on this model";
+  }
+
+  /** The ends of the slider's scale, which is logarithmic. */
+  get #ends() {
+    const known = this.found.filter((one) => one.error > 0);
+    const values = $("budget-kind").value === "error" ? known.map((one) => one.error) : this.found.map((one) => one.nfe);
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    return $("budget-kind").value === "error" ? [Math.min(low, USUAL) / 1.5, Math.max(high, USUAL) * 1.5] : [low, high];
+  }
+
+  get #budget() {
+    const [low, high] = this.#ends;
+    return low * (high / low) ** Number($("budget").value);
+  }
+
+  /** Put the slider where most people would begin, unless it has been moved. */
+  #usual() {
+    if (!this.found.some((one) => one.error !== null)) return;
+    const [low, high] = this.#ends;
+    const wish = $("budget-kind").value === "error" ? USUAL : Math.min(high, 40);
+    $("budget").value = high > low ? Math.log(wish / low) / Math.log(high / low) : 1;
+    this.#recommend();
+  }
+
+  /** The best candidate for the budget: the cheapest that is close enough, or the closest that is cheap enough. */
+  get best() {
+    const known = this.found.filter((one) => one.error !== null && !one.failed);
+    const byError = $("budget-kind").value === "error";
+    const allowed = known.filter((one) => (byError ? one.error : one.nfe) <= this.#budget * (1 + 1e-9));
+    const order = byError
+      ? (p, q) => p.nfe - q.nfe || p.mean - q.mean || p.error - q.error
+      : (p, q) => p.error - q.error || p.nfe - q.nfe;
+    return allowed.sort(order)[0] ?? null;
+  }
+
+  #recommend() {
+    const byError = $("budget-kind").value === "error";
+    const { best } = this;
+    const budget = byError ? `${percent(this.#budget)} of the spread` : `${Math.round(this.#budget)} evaluations`;
+    $("found").hidden = false;
+    $("budget-value").textContent = budget;
+    $("budget").setAttribute("aria-valuetext", budget);
+    const why = byError ? `the cheapest of these within ${budget}` : `the most accurate of these within ${budget}`;
+    $("recommended").replaceChildren(
+      ...(best
+        ? [
+            make("strong", {}, `${best.text}: ${best.nfe} evaluations, ${percent(best.error)} of the spread away`),
+            ` from ${this.reference}; ${why}. `,
+            button("Use it", () => this.load(best.text)),
+          ]
+        : [`None of these is within ${budget}.`]),
+    );
+    this.#table(best);
+    this.draw();
+  }
+
+  #table(best) {
+    const head = ["Solver", "NFE", "Mean NFE", "Error", "Time", ""].map((text) => make("th", { scope: "col" }, text));
+    const rows = this.found.map((one) => {
+      const error = one.error === null ? "unknown" : percent(one.error);
+      const cells = [one.nfe, one.mean.toFixed(1), one.failed ? `${error}, ${one.failed} failed` : error, ms(one.seconds)];
+      const use = button("Use", () => this.load(one.text), { "aria-label": `Use ${one.text}` });
+      const row = make("tr", {}, make("th", { scope: "row" }, one.text), ...cells.map((cell) => make("td", {}, String(cell))), make("td", {}, use));
+      if (one === best) row.setAttribute("aria-current", "true");
+      return row;
+    });
+    $("candidates").replaceChildren(make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
+  }
+
+  /** Draw the chart; it is drawn anew for every candidate that arrives. */
+  async draw() {
+    const known = this.found.filter((one) => one.error > 0);
+    if (!known.length) return;
+    const paint = colours();
+    const { best } = this;
+    const data = [{
+      x: known.map((one) => one.nfe), y: known.map((one) => 100 * one.error), customdata: known.map((one) => one.text),
+      text: known.map((one) => (one === best || $("frontier").clientWidth > 500 ? one.text : "")), // they would overlap
+      type: "scatter", mode: "markers+text", textposition: "top center", cliponaxis: false,
+      marker: { size: known.map((one) => (one === best ? 15 : 9)), color: known.map((one) => (one === best ? paint.b : paint.a)) },
+      hovertemplate: "%{customdata}: %{x} NFE, %{y:.2g} % of the spread<extra></extra>",
+    }];
+    const limit = { line: { color: paint.b, width: 1, dash: "dot" }, type: "line" };
+    const shape = $("budget-kind").value === "error"
+      ? { ...limit, xref: "paper", x0: 0, x1: 1, y0: 100 * this.#budget, y1: 100 * this.#budget }
+      : { ...limit, yref: "paper", y0: 0, y1: 1, x0: this.#budget, x1: this.#budget };
+    const axis = (text) => ({ title: { text }, type: "log", dtick: "D2", tickformat: "~g", minexponent: 6 });
+    try {
+      await chart($("frontier"), data, { height: 360, xaxis: axis("NFE"), yaxis: axis("error, % of the spread"), shapes: [shape] });
+    } catch (error) {
+      $("finder-busy").textContent = error.message;
+      return;
+    }
+    if (this.listens) return;
+    this.listens = true;
+    $("frontier").on("plotly_click", ({ points: [dot] }) => this.load(dot.customdata));
+  }
+}

@@ -1,0 +1,87 @@
+// Explanations: a "?" beside each term shows one sentence about it; and the cost of a solver in words.
+import { $, make } from "./dom.js";
+
+export const TERMS = {
+  model: "A trained network v(x, t): the velocity at which a point x moves at time t.",
+  num_samples: "Number of samples. Each is computed independently: a larger number never changes the others.",
+  seed: "Fixes the noise that the samples start from: the same seed gives the same samples, here and in any program.",
+  condition: "What a conditional model should draw, such as a class by name or number.",
+  guidance: "How strongly to follow the condition. 1 is the model as trained; values other than 0 and 1 double the network's work.",
+  solver: "The method that follows the velocity from t = 0 to t = 1. A higher order takes fewer but costlier steps.",
+  mode: "With error control, the solver chooses its step sizes to meet the tolerance; fixed steps are set in advance.",
+  rtol: "Relative tolerance: the error allowed in a step, as a fraction of the state's size.",
+  atol: "Absolute tolerance: the error allowed in a step where the state is close to 0.",
+  steps: "Number of steps from t = 0 to t = 1.",
+  grid: "How the steps are spaced: evenly, or denser near the noise or the data.",
+  grid_value: "Above 1, steps are denser near the noise.",
+  grid_exponent: "Times are u to this power, with u evenly spaced: above 1, steps are denser near the noise.",
+  grid_coefficient: "Below 0, steps are denser near the noise.",
+  grid_mean: "Below 0, steps are denser near the noise.",
+  grid_std: "Smaller values concentrate the steps around one time.",
+  grid_times: "All times from 0 to 1, separated by commas.",
+  controller: "The rule that turns the error of a step into the size of the next.",
+  error_control: "Whether each sample has its own step sizes, or all samples share them (batch).",
+  start: "How a multistep method takes its first steps, before it has velocities to reuse: with lower orders (ramp) or Runge-Kutta steps (rk).",
+  first_step: "Size of the first step; automatic if left empty.",
+  max_step: "Longest step under error control, in units of t. Set it if the velocity changes within short intervals.",
+  max_nfe: "A sample that needs more network evaluations than this is stopped.",
+  nfe: "Number of function evaluations: network calls, one after another, of the slowest sample.",
+  latency: "Time in the service: waiting, the network, the rest of the solver, and encoding the response.",
+  error: "Mean distance to a reference solution from the same noise, as a percentage of the samples' spread.",
+};
+
+let opener = null;
+
+/** A "?" that explains a term. */
+export function what(term, name) {
+  return make("button", { type: "button", class: "what", "aria-label": `What is ${name}?`, "data-what": term });
+}
+
+/** Put a "?" beside every label that has a term, and show explanations when they are asked for. */
+export function listen() {
+  for (const label of document.querySelectorAll("[data-term]")) explain(label);
+  document.addEventListener("click", (event) => {
+    const asked = event.target.closest?.("[data-what]");
+    if (asked) show(asked);
+  });
+  addEventListener("scroll", () => $("term").hidePopover(), { passive: true, capture: true });
+}
+
+function explain(label) {
+  if (label.nextElementSibling?.classList.contains("what")) return;
+  label.after(what(label.dataset.term, label.textContent.trim()));
+}
+
+function show(asked) {
+  const box = $("term");
+  const again = opener === asked && box.matches(":popover-open");
+  box.hidePopover();
+  opener = asked;
+  if (again) return;
+  box.textContent = TERMS[asked.dataset.what];
+  box.showPopover();
+  const place = asked.getBoundingClientRect();
+  const left = Math.min(place.left, innerWidth - box.offsetWidth - 12);
+  const below = place.bottom + box.offsetHeight + 12 < innerHeight;
+  box.style.left = `${Math.max(12, left)}px`;
+  box.style.top = `${below ? place.bottom + 6 : place.top - box.offsetHeight - 6}px`;
+}
+
+/**
+ * What a solver costs, in words.
+ * @param solver an entry of /v1/solvers, whose `cost` is a formula in N steps or A attempts
+ * @param setting see view.js
+ */
+export function cost({ cost: formula, kind }, setting) {
+  if (setting.mode !== "steps") {
+    const attempt = /\+ (\d+) A/.exec(formula)?.[1];
+    return attempt ? `About ${attempt} evaluations for each attempted step, plus 2 at the start.` : `Evaluations: ${formula}`;
+  }
+  const fixed = kind === "adaptive" ? formula.replace(/.*fixed: /, "") : formula;
+  const each = Number(/(\d+) N/.exec(fixed)?.[1] ?? 1);
+  const extra = kind === "multistep" && setting.start === "rk" ? Number(/N \+ (\d+)/.exec(fixed)?.[1] ?? 0) : 0;
+  const steps = setting.grid === "times" ? (setting.grid_times ?? "").split(",").length - 1 : Number(setting.steps);
+  const all = Number.isInteger(steps) && steps > 0 ? `: ${each * steps + extra} in all` : "";
+  const start = extra ? `, plus ${extra} at the start` : "";
+  return `${each} evaluation${each === 1 ? "" : "s"} for each step${start}${all}.`;
+}

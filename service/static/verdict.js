@@ -1,0 +1,92 @@
+// The verdict: each solver's error against a reference solution that is computed in the background.
+import * as api from "./api.js";
+import { $, button, make } from "./dom.js";
+import { apart } from "./figures.js";
+import { format } from "./solver_text.js";
+import { errors, percent } from "./statistics.js";
+
+const SAMPLES = 500; // of the first ones, errors are known
+const cache = new Map(); // the reference solutions of this tab, the newest last
+const KEPT = 8;
+
+/** The smallest tolerance that a model's precision allows. */
+const floor = (dtype) => (dtype === "float64" ? 1e-14 : 1e-7);
+
+/**
+ * Solve for the same samples as tightly as the model's precision allows.
+ * @param body the request whose samples are meant
+ * @returns {Promise<{label: string, response: any}>}
+ */
+export async function reference(body, dtype, signal, count = SAMPLES) {
+  const { model, seed, condition, guidance, num_samples: all } = body;
+  const whole = Array.isArray(condition);
+  const tolerance = floor(dtype);
+  const solver = { solver: "dopri5", rtol: tolerance, atol: tolerance };
+  const tight = { model, num_samples: whole ? all : Math.min(all, count), seed, condition, guidance, ...solver };
+  const key = api.stringify(tight);
+  if (!cache.has(key)) {
+    const response = await api.background({ ...tight, on_timeout: "partial" }, signal);
+    cache.set(key, { label: format(solver), response });
+    if (cache.size > KEPT) cache.delete(cache.keys().next().value);
+  }
+  return cache.get(key);
+}
+
+/** Forget all reference solutions: a model may have a new version. */
+export const forget = () => cache.clear();
+
+/**
+ * Measure runs, and say how they compare.
+ * @param runs drawn runs; each gets `errors`
+ * @param worst called with the index of a sample that is to be shown
+ */
+export async function judge(runs, dtype, signal, worst) {
+  say(["measuring the error …"], runs);
+  try {
+    const exact = await reference(runs[0].body, dtype, signal);
+    if (signal.aborted) return;
+    for (const run of runs) run.errors = errors(run.response, exact.response);
+    say(runs[1] ? compared(runs, worst) : alone(runs[0], exact.label, worst), runs);
+  } catch (error) {
+    if (error.name !== "AbortError") say([`The error is unknown: ${error.message}`], runs);
+  }
+}
+
+/** Clear the verdict while samples are drawn. */
+export const clear = () => $("verdict").replaceChildren();
+
+function say(parts, runs) {
+  const between = apart(runs);
+  $("verdict").replaceChildren(make("p", {}, ...parts), ...(between ? [make("p", { id: "distance", class: "quiet" }, between)] : []));
+}
+
+const show = (text, run, worst) => button(text, () => worst(run.errors.worstIndex), { class: "link" });
+
+function alone(run, label, worst) {
+  if (!run.errors) return [`The error of ${run.label} is unknown: no sample reached the end both here and in the reference.`];
+  const { mean, worst: most } = run.errors;
+  return [
+    make("strong", {}, `${run.label}: ${percent(mean)} of the spread away`),
+    ` from the reference (${label}), with ${run.response.nfe} evaluations. `,
+    show(`Worst sample: ${percent(most)}`, run, worst),
+  ];
+}
+
+/** The cheaper solver, against the other. */
+function compared(runs, worst) {
+  const [cheap, costly] = [...runs].sort((p, q) => p.response.nfe - q.response.nfe);
+  if (!cheap.errors || !costly.errors) return ["The errors are unknown: no sample reached the end both here and in the reference."];
+  return [
+    make("strong", {}, `${cheap.label}: ${fewer(cheap.response.nfe, costly.response.nfe)}, ${percent(cheap.errors.mean)} of the spread away`),
+    ` (${costly.label}: ${percent(costly.errors.mean)}). `,
+    show("Worst sample here", cheap, worst),
+  ];
+}
+
+/** 10 against 80 evaluations, in words. */
+function fewer(few, many) {
+  if (few === many) return `as many evaluations`;
+  const factor = many / few;
+  if (factor < 1.15) return `${many - few} evaluation${many - few === 1 ? "" : "s"} fewer`;
+  return `${factor < 2 ? factor.toFixed(1) : Math.round(factor)}× fewer evaluations`;
+}

@@ -1,0 +1,336 @@
+"""The playground explains and decides: verdict, finder, one sample up close, field and density, downloads."""
+
+import contextlib
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from playwright.sync_api import Page
+
+from tests.system.support import ROOT
+from tests.system.test_page import PAIR, RK4, ask, bodies, colours, drawn_again, picture, settled, show
+
+pytestmark = pytest.mark.system
+EXACT: dict[str, Any] = {"solver": "dopri5", "rtol": 1e-14, "atol": 1e-14}  # gaussian is a float64 model
+
+
+def judged(page: Page) -> None:
+    page.wait_for_selector("body[data-judged]")
+
+
+def errors(service: str, **solver: Any) -> np.ndarray:
+    """How far each sample ends from the reference, as a share of the reference's spread."""
+    exact, found = (np.array(ask(service, **options)["samples"]) for options in (EXACT, solver))
+    spread = np.sqrt(((exact - exact.mean(0)) ** 2).sum(1).mean())
+    return np.linalg.norm(found - exact, axis=1) / spread
+
+
+def module(page: Page, script: str, argument: Any = None) -> Any:
+    """Evaluate a function of modules of the page; `load(name)` imports one."""
+    load = "name => import(`/static/${name}.js`)"
+    return page.evaluate(f"async (argument) => await ({script})({load}, argument)", argument)
+
+
+def test_the_verdict_measures_against_a_reference_at_the_floor(page: Page, service: str) -> None:
+    show(page, service, **PAIR)
+    judged(page)
+    coarse, fine = errors(service, solver="euler", steps=5), errors(service, rtol=1e-4, atol=1e-4)
+    said = page.inner_text("#verdict")
+    shares = [float(share) for share in re.findall(r"([\d.e-]+) %", said)]
+    assert shares == pytest.approx([100 * coarse.mean(), 100 * fine.mean()], rel=0.06)
+    page.click("text=Worst sample here")
+    page.wait_for_selector("body[data-chosen]")
+    assert page.input_value("#sample-index") == str(int(coarse.argmax()))
+
+
+def test_one_solver_alone_has_a_verdict_too(page: Page, service: str) -> None:
+    show(page, service, **RK4)
+    judged(page)
+    assert re.match(
+        r"rk4-4: [\d.]+ % of the spread away from the reference \(dopri5@1e-14\)", page.inner_text("#verdict")
+    )
+    assert page.locator(".readout").nth(2).inner_text().startswith("Error")
+
+
+def test_a_click_on_a_point_shows_its_path_and_its_steps_with_both_solvers(page: Page, service: str) -> None:
+    show(page, service, **PAIR, num_samples=12)
+    judged(page)
+    before = picture(page)
+    x, y = page.evaluate("document.querySelector('#cards canvas').places[0][7]")
+    page.locator("#cards canvas").first.click(position={"x": x, "y": y})
+    page.wait_for_selector("body[data-chosen='7']")
+    alone = [
+        ask(service, num_samples=1, first_index=7, trace="full", **s)
+        for s in ({"rtol": 1e-4, "atol": 1e-4}, {"solver": "euler", "steps": 5})
+    ]
+    rows = [row.split("\t") for row in page.locator("#sample-body tbody tr").all_inner_texts()]
+    for row, answer in zip(rows, alone, strict=True):
+        accepted = answer["trace"]["accepted"]
+        assert [int(cell) for cell in row[1:4]] == [sum(accepted), len(accepted) - sum(accepted), answer["nfe"]]
+    log_prob = httpx.post(
+        f"{service}/v1/models/gaussian/log_prob", json={"samples": alone[0]["samples"]}, timeout=60
+    ).json()
+    assert float(rows[0][-1]) == pytest.approx(log_prob["log_prob"][0], abs=0.006)
+    assert picture(page) != before
+    assert "sample=7" in page.url
+    assert "sample 7 takes" in page.inner_text("#steps-text")
+    page.fill("#sample-index", "3")
+    page.press("#sample-index", "Enter")
+    page.wait_for_selector("body[data-chosen='3']")
+    page.click("#sample-close")
+    assert page.locator("#sample").is_hidden()
+    assert picture(page) == before
+
+
+def test_a_path_ends_where_the_sample_does(page: Page, service: str) -> None:
+    show(page, service, **RK4)
+    script = """async (load, body) => { const [{Run}, {follow}] = [await load('drawing'), await load('sample')];
+        return await follow(new Run('a', '', body, [2]), 5) }"""
+    for solver in (
+        {"rtol": 1e-4, "atol": 1e-4},
+        {"solver": "rk4", "steps": 4},
+        {"solver": "ab2", "steps": 6, "grid": {"name": "shift", "value": 3}},
+    ):
+        body = {"model": "gaussian", "num_samples": 9, "seed": 1, **solver}
+        answer = httpx.post(f"{service}/v1/sample", json=body, timeout=60).json()
+        found = module(page, script, body)
+        assert found["path"][-1] == answer["samples"][5]
+        assert len(found["steps"]) == sum(found["trace"]["accepted"])
+
+
+def test_pictures_are_enlarged(page: Page, service: str) -> None:
+    show(page, service, **{**PAIR, "model": "digits", "num_samples": 9})
+    judged(page)
+    box = page.locator("#cards canvas").first.bounding_box()
+    assert box is not None
+    page.locator("#cards canvas").first.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
+    page.wait_for_selector("body[data-chosen='4']")  # the one in the middle of three by three
+    assert page.locator(".enlarged figcaption").count() == 3
+    assert "difference" in page.locator(".enlarged figcaption").last.inner_text()
+
+
+@pytest.mark.parametrize(
+    "setting", [{"rtol": 1e-4, "atol": 1e-4}, {"solver": "bosh3", "rtol": 1e-3, "atol": 1e-3, "first_step": 0.01}]
+)
+def test_points_are_coloured_by_their_own_evaluations(page: Page, service: str, setting: dict[str, Any]) -> None:
+    view = {f"a.{key}": value for key, value in {"solver": "dopri5", **setting}.items()}
+    show(page, service, **view, model="moons", colour="nfe", seed=7)
+    judged(page)
+    body = {"model": "moons", "num_samples": 32, "seed": 7, **setting}
+    answer = httpx.post(f"{service}/v1/sample", json=body, headers={"Accept": "application/x-npz"}, timeout=60)
+    nfe = np.load(io.BytesIO(answer.content))["nfe"]
+    counted = module(
+        page,
+        "async (load, [body, stages, response]) => (await load('sample')).evaluations({body, response}, stages)",
+        [body, 4 if setting.get("solver") == "bosh3" else 7, ask(service, **body)],
+    )
+    assert counted == nfe.tolist()
+    assert page.inner_text("#scale") == f"{nfe.min()}{nfe.max()}"
+    by_solver = colours(page)
+    page.select_option("#colour", "error")
+    page.wait_for_function("() => document.getElementById('scale').textContent.includes('%')")
+    assert colours(page) != by_solver
+
+
+def test_the_field_and_the_density_are_those_of_the_model(page: Page, service: str) -> None:
+    """The model `gaussian` at t has the density N(2 t, (1 - t)^2 + (t / 2)^2), and a velocity that follows from it."""
+    show(page, service, **RK4)
+    base = {"model": "gaussian"}
+    field = module(
+        page,
+        "async (load, base) => (await load('field')).velocityField(base, {x: [-2, 4], y: [-2, 4]}, undefined, () => 0)",
+        base,
+    )
+    points = np.array(field["points"])
+    assert points.shape == (18 * 18, 2)
+    for k in (0, 10, 20):
+        t = k / 20
+        scale = np.sqrt((1 - t) ** 2 + (0.5 * t) ** 2)
+        slope = (-(1 - t) + 0.25 * t) / scale**2
+        np.testing.assert_allclose(field["frames"][k], 2 + slope * (points - 2 * t), atol=0.06)
+    mesh = module(page, "async (load, base) => (await load('field')).densityMesh(base)", base)
+    cells = int(len(mesh["mass"]) ** 0.5)
+    assert sum(mesh["mass"]) == pytest.approx(1, abs=2e-3)
+    for k in (0, 10, 20):
+        t = k / 20
+        variance = (1 - t) ** 2 + (0.5 * t) ** 2
+        corners = np.array(mesh["frames"][k]).reshape(cells + 1, cells + 1, 2)
+        i = j = cells // 2 + 3
+        cell = corners[[i, i + 1, i + 1, i], [j, j, j + 1, j + 1]]
+        area = np.prod(cell.max(0) - cell.min(0))
+        middle = cell.mean(0)
+        exact = np.exp(-((middle - 2 * t) ** 2).sum() / (2 * variance)) / (2 * np.pi * variance)
+        assert mesh["mass"][i * cells + j] / area == pytest.approx(exact, rel=0.02)
+
+
+def test_field_and_density_move_along_t(page: Page, service: str) -> None:
+    show(page, service, **RK4, velocity=1, density=1)
+    page.wait_for_selector("body[data-behind='velocity density']")
+    assert page.is_checked("#velocity")
+    page.focus("#time")
+    pictures = set()
+    for key in ("Home", "End"):
+        page.press("#time", key)
+        pictures.add(picture(page))
+        page.click("#density")
+        pictures.add(picture(page))
+        page.click("#density")
+        page.wait_for_selector("body[data-behind='velocity density']")
+    assert len(pictures) == 4
+    drawn_again(page)
+    page.select_option("#model", "digits")
+    settled(page)
+    assert page.locator("#velocity").is_hidden()
+
+
+def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: Page, service: str) -> None:
+    show(page, service, **RK4, num_samples=256)
+    page.click("#find")
+    page.wait_for_selector("#find:has-text('Try again')")
+    rows = [row.split("\t") for row in page.locator("#candidates tbody tr").all_inner_texts()]
+    assert len(rows) == 10
+    exact = np.array(ask(service, num_samples=256, **EXACT)["samples"])
+    spread = np.sqrt(((exact - exact.mean(0)) ** 2).sum(1).mean())
+    euler = ask(service, num_samples=256, solver="euler", steps=20)
+    error = np.linalg.norm(np.array(euler["samples"]) - exact, axis=1).mean() / spread
+    shown = next(row for row in rows if row[0] == "euler-20")
+    assert int(shown[1]) == euler["nfe"]
+    assert float(shown[3].split()[0]) == pytest.approx(100 * error, rel=0.06)
+    points = page.evaluate("document.getElementById('frontier').data[0]")
+    assert dict(zip(points["customdata"], points["x"], strict=True))["euler-20"] == euler["nfe"]
+    cheapest = min(
+        (row for row in rows if float(row[3].split()[0]) <= 1), key=lambda row: (int(row[1]), float(row[3].split()[0]))
+    )
+    assert page.inner_text("#recommended").startswith(f"{cheapest[0]}: {cheapest[1]} evaluations")
+    page.select_option("#budget-kind", "nfe")
+    page.evaluate(
+        "() => { const e = document.getElementById('budget'); e.value = 0; e.dispatchEvent(new Event('input')) }"
+    )
+    assert page.inner_text("#recommended").startswith("euler-10: 10 evaluations")
+    drawn_again(page)
+    page.click("[aria-label='Use midpoint-10']")
+    settled(page)
+    assert page.locator("#cards h2").all_inner_texts() == ["midpoint-10"]
+    drawn_again(page)
+    place = page.evaluate("""() => { const c = document.getElementById('frontier');
+        const {xaxis, yaxis} = c._fullLayout, d = c.data[0];
+        const k = d.customdata.indexOf('euler-50'), b = c.getBoundingClientRect(); c.scrollIntoView({block: 'center'});
+        const r = c.getBoundingClientRect();
+        return [r.left + xaxis._offset + xaxis.d2p(d.x[k]), r.top + yaxis._offset + yaxis.d2p(d.y[k])] }""")
+    page.mouse.move(place[0] - 3, place[1])
+    page.mouse.move(*place)
+    page.mouse.click(*place)
+    settled(page)
+    assert page.locator("#cards h2").all_inner_texts() == ["euler-50"]
+
+
+def test_downloads(page: Page, service: str, tmp_path: Path) -> None:
+    show(page, service, **RK4)
+    judged(page)
+
+    def get(kind: str) -> bytes:
+        page.click("#download summary")
+        with page.expect_download() as download:
+            page.click(f"[data-download={kind}]")
+        path = tmp_path / download.value.suggested_filename
+        download.value.save_as(path)
+        assert path.name.startswith("gaussian")
+        return path.read_bytes()
+
+    expected = ask(service, solver="rk4", steps=4)["samples"]
+    assert np.load(io.BytesIO(get("npz")))["samples"].tolist() == expected
+    assert get("png").startswith(b"\x89PNG")
+    assert len(get("csv").decode().splitlines()) == 33
+    notebook = json.loads(get("ipynb"))
+    assert notebook["nbformat"] == 4
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                exec("".join(cell["source"]), names)  # noqa: S102  (what the page tells people to run)
+    assert names["result"].samples.tolist() == expected
+
+
+def test_every_term_is_explained(page: Page, service: str) -> None:
+    show(page, service, **PAIR)
+    unknown = module(
+        page,
+        """async (load) => { const {TERMS} = await load('terms');
+        return [...document.querySelectorAll('[data-what]')].map(e => e.dataset.what).filter(t => !TERMS[t]) }""",
+    )
+    assert unknown == []
+    page.click("#a [data-what=rtol]")
+    assert page.locator("#term").is_visible()
+    assert "Relative tolerance" in page.inner_text("#term")
+    page.keyboard.press("Escape")
+    assert page.locator("#term").is_hidden()
+    assert page.inner_text("#a [data-for=cost]") == "About 6 evaluations for each attempted step, plus 2 at the start."
+    assert page.inner_text("#b [data-for=cost]") == "1 evaluation for each step: 5 in all."
+
+
+def test_the_introduction_has_three_steps_and_stays_away(page: Page, service: str) -> None:
+    page.goto(f"{service}/")
+    page.evaluate("localStorage.removeItem('pathline-introduced')")
+    page.goto("about:blank")
+    page.goto(f"{service}/#num_samples=8")
+    for title in ("Noise flows to data", "A solver asks the network", "Error against cost"):
+        assert title in page.inner_text("#intro h2")
+        page.click("#intro .primary")
+    assert page.locator("#intro").is_hidden()
+    page.reload()
+    settled(page)
+    assert page.locator("#intro").is_hidden()
+    page.click("#explain")
+    assert "1/3" in page.inner_text("#intro h2")
+    page.click("text=Skip >> nth=-1")
+    assert page.locator("#intro").is_hidden()
+
+
+def test_solvers_are_read_and_written_as_everywhere(page: Page, service: str) -> None:
+    table = json.loads((ROOT / "tests" / "clients" / "solver_text.json").read_text())
+    show(page, service, **RK4)
+    for entry in table["accepted"]:
+        read, written, again = module(
+            page,
+            """async (load, {text, canonical}) => { const {parse, format} = await load('solver_text');
+            return [parse(text), format(parse(text)), format(parse(canonical))] }""",
+            entry,
+        )
+        assert read == entry["fields"], entry
+        assert written == again == entry["canonical"]
+    for entry in table["printed"]:
+        assert (
+            module(page, "async (load, fields) => (await load('solver_text')).format(fields)", entry["fields"])
+            == entry["canonical"]
+        )
+    for text in table["refused"]:
+        assert module(
+            page,
+            """async (load, text) => { const {parse} = await load('solver_text');
+            try { parse(text); return false } catch { return true } }""",
+            text,
+        ), text
+
+
+def test_a_setting_survives_its_text(page: Page, service: str) -> None:
+    """A finder's dot, or a link with a text, fills the fields so that they give the same request."""
+    sent = bodies(page)
+    for text, fields in {
+        "ab3-12/shift(3)+rk": {"solver": "ab3", "steps": 12, "grid": {"name": "shift", "value": 3}, "start": "rk"},
+        "rk4-3/(0,0.2,0.6,1)": {"solver": "rk4", "grid": [0, 0.2, 0.6, 1]},
+        "tsit5@1e-4/1e-6+batch+max_step=0.05": {
+            "solver": "tsit5",
+            "rtol": 1e-4,
+            "atol": 1e-6,
+            "error_control": "batch",
+            "max_step": 0.05,
+        },
+    }.items():
+        show(page, service, a=text)
+        assert {key: sent[-1][key] for key in fields} == fields
+        assert page.locator("#cards h2").all_inner_texts() == [text]

@@ -1,0 +1,125 @@
+"""What the playground once did wrong, each held by a test in a real browser."""
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Page, Request
+
+from tests.system.test_page import PAIR, RK4, bodies, drawn_again, settled, show
+
+pytestmark = pytest.mark.system
+
+
+def titles(page: Page) -> list[str]:
+    return page.locator("#cards h2").all_inner_texts()
+
+
+def background(page: Page, selector: str) -> str:
+    return page.evaluate("s => getComputedStyle(document.querySelector(s)).backgroundColor", selector)
+
+
+@pytest.mark.parametrize("width", [1280, 1440])
+def test_the_chart_of_steps_follows_the_width_of_its_card(page: Page, service: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    show(page, service, **RK4)
+    fits = """() => { const box = document.getElementById('steps'), drawn = box.querySelector('.main-svg');
+        return Math.abs(box.clientWidth - drawn.getBoundingClientRect().width) < 2 }"""
+    for ticked in (True, False, True):
+        drawn_again(page)
+        page.set_checked("#compare", ticked)
+        settled(page)
+        page.wait_for_function(fits)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        ({"a.solver": "dopri5", "a.rtol": "1e-3", "a.atol": "1e-3"}, "dopri5@1e-3"),
+        ({"a.solver": "dopri5", "a.rtol": "1e-3", "a.atol": "1e-6"}, "dopri5@1e-3/1e-6"),
+        ({"a.solver": "dopri5", "a.rtol": "1e-3"}, "dopri5@1e-3/1e-5"),
+        ({"a.solver": "dopri5", "a.atol": "1e-3"}, "dopri5@1e-5/1e-3"),
+        ({"a.solver": "dopri5", "a.max_step": "0.05"}, "dopri5@1e-5+max_step=0.05"),
+        ({"a.solver": "rk4", "a.steps": "10"}, "rk4-10"),
+        ({"a.solver": "rk4", "a.steps": "10", "a.grid": "shift", "a.grid_value": "3"}, "rk4-10/shift(3)"),
+        ({"a.solver": "ab2", "a.steps": "10", "a.start": "rk"}, "ab2-10+rk"),
+        ({"a": "rk4-3/(0,0.2,0.6,1)"}, "rk4-3/(0,0.2,0.6,1)"),
+    ],
+)
+def test_a_card_is_titled_by_all_settings_of_its_solver(
+    page: Page, service: str, view: dict[str, str], expected: str
+) -> None:
+    show(page, service, **view)
+    assert titles(page) == [expected]
+
+
+def test_the_latency_bar_of_solver_b_has_its_colour(page: Page, service: str) -> None:
+    show(page, service, **PAIR)
+    assert background(page, ".told.a .network_s") == background(page, ".a > .key")
+    assert background(page, ".told.b .network_s") == background(page, ".b > .key")
+
+
+def test_a_number_and_enter_draw_once(page: Page, service: str) -> None:
+    show(page, service, **RK4)
+    sent = bodies(page)
+    drawn_again(page)
+    page.focus("#a-steps")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("7")
+    page.keyboard.press("Enter")
+    settled(page)
+    page.wait_for_selector("body[data-judged*='a.steps=7']")
+    assert [body["steps"] for body in sent] == [7]
+
+
+def test_a_number_and_a_press_of_draw_draw_once(page: Page, service: str) -> None:
+    show(page, service, **RK4)
+    sent = bodies(page)
+    drawn_again(page)
+    page.fill("#a-steps", "7")
+    page.click("#draw", delay=300)  # leaving the field drew already
+    page.wait_for_selector("body[data-judged*='a.steps=7']")
+    assert [body["steps"] for body in sent] == [7]
+    drawn_again(page)
+    page.click("#draw")  # pressed again it is meant
+    settled(page)
+    assert [body["steps"] for body in sent] == [7, 7]
+
+
+def test_a_broken_connection_is_no_fault_of_a_solver(page: Page, service: str) -> None:
+    show(page, service, **PAIR)
+    page.route("**/v1/sample/stream", lambda route: route.abort())
+    page.click("#draw")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.inner_text("#problem h2") == "The service cannot be reached"
+
+
+def test_a_fault_of_one_setting_says_of_which(page: Page, service: str) -> None:
+    page.goto("about:blank")
+    page.goto(f"{service}/#{urlencode({'model': 'gaussian', **RK4, 'b.solver': 'rk4', 'b.steps': 'many'})}")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.inner_text("#problem h2").endswith("(solver B)")
+    assert titles(page) == ["rk4-4"]  # what solver A drew stays, and no card is blank
+    assert page.evaluate("[...document.querySelectorAll('[aria-invalid]')].map(e => e.id)") == ["b-steps"]
+
+
+def test_snippets_do_not_ask_what_only_the_page_needs(page: Page, service: str) -> None:
+    show(page, service, **RK4)
+    body = json.loads(page.inner_text("#code").split("-d '")[1].rsplit("'", 1)[0])
+    assert set(body) == {"model", "num_samples", "seed", "solver", "steps"}
+
+
+def test_no_field_that_the_page_lacks_is_asked_for(page: Page, service: str) -> None:
+    """A deadline was once answered with the name of a field of the HTTP interface."""
+    found: list[Any] = []
+
+    def keep(request: Request) -> None:
+        if request.url.endswith("/stream"):
+            found.append(json.loads(request.post_data or ""))
+
+    page.on("request", keep)
+    show(page, service, **RK4)
+    assert [body["on_timeout"] for body in found] == ["partial"]
+    assert "timeout_s" not in found[0]
