@@ -6,8 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from models.checkpoint.card import read_card
-from models.checkpoint.card import CheckpointError
+from models.checkpoint.card import CheckpointError, read_card
 from models.checkpoint.loading import load
 from models.importing.command import add_arguments, run
 from models.messages import printable

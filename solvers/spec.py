@@ -111,7 +111,9 @@ class SolverSpec:
                 "steps", f"steps (or a list of times) and {given[0]} contradict each other; give one of them"
             )
         if self.steps is None and isinstance(self.grid, str):
-            raise SolverError("steps", f"{self.solver} has no error estimate and needs steps, for example {self.solver}-20")
+            raise SolverError(
+                "steps", f"{self.solver} has no error estimate and needs steps, for example {self.solver}-20"
+            )
         for name in ("controller", "first_step", "max_step", "error_control"):
             if getattr(self, name) not in (None, "sample"):
                 advice = ": the grid says how long they are" if name == "max_step" else ""

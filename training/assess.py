@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.checkpoint.card import CARD_FILE
-from models.checkpoint.card import CheckpointError
+from models.checkpoint.card import CARD_FILE, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.noise import noise
 from solvers import SolverSpec, Status

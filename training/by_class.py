@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.checkpoint.card import CARD_FILE
-from models.checkpoint.card import CheckpointError
+from models.checkpoint.card import CARD_FILE, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.conditions import LabelCondition
 from models.guidance import Guided

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from models.checkpoint.card import CheckpointError
-
 from models.checkpoint.saving import save
 from models.network import ArchitectureError, Network
 from training import published

@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from models.checkpoint.card import CARD_FILE, read_card
-from models.checkpoint.card import CheckpointError
+from models.checkpoint.card import CARD_FILE, CheckpointError, read_card
 from models.checkpoint.loading import Checkpoint
 from training.config import Recipe
 from training.data import prepare

@@ -19,7 +19,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from models.checkpoint.card import CheckpointError
-
 from models.checkpoint.loading import Checkpoint, load
 from models.guidance import Guided
 from models.noise import noise

@@ -46,9 +46,7 @@ _FREQUENCIES, _TABLE, _INPUT, _LAYERS = 0, 1, 2, 4
 
 
 @compiled
-def _run(
-    lanes, states, k, weights, rows, times, kinds, calls, until, addresses, known
-):  # (see `solvers.state.Runner`)
+def _run(lanes, states, k, weights, rows, times, kinds, calls, until, addresses, known):  # (see `solvers.state.Runner`)
     x, t, given, chosen, v = addresses
     sizes, epsilon, parameters, work = known
     present, ended, done = 0, 0, 0

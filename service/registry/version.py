@@ -18,11 +18,9 @@ from typing import Any, Protocol, Self
 import torch
 
 from models.architectures import PROGRAM
-from models.checkpoint.card import DTYPES
-from models.checkpoint.card import Card, CheckpointError, read_card
+from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.loading import Checkpoint, load
-from models.decoder import Decoder
-from models.decoder import Inverse
+from models.decoder import Decoder, Inverse
 from models.noise import noise
 from models.repository import Signature
 from models.row_padding import RowCaller

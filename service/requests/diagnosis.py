@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from solvers.diagnose import MAX_WIDTH
 from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Take
@@ -26,6 +25,7 @@ from service.requests.validation import (
 )
 from service.responses.arrays import Encoder
 from service.settings import Settings
+from solvers.diagnose import MAX_WIDTH
 from solvers.plan import Plan
 
 TIMES = tuple(k / 10 for k in range(11))

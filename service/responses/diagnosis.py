@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from solvers.diagnose import decompose, stiffness, stiffness_ratio
 from service.engine.job import Job, JobResult, Operation
 from service.http.context import Context
 from service.registry.version import ModelVersion
@@ -21,6 +20,7 @@ from service.responses.arrays import Array, ArrayResponse
 from service.responses.densities import arrays_response, head_of
 from service.responses.schemas import Solved
 from solvers import resolve
+from solvers.diagnose import decompose, stiffness, stiffness_ratio
 
 _WORK_A_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
 
