@@ -1,7 +1,7 @@
-"""Where an arena keeps the rows and grids of the plans that its lanes follow.
+"""The bank: rows and times of all plans that the lanes of an arena follow.
 
-Everything lies in a few growing arrays, so that a tick gathers the weights of all lanes with one index; a plan's
-space is given back when its last lane has left.
+Everything lies in a few growing arrays, so a tick gathers the weights of all lanes with one index. A plan's space is
+freed when its last lane leaves.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Space:
         return first
 
     def give(self, first: int, count: int) -> None:
-        """Give a stretch back; neighbours that are free are joined."""
+        """Free a stretch, merging it with free neighbours."""
         merged: list[tuple[int, int]] = []
         for start, length in sorted([*self.free, (first, count)]):
             if merged and sum(merged[-1]) == start:
@@ -66,7 +66,7 @@ class Space:
 
 
 def _grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
-    """The array in a corner of zeros, at least so large along its first axes; itself where it is so large already."""
+    """The array padded with zeros to at least this shape along its first axes; itself if it is large enough."""
     wanted = (*map(max, array.shape, shape), *array.shape[len(shape) :])
     if wanted == array.shape:
         return array
@@ -83,12 +83,12 @@ class _Loaded:
 
 
 class Bank:
-    """Rows by absolute index, and grid times by absolute index.
+    """Rows, and times of grids and of saving, by absolute index.
 
     Attributes:
-        weights: (R, 5, S) those of each row.
-        rows: (R,) records of `fields.ROW`.
-        times: (G,) the grids, and the times to save at.
+        weights: (R, 5, S) the weights of each row.
+        rows: (R,) records of `ROW`.
+        times: (G,) grids and save times.
         curves: (M, S, degree) the dense outputs, padded to the highest degree.
     """
 
@@ -108,12 +108,12 @@ class Bank:
         self.slots = slots
 
     def hold(self, solve: Plan) -> tuple[int, int]:
-        """Load a plan or method if it is not here, and count one more user. The caller keeps `solve` alive.
+        """Load a plan unless it is loaded, and count one more user. The caller keeps the plan alive.
 
-        Where there is too little memory, nothing has changed; so with `hold_times`.
+        If memory runs out nothing has changed; the same holds for `hold_times`.
 
         Returns:
-            (first row, first time); the latter is 0 for a method under error control, which has no grid.
+            (first row, first time); the latter is 0 under error control, where there is no grid.
         """
         loaded = self._rows.get(id(solve.rows))
         if loaded is None:
@@ -128,7 +128,7 @@ class Bank:
             raise
 
     def hold_times(self, times: NDArray[np.float64]) -> int:
-        """Load times if they are not here, count one more user, and tell their first index."""
+        """Load times unless they are loaded, count one more user, and return their first index."""
         grid = self._grids.get(id(times))
         if grid is None:
             first = self._time_space.take(len(times))
@@ -143,7 +143,7 @@ class Bank:
         return grid.first
 
     def release(self, solve: Plan) -> None:
-        """A user has left; the space is freed with the last of them."""
+        """Count one user less; the last one frees the space."""
         self._leave(self._rows, id(solve.rows), self._row_space)
         if solve.times is not None:
             self.release_times(solve.times)
@@ -182,7 +182,7 @@ class Bank:
         return first
 
     def _curve(self, dense: NDArray[np.float64]) -> int:
-        """Dense outputs are few (one a method) and stay."""
+        """The index of a dense output; they are few (one for each method) and stay."""
         self.curves = _grown(self.curves, 0, 0, dense.shape[1])
         curve = _grown(dense, *self.curves.shape[1:])
         for k, known in enumerate(self.curves):

@@ -1,7 +1,8 @@
-"""The solvers by name: the one list that the API, the docs and the order tests derive from."""
+"""The catalogue: solvers by name, the one list that the API, the docs and the tests derive from."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,7 +24,7 @@ class Solver:
         name: what users ask for.
         tableau: the tableau; for a multistep method, the one its `rk` start uses.
         multistep_order: the order of a multistep method, 0 for a Runge-Kutta method.
-        reference: where the method stands.
+        reference: where the method is published.
     """
 
     name: str
@@ -72,7 +73,8 @@ class Solver:
         fixed = f"{stages} N" if stages > 1 else "N"
         if not self.adaptive:
             return fixed
-        return f"2 + {self.tableau.stages - 1} A (first_step given: 1 + {self.tableau.stages - 1} A), fixed: {fixed}"
+        attempts = f"{self.tableau.stages - 1} A" + ("" if self.tableau.fsal else " + accepted steps - 1")
+        return f"2 + {attempts} (first_step given: 1 + {attempts}), fixed: {fixed}"
 
     @cached_property
     def stability_limit(self) -> float:
@@ -127,12 +129,12 @@ class Solver:
             parameters["start"] = list(STARTS)
         if self.adaptive:
             parameters |= {
-                "rtol": "number, 1e-5 where left out",
-                "atol": "number, 1e-5 where left out",
+                "rtol": "number, 1e-5 by default",
+                "atol": "number, 1e-5 by default",
                 "controller": ["paper", "i", "pi"],
                 "error_control": ["sample", "batch"],
-                "first_step": "number, automatic where left out",
-                "max_step": "number, no bound where left out",
+                "first_step": "number, automatic by default",
+                "max_step": "number, no bound by default",
             }
         return parameters
 
@@ -144,8 +146,10 @@ def register(tableau: Tableau) -> Solver:
     """Add a Runge-Kutta method to the catalogue; everything else follows from its tableau.
 
     Raises:
-        ValueError: if the name is taken.
+        ValueError: if the name is taken, or no name: lower-case letters, digits and underscores.
     """
+    if not re.fullmatch("[a-z_][a-z0-9_]*", tableau.name):
+        raise ValueError(f"solver {tableau.name!r}: name it with lower-case letters, digits and underscores")
     return _add(Solver(tableau.name, tableau))
 
 
@@ -157,12 +161,12 @@ def _add(solver: Solver) -> Solver:
 
 
 def unregister(name: str) -> None:
-    """Take a solver out again (KeyError if it is not there)."""
+    """Remove a solver (KeyError if it is not there)."""
     del _SOLVERS[name]
 
 
 def solvers() -> dict[str, Solver]:
-    """All solvers by name, in the order they were added."""
+    """All solvers by name, in the order of registration."""
     return dict(_SOLVERS)
 
 
@@ -175,7 +179,7 @@ def find(name: str) -> Solver:
     """The solver of that name.
 
     Raises:
-        SolverError: naming those there are.
+        SolverError: lists the known ones.
     """
     if not isinstance(name, str) or name not in _SOLVERS:
         raise SolverError("solver", f"unknown solver {name!r}; use one of {', '.join(_SOLVERS)}")

@@ -18,7 +18,7 @@ from solvers.errors import CODES, RUNNING, Status
 from solvers.plan import END_ADAPTIVE
 
 STRETCH = 1.01
-"""A step that reaches this near to the end is stretched to it, as in Hairer's dopri5 code: no sliver is left over."""
+"""A step that comes this close to the end is stretched to it, as in Hairer's dopri5 code, so no sliver is left."""
 
 _EPS = float(np.finfo(np.float64).eps)
 _SUCCESS, _MAX_NFE = CODES[Status.SUCCESS], CODES[Status.MAX_NFE]
@@ -37,7 +37,7 @@ def query_times(lanes: Records, rows: Records, t: NDArray[Any]) -> None:
 
 @compiled
 def next_row(lane: Any, rows: Records) -> int:
-    """Count a call of a lane and move it to its next row; what kind of row that call was."""
+    """Count a call of a lane, move it to its next row, and return the kind of the row just done."""
     row = lane.row
     lane.done = row
     lane.nfe += 1
@@ -66,7 +66,7 @@ def next_rows(lanes: Records, rows: Records, kinds: Index) -> int:
 
 @compiled
 def of_kind(kinds: Index, kind: int) -> Index:
-    """Which of the lanes are of a kind."""
+    """The lanes of a kind."""
     found, count = np.empty(len(kinds), dtype=np.int64), 0
     for j in range(len(kinds)):
         if kinds[j] == kind:
@@ -77,7 +77,7 @@ def of_kind(kinds: Index, kind: int) -> Index:
 
 @compiled
 def ended(lanes: Records) -> tuple[Index, Index]:
-    """The lanes that have ended and those that run on."""
+    """The lanes that have ended and those still running."""
     gone, stay = np.empty(len(lanes), dtype=np.int64), np.empty(len(lanes), dtype=np.int64)
     out = left = 0
     for j in range(len(lanes)):
@@ -92,7 +92,7 @@ def ended(lanes: Records) -> tuple[Index, Index]:
 
 @compiled
 def take_out(rows: NDArray[Any], gone: Index, stay: Index) -> NDArray[Any]:
-    """Copies of rows `gone` of an array (n, m); rows `stay`, ascending, move to its front."""
+    """Return copies of rows `gone` of an array (n, m), and move rows `stay`, ascending, to its front."""
     out = np.empty((len(gone), rows.shape[1]), dtype=rows.dtype)
     for j in range(len(gone)):
         for k in range(rows.shape[1]):

@@ -32,7 +32,7 @@ Numbers = NDArray[np.float64]
 
 @cache
 def _cache_folder(package: Path) -> str:
-    """Where the machine code of a package is kept: a folder for this state of its sources.
+    """The cache folder of a package's machine code, one for each state of its sources.
 
     Numba looks only at the file that a function stands in, not at what that function calls; so all files of the
     package enter the folder's name, and those of this one, which every compiled function uses. Numba also uses no
@@ -51,7 +51,7 @@ def _cache_folder(package: Path) -> str:
 
 
 def _copy(brought: Path, kept: Path) -> None:
-    """Copy a folder so that it appears as a whole; where that is impossible, the loops are compiled anew."""
+    """Copy a folder so that it appears as a whole; if that fails, the loops are compiled anew."""
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as apart:

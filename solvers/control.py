@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from solvers.compiled import compiled
 
 MAX_STEP_SLACK = 1 + 1e-6
-"""A last step may be so much longer than max_step: by the rounding of times, or of a max_step that came as float32."""
+"""A last step may exceed max_step by this factor: times are rounded, and so is a max_step that came as float32."""
 
 SAFETY = 0.9
 SMALLEST_FACTOR, LARGEST_FACTOR = 0.2, 10.0
 MOST_NON_FINITE = 5
-"""How often in a row a step with a non-finite stage is tried again, smaller."""
+"""How often in a row a step with a non-finite stage is retried with a smaller h."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ CONTROLLERS: dict[str, Callable[[int], Controller]] = {
 
 @compiled
 def factor(error: float, alpha: float, beta: float, before: float, after_rejection: bool) -> float:
-    """By how much the step changes after an attempt.
+    """The factor by which the step changes after an attempt.
 
     Args:
         error: the scaled error; a step is accepted at 1 or less. Infinite stands for a non-finite stage.

@@ -1,4 +1,4 @@
-"""Errors and lane states of the numerics."""
+"""SolverError, and the statuses that a lane can end with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class SolverError(ValueError):
-    """A solver was asked for something it cannot do.
+    """A solver was asked for something that it cannot do.
 
     Attributes:
         field: the argument at fault, by the name it has in `integrate` and in the HTTP request.

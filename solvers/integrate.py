@@ -1,4 +1,4 @@
-"""The offline driver: run lanes to the end for one velocity field."""
+"""`integrate`: solve for many samples of one velocity field, offline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Solution:
         nfe: (samples,) int64 velocity evaluations of each sample.
         status: one `Status` a sample.
         trace: one entry for each attempted step.
-        saved: (samples, M, *event) states at `save_at`, NaN where a sample did not get there; None without `save_at`.
+        saved: (samples, M, *event) states at `save_at`, NaN if a sample did not get there; None without `save_at`.
         settings: the solver as resolved.
     """
 
@@ -69,8 +69,8 @@ def integrate(
     """Solve dx/dt = velocity(x, t) for many samples at once, each on its own.
 
     Args:
-        velocity: (rows, *event), (rows,) -> (rows, *event); any function or torch module. It sees only the samples that
-            still run. Both arguments and the answer have x0's dtype and device.
+        velocity: (rows, *event), (rows,) -> (rows, *event); any function or torch module. It sees only running samples.
+            Its arguments and its result have x0's dtype and device.
         x0: (samples, *event) starting states, floating point. No samples at all is a valid request.
         solver, steps, rtol, atol, t_span, grid, start, error_control, controller, first_step, max_step, max_nfe: see
             `solvers.resolve`.
@@ -80,8 +80,8 @@ def integrate(
         progress: show a progress bar on stderr: the share of the span that the slowest sample has behind it.
 
     Raises:
-        SolverError: for arguments that contradict each other or cannot be met, and for a velocity whose answer has the
-            wrong shape, dtype or device. What `velocity` itself raises passes through.
+        SolverError: for arguments that contradict each other or cannot be met, and for a velocity that returns another
+            shape, dtype or device. What `velocity` itself raises passes through.
     """
     if not isinstance(x0, Tensor) or not x0.is_floating_point() or x0.ndim < 1:
         raise SolverError("x0", "x0 must be a floating-point tensor of shape (samples, *event)")
@@ -101,12 +101,12 @@ def integrate_indexed(
     save_at: NDArray[np.float64] | None = None,
     progress: bool = False,
 ) -> Solution:
-    """Like `integrate`, for a compiled request and a velocity that is also told which samples it is asked for.
+    """Like `integrate`, for a plan and a velocity that is also told which samples it is asked for.
 
     Args:
         velocity: states (rows, *event), times (rows,), sample indices (rows,) -> (rows, *event).
         x0: (samples, *event) starting states.
-        solve: what `solvers.resolve` returned.
+        solve: the plan.
         save_at: what `solvers.saving.check_save_at` returned.
         progress: show a progress bar.
     """
@@ -136,7 +136,7 @@ def _drive(
 
 
 def warm_up(dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-    """Compile the loops that solves of this dtype run in, which takes seconds where no machine code is kept on disk."""
+    """Compile the loops for this dtype, which takes seconds unless their machine code is cached on disk."""
     x0 = torch.tensor([[1.0], [3.0]], dtype=dtype, device=device)
     integrate(lambda x, t: -x, x0, solver="euler", steps=1)
     # The second lane's velocity is infinite: it ends at once, and the gap it leaves is closed.
@@ -144,7 +144,7 @@ def warm_up(dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
 
 
 class _Results:
-    """Collects lanes in the order they end and hands them out in the order of the samples."""
+    """Collects lanes as they end and returns them in the order of the samples."""
 
     def __init__(self, x0: Tensor, solve: Plan, save_at: NDArray[np.float64] | None) -> None:
         self.solve, self.x0 = solve, x0

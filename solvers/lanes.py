@@ -42,9 +42,9 @@ class Admission:
     """Trajectories to start together.
 
     Attributes:
-        solve: what they follow.
+        solve: the plan they follow.
         x0: (n, *event) starting states; copied.
-        owner: whose they are; any integer, given back when they end.
+        owner: an integer of the caller, returned with them when they end.
         first_index: the first one's index within its owner's samples; the others count up from it.
         save_at: (M,) float64 times to save the state at, in the direction of the span, or None.
     """
@@ -61,7 +61,7 @@ class Finished:
     """Lanes that ended, in lane order.
 
     Attributes:
-        owner, index: (n,) whose, and which sample.
+        owner, index: (n,) of the admission, and of the sample within its owner's.
         x: (n, *event) the state reached: the last finite one for a lane that failed.
         t: (n,) float64 the time reached.
         nfe: (n,) calls.
@@ -84,7 +84,7 @@ class Finished:
 
 @dataclass
 class _Ticket:
-    """One admission: what it holds in the bank, and how many of its lanes still run."""
+    """One admission: what it holds in the bank, and how many of its lanes are still running."""
 
     solve: Plan
     save_at: NDArray[np.float64] | None
@@ -98,11 +98,11 @@ class Lanes:
     Args:
         event_shape: shape of one state.
         dtype: of the state.
-        device: where the states lie.
+        device: of the states.
         slots: S, how many velocities are kept; by default enough for every solver of the catalogue. A plan that needs
             more, of a method registered later, widens them. Unused ones never change a bit of the result.
-        compiled: whether states are worked on by compiled loops or by tensor operations; by default the former where
-            they lie in the host's memory as float32 or float64.
+        compiled: use compiled loops (`kernels_cpu`) instead of tensor operations (`kernels_torch`); the default for
+            float32 and float64 on the CPU.
     """
 
     event_shape: tuple[int, ...]
@@ -150,7 +150,7 @@ class Lanes:
     def admit(self, admissions: Sequence[Admission]) -> None:
         """Start trajectories; they take part from the next tick on.
 
-        Where this raises, for want of memory, none has started and nothing has changed: try again with less.
+        If this runs out of memory, none has started and nothing has changed: try again with less.
         """
         admissions = [admission for admission in admissions if len(admission.x0)]
         if not admissions:
@@ -186,7 +186,7 @@ class Lanes:
             self.bank.widen(slots)
 
     def _write(self, admission: Admission, records: Records, ticket: int, undo: ExitStack) -> _Ticket:
-        """Write the records of an admission, and hold what it needs, until `undo` gives that back."""
+        """Write the records of an admission and hold what it needs; `undo` releases it."""
         plan, n = admission.solve, len(admission.x0)
         first_row, first_time = self.bank.hold(plan)
         undo.callback(self.bank.release, plan)
@@ -216,7 +216,7 @@ class Lanes:
         return (x, t) if self._flat else (x.view(-1, *self.event_shape), t)
 
     def absorb(self, v: Tensor) -> Finished | None:
-        """Take in the velocities for the last `query` and finish the steps that end with them.
+        """Take in the velocities for the last `query` and finish the steps that they complete.
 
         Args:
             v: (n, *event) in the state's dtype.
@@ -225,7 +225,7 @@ class Lanes:
             The lanes that ended; None where there are none.
 
         Raises:
-            SolverError: for anything else than such a tensor; nothing has changed then.
+            SolverError: for anything but such a tensor; nothing has changed then.
         """
         kinds, present, ended = self.receive(v)
         return self._finish(kinds, present, ended)
@@ -245,13 +245,13 @@ class Lanes:
         return kinds, present, ended
 
     def run(self, runner: Runner, calls: int) -> tuple[Finished | None, int]:
-        """Have a network run the lanes by itself: `query`, network and `absorb` up to `calls` times in one call.
+        """Let a network run the lanes: `query`, network and `absorb` up to `calls` times in one call.
 
-        It stops early when a lane ends or a step under error control does, so what follows is as after one `absorb`.
-        For lanes with `compiled` states.
+        It stops early when a lane or a step under error control ends, so what follows is as after one `absorb`. Only
+        for `compiled` lanes.
 
         Returns:
-            The lanes that ended, None where there are none; and how many calls there were.
+            The lanes that ended, or None; and the number of calls.
         """
         until = ~_ON_GRIDS & _ALL_KINDS | (1 << END_FIXED if self.saving else 0)
         kinds, limits = self._room_for_kinds(), Limits(calls, until)
@@ -327,11 +327,11 @@ class Lanes:
         return ended
 
     def stop(self, owner: int, status: Status) -> None:
-        """End all lanes of an owner; `collect` gives them back."""
+        """End all lanes of an owner; `collect` returns them."""
         self.records["status"][self.records["owner"] == owner] = CODES[status]
 
     def collect(self) -> Finished | None:
-        """Take the ended lanes out and close the gaps."""
+        """Remove and return the ended lanes."""
         gone, stay = clocks.ended(self.records)
         if not len(gone):
             return None
@@ -362,9 +362,9 @@ class Lanes:
         return saved
 
     def progress(self) -> float:
-        """The share of its span that the slowest lane has behind it, 1 where none runs."""
+        """The share of its span that the slowest lane has covered; 1 if none is running."""
         return float(self.shares().min()) if len(self) else 1.0
 
     def shares(self) -> Numbers:
-        """(n,) the share of its span that each lane has behind it."""
+        """(n,) the share of its span that each lane has covered."""
         return 1.0 - np.abs(self.records["t_end"] - self.records["t"]) / self.records["span"]

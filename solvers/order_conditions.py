@@ -56,7 +56,7 @@ def order_of(a: NDArray[np.float64], b: NDArray[np.float64], tolerance: float = 
     Args:
         a: stages x stages.
         b: stages.
-        tolerance: how far from a condition still counts as rounding of the published numbers.
+        tolerance: deviation from a condition that counts as rounding of the published numbers.
 
     Returns:
         The order, at most `CHECKED_ORDER`; 0 when the weights do not even sum to 1.

@@ -1,9 +1,9 @@
-"""The lanes of one request under batch error control, in parts: one network call each, and one norm for all.
+"""Parted lanes: a large request under batch error control, with one network call for each part and one norm for all.
 
-A request that shares its steps among many samples would make one network call as large as itself. Its lanes stand in
-several `Lanes` instead, of which one takes part in a tick. What a call tells of a part is kept until the last part has
-had its own; then the norm over all samples, in their order, decides for each part when its turn comes again. So every
-bit is the same as with all lanes in one.
+All samples of such a request share their steps, so its network calls would be as large as itself. Its lanes are split
+into several `Lanes`, one of which takes part in each tick. The sums of a part are kept until the last part has had its
+call; then the norm over all samples, in their order, decides for each part at its next turn. Every bit is the same as
+with all lanes in one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class _Part:
 
 
 class Parted:
-    """Lanes of one admission; for a tick they are those of the part whose turn it is.
+    """Lanes of one admission; a tick sees those of the part whose turn it is.
 
     Args:
-        admission: of a method under batch error control.
-        make: an empty `Lanes`.
-        size: the most lanes of a part.
+        admission: of a plan under batch error control.
+        make: makes an empty `Lanes`.
+        size: lanes of a part, at most.
     """
 
     def __init__(self, admission: Admission, make: Callable[[], Lanes], size: int) -> None:
@@ -62,7 +62,7 @@ class Parted:
 
     @property
     def total(self) -> int:
-        """All lanes that run."""
+        """All running lanes."""
         return sum(len(part.lanes) for part in self._parts)
 
     @property
@@ -104,7 +104,7 @@ class Parted:
             part.sums, part.found = part.lanes.measure(part.kind, np.arange(len(part.lanes)))
 
     def _share(self) -> None:
-        """All parts have had their call: the norms over all samples, in their order."""
+        """After the last part's call: take the norms over all samples, in their order."""
         told = [part for part in self._parts if part.sums]
         if not told:
             return

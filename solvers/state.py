@@ -42,7 +42,7 @@ LANE = np.dtype(
         ("before", np.float64),  # error of the last accepted step
         ("d1", np.float64),  # norm of the first velocity, between the two calls of the automatic first step
         ("max_step", np.float64),  # the longest step, infinite for no bound
-        ("wary", np.float64),  # the longest step before t = mark, infinite where none was rejected on the way there
+        ("wary", np.float64),  # the longest step before t = mark, infinite unless one was rejected on the way there
         ("mark", np.float64),  # where the furthest rejected attempt ended
         ("max_nfe", np.int64),
         ("attempt", np.int32),  # calls that an attempt takes
@@ -59,7 +59,7 @@ LANE = np.dtype(
         ("save_end", np.int64),
     ]
 )
-"""One lane: its clock, its tolerances and whose it is."""
+"""One lane: its clock, tolerances and owner."""
 
 
 def plain(records: NDArray[Any]) -> NDArray[np.int64]:
@@ -96,12 +96,12 @@ Velocity = Callable[[Tensor, Tensor], Tensor]
 
 
 def checked(v: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The velocity, if it fits the states it was asked for.
+    """The velocity, if it matches the states it was asked for.
 
-    Compiled loops read its memory by address: nothing but this stands between a wrong tensor and a wrong place.
+    Compiled loops read its memory by address, so this is the only guard against reading out of bounds.
 
     Raises:
-        SolverError: naming what came and what was expected.
+        SolverError: with what was returned and what was expected.
     """
     if isinstance(v, Tensor) and v.shape == shape and v.dtype == dtype and v.device == device:
         return v
@@ -114,7 +114,7 @@ def checked(v: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch
 
 @dataclass(frozen=True)
 class Attempts:
-    """What the data say about the ends of m steps under error control.
+    """The outcome of m attempted steps, before any is accepted.
 
     Attributes:
         after: (m, D) the new states.
@@ -129,11 +129,11 @@ class Attempts:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a runner stops at the latest.
+    """When a runner must stop.
 
     Attributes:
         calls: the most network calls, at least 1.
-        kinds: bit mask of kinds of rows after which somebody else has work to do.
+        kinds: bit mask of the kinds of rows after which it must return.
     """
 
     calls: int
@@ -141,7 +141,7 @@ class Limits:
 
 
 class Runner(Protocol):
-    """A network that runs lanes by itself: query, network and receive, again and again, in one compiled call."""
+    """A network that runs lanes: query, network and receive in a loop, within one compiled call."""
 
     def __call__(
         self, lanes: Records, x: NDArray[Any], k: NDArray[Any], bank: Bank, kinds: Index, limits: Limits
@@ -162,13 +162,13 @@ class Runner(Protocol):
 
 
 SMALLEST_ROOM = 64
-"""Lanes that there is room for at least, once there are any."""
+"""The least number of lanes to make room for."""
 
 
 class States(ABC):
     """x (n, D) and K (n, S, D) of n lanes; one row a lane.
 
-    Both are the front of larger tensors, so that lanes come and go without new memory. Every operation works on each
+    Both are the front of larger tensors, so lanes come and go without allocation. Every operation works on each
     lane in an order fixed by the lane alone, so its last bit cannot depend on the others.
     """
 
@@ -192,12 +192,12 @@ class States(ABC):
         """
 
     def run(self, runner: Runner, lanes: Records, bank: Bank, kinds: Index, limits: Limits) -> tuple[int, int, int]:
-        """Have a runner work on the states, see `Runner`; for states in the host's memory only."""
+        """Let a runner work on the states, see `Runner`; only for states in the host's memory."""
         raise TypeError("states on a device have no runner")
 
     @abstractmethod
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
-        """Ends of steps under error control."""
+        """Evaluate the attempted steps of lanes `index` (m,)."""
 
     @abstractmethod
     def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
@@ -217,7 +217,7 @@ class States(ABC):
             self.k[torch.from_numpy(index).to(self.k.device), 1:] = 0.0
 
     def admit(self, starts: list[Tensor]) -> None:
-        """Add lanes with states (m, *event); nothing has changed where there is too little memory."""
+        """Add lanes with states (m, *event). If memory runs out, nothing has changed."""
         before, after = len(self.x), len(self.x) + sum(map(len, starts))
         if after > len(self._room_x):
             self._grow(max(2 * before, after, SMALLEST_ROOM))
@@ -235,9 +235,9 @@ class States(ABC):
         return start.to(self.x.device, self.x.dtype).reshape(len(start), self.x.shape[1])
 
     def take(self, gone: Index, stay: Index) -> Tensor:
-        """Take lanes out and close the gaps; gives their states."""
+        """Remove lanes and return their states."""
         x = self._take_out(gone, stay)
-        if not len(stay):  # one crowded moment does not keep its memory for ever
+        if not len(stay):  # a crowded moment does not hold its memory forever
             self._room_x, self._room_k = (room.new_empty((0, *room.shape[1:])) for room in (self._room_x, self._room_k))
         self._hold(len(stay))
         return x
@@ -251,7 +251,7 @@ class States(ABC):
         self._hold(len(self.x))
 
     def _grow(self, room: int) -> None:
-        """Make room for so many lanes; nothing has changed where there is too little memory."""
+        """Make room for this many lanes. If memory runs out, nothing has changed."""
         x, k = (old.new_empty((room, *old.shape[1:])) for old in (self._room_x, self._room_k))
         lanes = len(self.x)
         x[:lanes], k[:lanes] = self.x, self.k
@@ -259,7 +259,7 @@ class States(ABC):
         self._hold(lanes)
 
     def _hold(self, lanes: int) -> None:
-        """Let x and K be the first so many rows of what there is room for."""
+        """Let x and K be the first rows of the rooms, one for each lane."""
         self.x, self.k = self._room_x[:lanes], self._room_k[:lanes]
 
     def _take_out(self, gone: Index, stay: Index) -> Tensor:

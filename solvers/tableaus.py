@@ -29,15 +29,15 @@ class Tableau:
     """An explicit Runge-Kutta method: x + h sum_i b_i k_i, with k_i = v(x + h sum_j a_ij k_j, t + c_i h).
 
     Attributes:
-        name: the name users ask for.
+        name: what users ask for.
         a: the strictly lower triangle, row i with i entries (the first row is empty).
         b: the weights of the solution.
         order: the order of `b`; checked up to 5.
-        reference: where the numbers stand.
+        reference: where the numbers are published.
         b_hat: the embedded weights, for methods with an error estimate.
         embedded_order: the order q of the embedded solution; the error estimate is O(h^(q+1)).
         dense: coefficients of the dense output, one row a stage: b_i(theta) = sum_j dense[i][j] theta^(j+1).
-            Where it is left out an FSAL pair gets cubic Hermite interpolation, which needs no further call.
+            By default an FSAL pair gets cubic Hermite interpolation, which needs no further call.
         controller: the name of the controller (`control.CONTROLLERS`) that error control uses by default.
 
     Raises:

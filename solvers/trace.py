@@ -1,4 +1,4 @@
-"""The log of attempted steps, kept while lanes run."""
+"""Traces: attempted steps of a result, and the log that collects them while lanes run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from solvers.compiled import Index, Numbers, Records, compiled
 
 COLUMNS = 32
-"""Attempts of a lane that are logged in place; a longer history is moved out in blocks of this size."""
+"""Attempts of a lane logged in place; a longer history is moved out in blocks of this size."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Trace:
         steps: NDArray[np.int64],
         broken: NDArray[np.bool_] | None = None,
     ) -> Trace:
-        """The trace of fixed steps, which the grid knows beforehand.
+        """The trace of fixed steps, which the grid determines.
 
         Args:
             times: (N + 1,) the grid.
             samples: (n,) sample indices.
             steps: (n,) how many steps each sample completed.
-            broken: (n,) whether the step after those was tried and gave a state that is not finite.
+            broken: (n,) whether one more step was tried and gave a non-finite state.
         """
         attempts = steps if broken is None else steps + broken
         ends = np.cumsum(attempts)
@@ -85,7 +85,7 @@ class StepLog:
         self._moved: dict[int, list[NDArray[np.float64]]] = {}
 
     def open(self, lanes: int) -> NDArray[np.int64]:
-        """Places for so many lanes."""
+        """Reserve places for this many lanes."""
         missing = lanes - len(self._free)
         if missing > 0:
             size = len(self._counts)
@@ -100,7 +100,7 @@ class StepLog:
         return places
 
     def free(self, places: Index) -> None:
-        """Give back places of lanes that never began."""
+        """Free places of lanes that never started."""
         self._free.extend(places.tolist())
 
     def record(self, lanes: Records, index: Index, error: Numbers, rho: Numbers) -> None:
@@ -112,7 +112,7 @@ class StepLog:
                     self._counts[place] = 0
 
     def close(self, lanes: Records) -> tuple[Index, Numbers]:
-        """Take the attempts of lanes out and free their places.
+        """Remove and return the attempts of lanes, and free their places.
 
         Returns:
             (n,) how many each lane had and (sum, 5) their columns, lane by lane.

@@ -20,6 +20,13 @@ from solvers.lanes import Admission, Lanes
 ONE_STEP = tuple(name for name, entry in catalogue.solvers().items() if not entry.multistep_order)
 MULTISTEP = tuple(name for name, entry in catalogue.solvers().items() if entry.multistep_order)
 ADAPTIVE = tuple(name for name, entry in catalogue.solvers().items() if entry.adaptive)
+DENSE = tuple(name for name in ADAPTIVE if catalogue.find(name).tableau.interpolant is not None)
+
+
+def attempts_nfe(solver: str, steps: int) -> int:
+    """Calls of so many steps under error control, none of them rejected, after the first velocity is known."""
+    tableau = catalogue.find(solver).tableau
+    return steps * (tableau.stages - 1) + (0 if tableau.fsal else steps - 1)
 
 
 def ones(rows: int = 1, width: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,12 @@ def test_max_nfe_holds_without_fsal(heun_euler: catalogue.Solver, max_nfe: int) 
     solution = integrate(watched, ones(), solver="heun_euler", rtol=1e-7, atol=1e-7, max_nfe=max_nfe)
     assert watched.calls == solution.nfe[0] <= max_nfe
     assert solution.status == (Status.MAX_NFE,)
+
+
+@pytest.mark.parametrize("name", ["", "RK5", "rk-5", "dpm++", "3rk"])
+def test_names_that_text_could_not_tell_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="lower-case letters, digits and underscores"):
+        catalogue.register(replace(HEUN_EULER, name=name))
 
 
 def _doubled() -> Tableau:

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from solvers import SolverError, Status, integrate
-from tests.solvers.support import ADAPTIVE, Watched, cases, decay, fall, fall_exact, gaussian, ones, slope
+from tests.solvers.support import DENSE, Watched, cases, decay, fall, fall_exact, gaussian, ones, slope
 
 TIMES = [0.0, 0.1, 1 / 3, 0.5, 0.77, 1.0]
 
 
-@pytest.mark.parametrize("solver", ADAPTIVE)
+@pytest.mark.parametrize("solver", DENSE)
 @pytest.mark.parametrize("backwards", [False, True])
 def test_saved_states_are_right_and_free(solver: str, backwards: bool) -> None:
     x0 = torch.linspace(-2, 2, 9).double()[:, None]
