@@ -18,8 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from solvers.integrate import Velocity
-from solvers.records import checked
+from solvers.state import Velocity, checked
 
 PRODUCTS_AT_ONCE = 16
 """Products that are taken together, which bounds the memory of one call."""

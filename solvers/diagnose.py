@@ -13,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers import Status, derived, resolve
+from solvers import derived
+from solvers.errors import Status
 from solvers.grids import TimesSpec
 from solvers.integrate import Velocity, integrate_indexed
+from solvers.plan import resolve
 from solvers.saving import check_save_at
 
 MAX_WIDTH = 256

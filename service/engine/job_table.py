@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 
 import numpy as np
-from solvers.records import Finished
 
 from service.engine.arena_queue import ActiveJob, ArenaQueue
 from service.engine.commands import Built, Command, Outcome
 from service.engine.contracts import Observer
 from service.engine.job import DeadlineExceeded, EngineFailed, JobResult
 from solvers.errors import Status
+from solvers.lanes import Finished
 
 Told = list[tuple[Future[JobResult], Outcome]]
 """Futures, and what they come to."""
