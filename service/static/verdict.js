@@ -63,7 +63,7 @@ function say(parts, runs) {
 const show = (text, run, worst) => button(text, () => worst(run.errors.worstIndex), { class: "link" });
 
 function alone(run, label, worst) {
-  if (!run.errors) return [`The error of ${run.label} is unknown: no sample reached the end both here and in the reference.`];
+  if (!run.errors) return [`The error of ${run.label} is unknown: it takes two samples or more that reached the end here and in the reference.`];
   const { mean, worst: most } = run.errors;
   return [
     make("strong", {}, `${run.label}: ${percent(mean)} of the spread away`),
@@ -75,7 +75,7 @@ function alone(run, label, worst) {
 /** The cheaper solver, against the other. */
 function compared(runs, worst) {
   const [cheap, costly] = [...runs].sort((p, q) => p.response.nfe - q.response.nfe);
-  if (!cheap.errors || !costly.errors) return ["The errors are unknown: no sample reached the end both here and in the reference."];
+  if (!cheap.errors || !costly.errors) return ["The errors are unknown: it takes two samples or more that reached the end with each solver and in the reference."];
   return [
     make("strong", {}, `${cheap.label}: ${fewer(cheap.response.nfe, costly.response.nfe)}, ${percent(cheap.errors.mean)} of the spread away`),
     ` (${costly.label}: ${percent(costly.errors.mean)}). `,

@@ -50,7 +50,7 @@ export function fromHash(hash) {
   for (const [key, value] of parts) {
     const [side, name] = key.split(".");
     if (side === "a" || side === "b") {
-      if (name === undefined) view[side] = settingOf(value);
+      if (name === undefined) view[side] = settingOf(value.replace(/ (?=[a-z])/gi, "+")); // a plain + arrives as a space
       else (view[side] ??= { ...SETTING })[name] = value;
     } else if ([...COMMON, ...FLAGS].includes(key)) view[key] = value;
   }

@@ -334,3 +334,7 @@ def test_a_setting_survives_its_text(page: Page, service: str) -> None:
         show(page, service, a=text)
         assert {key: sent[-1][key] for key in fields} == fields
         assert page.locator("#cards h2").all_inner_texts() == [text]
+    page.goto("about:blank")
+    page.goto(f"{service}/#model=gaussian&num_samples=8&a=ab2-10+rk")  # as people write it
+    settled(page)
+    assert page.locator("#cards h2").all_inner_texts() == ["ab2-10+rk"]
