@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from training.config import CONFIGS, load_recipe
-from training.data_config import DATASETS
+from training.data_config import CONFIGS, DATASETS
 from training.errors import TrainingError, UsageError
 
 
@@ -151,6 +150,8 @@ def _fit(arguments: argparse.Namespace) -> None:
     shipped = arguments.dataset
     if arguments.conditional and shipped in ("digits", "mnist"):
         shipped += "_conditional"
+    from training.config import load_recipe  # imports torch, which `--help` need not wait for
+
     path = arguments.config or CONFIGS / f"{shipped}.toml"
     recipe = load_recipe(path, overrides)
     if arguments.reflow and not arguments.name:

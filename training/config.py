@@ -11,6 +11,7 @@ from pydantic import BaseModel, Discriminator, Field, GetPydanticSchema, Tag, Va
 from models.architectures import SIZES
 from models.architectures.residual_mlp import ResidualMLPSize
 from models.network import NetworkSize
+from training.data_config import CONFIGS as CONFIGS
 from training.data_config import (
     DATASETS,
     DataConfig,
@@ -22,8 +23,6 @@ from training.data_config import (
     VectorsData,
 )
 from training.errors import UsageError
-
-CONFIGS = Path(__file__).parent / "configs"
 
 _RULES = 1
 """Raised when the trainer changes what a recipe leads to, so that old hashes no longer match."""

@@ -2,9 +2,13 @@
 
 import math
 import re
+from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+CONFIGS = Path(__file__).parent / "configs"
+"""The recipes that ship."""
 
 
 class Frozen(BaseModel):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from training import published
-from training.config import CONFIGS, load_recipe
+from training.data_config import CONFIGS
 from training.errors import TrainingError
 
 TRAINED = ("moons", "digits")
@@ -29,6 +29,7 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
         return
     print(f"models: {models_dir} lacks {', '.join(missing)}; making them", flush=True)
     # Only now, because torch takes seconds to import.
+    from training.config import load_recipe
     from training.fit import Options, fit
 
     for name in missing:

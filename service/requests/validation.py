@@ -197,15 +197,21 @@ def compiled(
     given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
     if steps is not None:
         given += (("steps", steps),)
-    rest = (t_span, model.dtype, settings.max_steps, settings.max_nfe)
+    rest = (t_span, settings.max_steps, settings.max_nfe)
     grid = request.grid
-    if isinstance(grid, str):
-        return _plan(request.solver, given, *rest)
-    if isinstance(grid, list):
-        check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
-    elif not isinstance(grid, dict):
-        raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
-    return _plan.__wrapped__(request.solver, (*given, ("grid", request.in_its_dtype("grid"))), *rest)
+    try:
+        if isinstance(grid, str):
+            return solvers.compile(_spec(request.solver, given, *rest), model.dtype)
+        if isinstance(grid, list):
+            check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
+        elif not isinstance(grid, dict):
+            raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
+        given = (*given, ("grid", request.in_its_dtype("grid")))
+        return solvers.compile(_spec.__wrapped__(request.solver, given, *rest), model.dtype)
+    except SolverError as error:
+        raise invalid(error.field, str(error)) from None
+    except OverflowError:
+        raise invalid("grid", "grid holds an integer that is too large for double precision") from None
 
 
 _APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
@@ -213,24 +219,14 @@ _APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
 
 
 @lru_cache(maxsize=1024)
-def _plan(
-    solver: str,
-    given: tuple[tuple[str, Any], ...],
-    t_span: tuple[float, float],
-    dtype: torch.dtype,
-    max_steps: int,
-    max_nfe: int,
-) -> Plan:
-    """Return a plan; most requests repeat one. A spec over a limit is refused before it is compiled."""
-    try:
-        spec = SolverSpec.of(solver, t_span=t_span, **dict(given))
-        check_limit("steps", spec.steps or 0, max_steps)
-        check_limit("max_nfe", spec.max_nfe, max_nfe)
-        return solvers.compile(spec, dtype)
-    except SolverError as error:
-        raise invalid(error.field, str(error)) from None
-    except OverflowError:
-        raise invalid("grid", "grid holds an integer that is too large for double precision") from None
+def _spec(
+    solver: str, given: tuple[tuple[str, Any], ...], t_span: tuple[float, float], max_steps: int, max_nfe: int
+) -> SolverSpec:
+    """Return a spec; most requests repeat one. One over a limit is refused before it is compiled."""
+    spec = SolverSpec.of(solver, t_span=t_span, **dict(given))
+    check_limit("steps", spec.steps or 0, max_steps)
+    check_limit("max_nfe", spec.max_nfe, max_nfe)
+    return spec
 
 
 def _span(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:

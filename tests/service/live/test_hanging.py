@@ -110,7 +110,7 @@ def test_one_signal_ends_a_service_that_hangs(sick: Callable[..., tuple[subproce
     assert httpx.post(f"{url}/v1/sample", json=BODY, timeout=60).status_code == 504
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 1
-    assert "does not let go" in _said(running)
+    assert "does not stop its work" in _said(running)
 
 
 def test_a_dead_engine_ends_the_process(sick: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:

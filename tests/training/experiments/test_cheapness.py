@@ -18,7 +18,10 @@ from .test_experiments import TINY
 def test_choices_change_one_thing_of_the_recipe() -> None:
     recipe = load_recipe(CONFIGS / "moons.toml")
     assert changed(recipe, {}) == recipe
-    assert changed(recipe, {"network.hidden": 0.5}).network.model_dump()["hidden"] == recipe.network.model_dump()["hidden"] // 2
+    assert (
+        changed(recipe, {"network.hidden": 0.5}).network.model_dump()["hidden"]
+        == recipe.network.model_dump()["hidden"] // 2
+    )
     assert changed(recipe, {"epochs": 3}).epochs == 3 * recipe.epochs
     assert changed(recipe, {"ema": 0.999}).ema == 0.999
     hashes = {changed(recipe, changes).hash for changes in cheapness.settings("moons").values()}
