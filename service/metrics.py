@@ -2,6 +2,7 @@
 
 Labels come from closed sets only: served models, the solver catalogue, status codes, route templates. A counter whose
 labels do not depend on the models starts at 0, so that a rate sees its first event.
+``python -m service.metrics`` prints all as a table.
 """
 
 import bisect
@@ -113,67 +114,80 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "pathline_requests",
-            "Finished requests by route, model, solver and outcome (the status code, or client_gone).",
+            "Finished requests; outcome is the status code, or client_gone.",
             ("route", "model", "solver", "outcome"),
             registry=registry,
         )
         self.errors = Counter(
             "pathline_errors",
-            "Error responses by problem type and HTTP status.",
+            "Error responses; type is the last part of the problem's type, explained at /problems/TYPE.",
             ("type", "status"),
             registry=registry,
         )
         for kind in Kind:
             self.errors.labels(kind.value.slug, str(kind.value.status))
         self.request_seconds = _histogram(registry, "request_seconds", "Total time of a request.", SECONDS, "route")
-        self.queue_seconds = _histogram(registry, "queue_seconds", "Time waiting for the engine.", SECONDS, "model")
+        self.queue_seconds = _histogram(
+            registry, "queue_seconds", "Time spent waiting for the engine.", SECONDS, "model"
+        )
         self.solve_seconds = _histogram(registry, "solve_seconds", "Time in the engine.", SECONDS, "model")
         self.network_seconds = _histogram(
-            registry, "network_seconds", "Time of the network calls a request took part in.", SECONDS, "model"
+            registry, "network_seconds", "Time of the network calls that a request took part in.", SECONDS, "model"
         )
-        self.nfe = _histogram(registry, "nfe", "Velocity evaluations of a sample.", _NFE, "model", "solver")
-        self.step_size = _histogram(registry, "step_size", "Accepted steps of adaptive solvers.", _STEP, "solver")
-        self.steps = Counter("pathline_steps", "Attempted steps by result.", ("solver", "result"), registry=registry)
+        self.nfe = _histogram(registry, "nfe", "Network evaluations of a sample.", _NFE, "model", "solver")
+        self.step_size = _histogram(
+            registry, "step_size", "Accepted steps under error control, in units of t.", _STEP, "solver"
+        )
+        self.steps = Counter(
+            "pathline_steps", "Attempted steps: accepted or rejected.", ("solver", "result"), registry=registry
+        )
         for name, solver in catalogue.solvers().items():
             if solver.describe()["embedded_order"] is not None:  # it can run under error control
                 self.steps.labels(name, "accepted")
                 self.steps.labels(name, "rejected")
         self.batch_rows = _histogram(registry, "batch_rows", "Rows of a network call.", _POWERS, *_CALL)
-        self.batch_requests = _histogram(registry, "batch_requests", "Requests in a network call.", _POWERS, *_CALL)
+        self.batch_requests = _histogram(
+            registry, "batch_requests", "Requests that shared a network call.", _POWERS, *_CALL
+        )
         self.batch_solvers = _histogram(
-            registry, "batch_solvers", "Distinct solvers in a network call.", (1, 2, 3, 4, 6, 8, 12, 16), *_CALL
+            registry, "batch_solvers", "Different solvers in a network call.", (1, 2, 3, 4, 6, 8, 12, 16), *_CALL
         )
         self.refusals = Counter(
             "pathline_refused_connections",
-            "Connections refused or closed by the server itself, outside of the application.",
+            f"Connections that the server refused or closed: {', '.join(REFUSALS)} (idle: to make room for a new one).",
             ("reason",),
             registry=registry,
         )
         for reason in REFUSALS:
             self.refusals.labels(reason)
         self.queue_depth = _gauge(registry, "queue_depth", "Requests waiting for the engine.")
-        self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine.")
+        self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine, waiting or running.")
         self.active_lanes = _gauge(registry, "active_lanes", "Samples being solved.")
         self.job_bytes = _gauge(
-            registry, "job_bytes", "Memory reserved for the states, steps and responses of requests in progress."
+            registry,
+            "job_bytes",
+            "Memory reserved for the states, steps and responses of all requests, up to PATHLINE_MAX_JOB_BYTES.",
         )
         self.cancelled_nfe = Counter(
-            "pathline_cancelled_nfe", "Velocity evaluations spent on cancelled samples.", registry=registry
+            "pathline_cancelled_nfe", "Network evaluations spent on samples that were cancelled.", registry=registry
         )
         self.model_loaded = Gauge(
             "pathline_model_loaded", "1 for each served version.", ("model", "version"), registry=registry
         )
         self.model_fallback = Gauge(
             "pathline_model_fallback",
-            "1 while an older version answers because the newest cannot be loaded.",
+            "1 while an older version answers because the highest cannot be loaded.",
             ("model",),
             registry=registry,
         )
         self.device_info = Gauge(
-            "pathline_device_info", "1, with the device the networks run on.", ("device", "name"), registry=registry
+            "pathline_device_info",
+            "1, with the device that networks run on: torch's name for it (cpu, cuda:0) and its maker's.",
+            ("device", "name"),
+            registry=registry,
         )
         self.build_info = Gauge(
-            "pathline_build_info", "1, with versions.", ("version", "python", "torch"), registry=registry
+            "pathline_build_info", "1, with the versions in use.", ("version", "python", "torch"), registry=registry
         )
         self.build_info.labels(VERSION, platform.python_version(), importlib.metadata.version("torch")).set(1)
         ProcessCollector(registry=registry)
@@ -259,3 +273,21 @@ def _histogram(
 
 def _gauge(registry: CollectorRegistry, name: str, documentation: str) -> Gauge:
     return Gauge(f"pathline_{name}", documentation, registry=registry)
+
+
+def table() -> str:
+    """Return the metrics as a Markdown table, one row each, the same that stands in docs/metrics.md."""
+    metrics = Metrics()
+    rows = ["| metric | kind | labels | what it counts |", "|---|---|---|---|"]
+    for collector in vars(metrics).values():
+        if collector is metrics.registry:
+            continue
+        [family] = collector.describe()
+        labels = getattr(collector, "_labelnames", None) or getattr(collector, "_labels", ())
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        rows.append(f"| `{name}` | {family.type} | {', '.join(labels)} | {family.documentation} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")
