@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from models.architectures import SIZES
 from models.architectures.residual_mlp import ResidualMLPSize
 from models.architectures.unet import UNetSize
 from models.network import NetworkSize
