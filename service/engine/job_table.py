@@ -5,18 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 
 from service.engine.arena_queue import ActiveJob, ArenaQueue
 from service.engine.commands import Built, Command, Outcome
-from service.engine.contracts import Observer
 from service.engine.job import DeadlineExceeded, EngineFailed, JobResult
 from solvers.errors import Status
 from solvers.lanes import Finished
 
 Told = list[tuple[Future[JobResult], Outcome]]
 """Futures, and what they come to."""
+
+
+class Observer(Protocol):
+    """Counts what the engine does; called in its thread."""
+
+    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int, calls: int) -> None:
+        """Count network calls, all with the same number of rows, requests and solvers."""
+        ...
+
+    def cancelled(self, nfe: int) -> None:
+        """Count calls spent on samples that will not be delivered."""
+        ...
 
 
 def settle(told: Told) -> None:

@@ -20,11 +20,10 @@ import torch
 
 from service.engine.arena_queue import ActiveJob, ArenaQueue
 from service.engine.commands import Built, Cancel, Command, GiveUp, Open, Retire, Stop, Submit
-from service.engine.contracts import Observer
 from service.engine.device import Device
 from service.engine.forecast import Lot
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Priority
-from service.engine.job_table import JobTable, Told, settle
+from service.engine.job_table import JobTable, Observer, Told, settle
 from service.engine.promises import hopeless
 from service.engine.result_builder import ResultBuilder
 from service.engine.snapshot import ArenaSnapshot, EngineSnapshot

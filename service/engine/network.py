@@ -15,11 +15,10 @@ from models.checkpoint.loading import Checkpoint
 from models.fused import FusedResidualMLP
 from models.guidance import Guided
 from models.row_padding import RowStable
-from service.engine.conditions import Conditions
+from service.engine.conditions import Conditions, RowTable
 from service.engine.device import Device
 from service.engine.job import Job
 from service.engine.operation import Operation, derived_field
-from service.engine.tables import Table
 from solvers.lanes import Finished, Lanes
 from solvers.parted import Parted
 
@@ -47,7 +46,7 @@ class Network:
         self._device, self._dtype, self._condition = device, checkpoint.dtype, condition
         self.seconds, self.rows = 0.0, 0
         self.path, self.path_reason = "eager", "derivatives of the field need its torch module"
-        self._constants: Table | None = None
+        self._constants: RowTable | None = None
         self.event_shape, self.velocity = self._field(checkpoint, operation)
         self.deterministic = self.velocity.deterministic
         self._ask = self.velocity if condition is None else Guided(self.velocity, condition)
@@ -65,7 +64,7 @@ class Network:
             stable = RowStable(made.velocity, shape, self._dtype, place, condition=self._condition, unpadded=made.fused)
             return shape, stable
         if field.constants:
-            self._constants = Table(place)
+            self._constants = RowTable(place)
         whole, rows = (field.width + field.constants,), _DERIVED_ROWS_AT_ONCE
         made_of, derived = checkpoint.velocity, {"derive": field, "examples": field.examples}
         return (field.width,), RowStable(made_of, whole, self._dtype, place, rows, self._condition, **derived)
