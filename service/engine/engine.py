@@ -1,4 +1,4 @@
-"""The engine as others see it: models are loaded into it, jobs submitted to it, results come as futures.
+"""The engine's interface: load models, submit jobs, get futures of results.
 
 Whatever thread calls it: it sends commands to the engine's thread (`loop.py`), reads the snapshot that this one leaves,
 and decides by it at once whether a job is taken (`admission.py`).
@@ -76,9 +76,9 @@ class Engine:
 
     Args:
         settings: what it needs of them.
-        observer: who is told what each network call carried.
+        observer: counts network calls and what they carry.
         clock: seconds, never going back; deadlines are times of it.
-        tools: of the device; where left out, those of the device in the settings.
+        tools: of the device; by default those of the device in the settings.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Engine:
             return self._admission.lanes
 
     def ends_s(self) -> dict[Future[JobResult], float]:
-        """Seconds until each job that is here is forecast to be done, if nobody else comes."""
+        """Return the forecast of seconds until each job is done, if no other job arrives."""
         with self._lock:
             ends = self._admission.ends_s()
             return {future: ends[number] for number, future in self._futures.items() if number in ends}
@@ -274,7 +274,7 @@ class Engine:
         return future
 
     def cancel(self, future: Future[JobResult]) -> None:
-        """Give up a job; its lanes are gone before the next tick."""
+        """Cancel a job; its lanes are gone before the next tick."""
         self._loop.commands.put(Cancel(future))
 
     def _step_back(self) -> None:
