@@ -1,4 +1,4 @@
-"""What the HTTP side needs of an engine, so that tests can put another in its place."""
+"""Protocols of the engine as the HTTP side sees it, so that tests can substitute another."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from service.engine.job import Job, JobResult
 from service.engine.operation import Operation
 
 
-class Loaded(Protocol):
-    """What the engine says of a model it has taken in."""
+class Arena(Protocol):
+    """An operation of a model version that the engine is ready to solve for."""
 
     @property
     def deterministic(self) -> bool:
@@ -22,7 +22,7 @@ class Loaded(Protocol):
 
     @property
     def path(self) -> str:
-        """What evaluates the network: `fused` or `eager`."""
+        """How the network is evaluated: `fused` or `eager`."""
         ...
 
     @property
@@ -32,21 +32,21 @@ class Loaded(Protocol):
 
 
 class Engine(Protocol):
-    """The engine as the HTTP side sees it; every method returns at once, but `start`, `stop`, `load` and `prepare`."""
+    """The engine; every method returns at once, except `start`, `stop`, `load` and `prepare`."""
 
     @property
     def device(self) -> torch.device:
-        """Where the networks are."""
+        """The device that holds the networks."""
         ...
 
     @property
     def device_name(self) -> str:
-        """What that is called by its maker."""
+        """The vendor's name for it."""
         ...
 
     @property
     def queue_depth(self) -> int:
-        """Jobs of which no sample runs yet."""
+        """Jobs with no sample running yet."""
         ...
 
     @property
@@ -61,52 +61,52 @@ class Engine(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the engine still works."""
+        """Whether its thread runs."""
         ...
 
     @property
     def turn_s(self) -> float:
-        """Seconds since the network call that runs began, or a few of them together; 0 while there is no work."""
+        """Seconds since the current network call (or short run of calls) began; 0 while idle."""
         ...
 
     def ends_s(self) -> Mapping[Future[JobResult], float]:
-        """Return the seconds until each job that is here will be done, by a forecast; some may be lacking."""
+        """Return the forecast of seconds until each job is done; jobs without a forecast are left out."""
         ...
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the engine's thread."""
         ...
 
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Complete futures on an event loop from now on."""
+        """Complete futures on an event loop from now on; their callbacks run there."""
         ...
 
     def drain(self) -> None:
-        """Take no more jobs; those that are here run on."""
+        """Accept no more jobs; current jobs continue."""
         ...
 
     def give_up(self) -> None:
-        """End the jobs that are here; whoever waits for them gets `Draining`."""
+        """Accept no more jobs and end current ones with `Draining`."""
         ...
 
     def stop(self) -> None:
-        """Give up all jobs and end."""
+        """End all jobs and the thread."""
         ...
 
-    def load(self, name: str, version: int, checkpoint: Checkpoint) -> Loaded:
-        """Make a version ready to solve for; jobs of others run on meanwhile."""
+    def load(self, name: str, version: int, checkpoint: Checkpoint) -> Arena:
+        """Load and measure a version while jobs of other versions continue; blocks."""
         ...
 
-    def prepared(self, name: str, version: int, operation: Operation) -> Loaded | None:
-        """Return what there is for an operation of a loaded version; None if `prepare` must make it first."""
+    def prepared(self, name: str, version: int, operation: Operation) -> Arena | None:
+        """Return the arena of an operation of a loaded version; None until `prepare` has made it."""
         ...
 
-    def prepare(self, name: str, version: int, operation: Operation) -> Loaded:
-        """Make an operation of a loaded version ready; this takes time, so not on the event loop."""
+    def prepare(self, name: str, version: int, operation: Operation) -> Arena:
+        """Make the arena of an operation of a loaded version; blocks, so not on the event loop."""
         ...
 
-    def unload(self, loaded: Any) -> None:
-        """Free the memory of what `load` returned once the jobs submitted for it are done; returns at once."""
+    def unload(self, arena: Any) -> None:
+        """Free what `load` returned once all jobs submitted for it are done; returns at once."""
         ...
 
     def submit(self, job: Job) -> Future[JobResult]:
@@ -114,5 +114,5 @@ class Engine(Protocol):
         ...
 
     def cancel(self, future: Future[JobResult]) -> None:
-        """Give up a job; its lanes are gone within one tick."""
+        """Cancel a job; its lanes are gone within one tick."""
         ...

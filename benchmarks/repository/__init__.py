@@ -1,1 +1,1 @@
-"""What a change of models costs those who are served meanwhile, and what the Open Inference Protocol costs."""
+"""Costs of swapping models under load, and of the Open Inference Protocol."""

@@ -1,1 +1,1 @@
-"""What the SDK costs beside plain httpx."""
+"""Overhead of the SDK over plain httpx."""

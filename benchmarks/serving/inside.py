@@ -1,4 +1,4 @@
-"""What the same work costs without HTTP: the roof, the engine alone, and one solve in the process."""
+"""Cost of the same work without HTTP: the upper bound, the engine alone, and one solve in the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients ask for."""
+"""Workloads: the requests that the clients send."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where the time of a training goes."""
+"""Profile of a training run: where its time goes."""

@@ -97,7 +97,7 @@ class Admission:
         return max(0.0, self._clock() - since)
 
     def ends_s(self) -> dict[int, float]:
-        """Seconds until each job that is here, by number, is forecast to be done, if nobody else comes."""
+        """Return the forecast of seconds until each job (by number) is done, if no other job arrives."""
         lots, ends = self._all_lots(self._snapshot(), self._clock()), dict[int, float]()
         for lot in lots:
             others = [(other, other.total) for other in lots if other is not lot]
@@ -211,7 +211,7 @@ class Admission:
             raise Overloaded(_LATE, wait_s)
 
     def _enters_easily(self, busy: set[int], arena: int, here: ArenaSnapshot, priority: Priority, entry: Entry) -> bool:
-        """Whether all bear ticks with all rows that there are: then nobody needs to look closer.
+        """Return whether all jobs tolerate ticks with all present rows, so that no forecast is needed.
 
         Whoever comes later, and makes ticks longer, is held against all of them in turn.
         """

@@ -156,7 +156,7 @@ class Arena:
         """One network call for all lanes of some groups, none of which is empty; more while nothing ends.
 
         Args:
-            groups: whose lanes take part.
+            groups: the groups that take part.
             go_on: asked after each call in which no lane ended whether there may be another.
             at_once: calls that may follow each other before `go_on` is asked, where the network is fused.
 
@@ -195,7 +195,7 @@ class Arena:
         return [finished for finished in ended if finished is not None], 1
 
     def forget(self, owner: int) -> None:
-        """Let go of what is kept for a job whose lanes are gone."""
+        """Remove what is kept for a job once its lanes are gone."""
         self.network.remove(owner)
 
     @staticmethod
@@ -215,7 +215,7 @@ class Arena:
             return self._ended(group)
 
     def renew(self, group: str) -> None:
-        """Drop all lanes of a group whose state can no longer be trusted."""
+        """Drop all lanes of a group, as their state can no longer be trusted."""
         self.lanes[group], self.parted[group] = self._empty(), {}
         self.device.free()
 

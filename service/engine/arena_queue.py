@@ -1,4 +1,4 @@
-"""The queue of one arena: its jobs in two priorities, whose lanes tick next, and what jobs and ticks cost."""
+"""The queue of one arena: its jobs by priority, which lanes tick next, and what jobs and ticks cost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from service.engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns, part_o
 from service.engine.snapshot import ArenaSnapshot
 
 _BULK_PART = 4
-"""Bulk jobs get a smaller arena: a tick of theirs, which an interactive request may wait for, takes a part of a long
-one."""
+"""Bulk jobs get this fraction of the row budget, as an interactive request may have to wait for a tick of theirs."""
 
 _REPRICE_EVERY = 16
-"""Ticks after which the cost of jobs under error control is estimated anew from how far they have come."""
+"""Ticks between two estimates of the cost of jobs under error control, made from their progress."""
 
 
 @dataclass(eq=False)
@@ -41,10 +40,10 @@ class ArenaQueue:
     Attributes:
         number, name: of the arena, and of its model.
         jobs: by number.
-        watched: numbers of those whose progress is reported.
-        nfe: what its jobs have taken.
+        watched: numbers of the jobs that report progress.
+        nfe: estimates learned from its jobs.
         used_s: device time used, for fairness among arenas.
-        retired: whether it goes once its jobs are done.
+        retired: whether it is removed once its jobs are done.
     """
 
     def __init__(self, number: int, name: str, arena: Arena) -> None:
@@ -61,7 +60,7 @@ class ArenaQueue:
         self._snapshot: ArenaSnapshot | None = None
 
     def snapshot(self) -> ArenaSnapshot:
-        """The arena for others to read; the same as the last one if nothing has changed."""
+        """Return an immutable snapshot of the arena; the previous one if nothing has changed."""
         if self._snapshot is None:
             interactive, bulk = (scheduler.snapshot() for scheduler in self._schedulers.values())
             self._snapshot = ArenaSnapshot(interactive, bulk, self.arena.tick_cost.curve(), self.nfe)
@@ -69,12 +68,12 @@ class ArenaQueue:
 
     @property
     def strained(self) -> bool:
-        """Whether some jobs could be late if ticks were as long as they can be."""
+        """Whether some jobs could miss their deadline if every tick took as long as a full one."""
         return any(scheduler.strained for scheduler in self._schedulers.values())
 
     @property
     def in_calls(self) -> tuple[int, int]:
-        """Jobs that have begun, and how many different solvers they use."""
+        """Number of jobs that have begun, and of distinct solvers among them."""
         return self._solvers.total(), sum(count > 0 for count in self._solvers.values())
 
     def add(self, active: ActiveJob) -> None:
@@ -86,7 +85,7 @@ class ArenaQueue:
             self.watched.add(active.number)
 
     def forget(self, active: ActiveJob) -> None:
-        """Take a job off all lists; lanes that it may still have must be stopped."""
+        """Remove a job; the caller must stop any lanes it still has."""
         self._snapshot = None
         del self.jobs[active.number]
         self.watched.discard(active.number)
@@ -96,7 +95,7 @@ class ArenaQueue:
         self.arena.forget(active.number)
 
     def grant(self, priority: Priority) -> list[tuple[ActiveJob, int, int]]:
-        """Choose what becomes lanes now: jobs, the first of their samples, and how many."""
+        """Choose the samples that become lanes now, as (job, first sample, count)."""
         granted = [(self.jobs[number], first, n) for number, first, n in self._schedulers[priority].grant()]
         begun = [active for active, first, _ in granted if first == 0]
         now = time.perf_counter() if begun else 0.0
@@ -108,11 +107,11 @@ class ArenaQueue:
         return granted
 
     def part(self, priority: Priority) -> int:
-        """Network rows of a part of a job that takes part in ticks by parts."""
+        """Return the network rows of one part of a job that ticks in parts."""
         return part_of(self._schedulers[priority].budget)
 
     def groups(self) -> list[Priority]:
-        """Whose lanes take part in the next tick."""
+        """Return the priorities that take part in the next tick."""
         interactive, bulk = (self.arena.count(priority) for priority in Priority)
         groups = [Priority.INTERACTIVE] if interactive else []
         return [*groups, Priority.BULK] if self._turns.bulk(interactive, bulk) else groups
@@ -122,7 +121,7 @@ class ArenaQueue:
         return [self._schedulers[group].active_rows for group in groups]
 
     def ticked(self, groups: Sequence[Priority], ticks: int) -> None:
-        """Lanes of some groups have taken ticks: now and then, estimate anew what their jobs cost."""
+        """Count ticks of some groups, and from time to time re-estimate the cost of their jobs."""
         self._snapshot = None
         for group in groups:
             scheduler = self._schedulers[group]
@@ -136,19 +135,19 @@ class ArenaQueue:
                     self.nfe = self.nfe.suspect(self.jobs[number].job, place.cost, place.calls)
 
     def used(self, groups: Sequence[Priority], rows: Sequence[int], seconds: float, alone: bool) -> None:
-        """A tick of so many rows of each group has taken so long; `alone`: no other arena has jobs."""
+        """Charge the seconds of a tick, given the rows of each group; `alone`: no other arena has jobs."""
         interactive = rows[0] if groups[0] is Priority.INTERACTIVE else 0
         self._turns.used(interactive, sum(rows) - interactive, seconds)
         # Bulk lanes alone pay more where other models have work, which may be interactive.
         self.used_s += seconds if interactive or alone else seconds * (BULK_SHARE - 1)
 
     def ended(self, active: ActiveJob, lanes: int) -> bool:
-        """Some lanes of a job have ended; whether it is complete."""
+        """Note that some lanes of a job have ended; return whether the job is complete."""
         self._snapshot = None
         return self._schedulers[active.job.priority].ended(active.number, lanes)
 
     def first_waiting(self, active: ActiveJob) -> int:
-        """The first sample of a job that is not a lane yet; its number of samples where all are."""
+        """Return the first sample of a job that is not a lane yet; its number of samples if all are."""
         return self._schedulers[active.job.priority].first_waiting(active.number)
 
     def drop_waiting(self, active: ActiveJob) -> None:

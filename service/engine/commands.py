@@ -1,4 +1,4 @@
-"""Commands to the engine's thread: whatever changes its state comes to it as one of these, on one queue, in order."""
+"""Commands to the engine's thread: every change of its state is one of these, taken from one queue in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.engine.job import Job, JobResult
 from service.engine.scheduler import Entry
 
 Outcome = JobResult | Exception | None
-"""What whoever waits for a job is told: its result, an error, or that it was given up."""
+"""How a job ends: with a result, with an error, or cancelled (None)."""
 
 
 class Open(NamedTuple):
@@ -35,7 +35,7 @@ class Submit(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Give up the job that somebody no longer waits for."""
+    """Cancel a job."""
 
     future: Future[JobResult]
 
@@ -48,7 +48,7 @@ class Built(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """End all jobs, and tell those who wait that the engine is draining."""
+    """End all jobs with `Draining`."""
 
 
 class Stop(NamedTuple):

@@ -1,4 +1,4 @@
-"""The engine as others see it: models are loaded into it, jobs submitted to it, results come as futures.
+"""The engine's interface: load models, submit jobs, get futures of results.
 
 Whatever thread calls it: it sends commands to the engine's thread (`loop.py`), reads the snapshot that this one leaves,
 and decides by it at once whether a job is taken (`admission.py`).
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import torch
@@ -23,14 +24,42 @@ from service.engine.admission import Admission
 from service.engine.arena import Arena
 from service.engine.arena_queue import ArenaQueue
 from service.engine.commands import Cancel, GiveUp, Open, Retire, Stop, Submit
-from service.engine.contracts import EngineSettings, Observer
 from service.engine.device import Device, choose_device, device_of
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded, Priority, TooSlow
-from service.engine.job_table import Told, settle
+from service.engine.job_table import Observer, Told, settle
 from service.engine.loop import STOPPED, Loop
 from service.engine.operation import Operation
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
+
+
+class EngineSettings(Protocol):
+    """The settings that the engine reads."""
+
+    @property
+    def device(self) -> str:
+        """`auto`, `cpu`, `cuda` or `cuda:N`."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of the networks; 0 for `default_threads`."""
+        ...
+
+    @property
+    def cuda_graphs(self) -> bool:
+        """Whether to capture calls of few rows as CUDA graphs; no effect on the CPU."""
+        ...
+
+    @property
+    def compile(self) -> str:
+        """`auto` fuses networks that have a fused form; `off` never does."""
+        ...
+
+    @property
+    def max_queue(self) -> int:
+        """Most jobs waiting or running."""
+        ...
 
 
 def default_threads() -> int:
@@ -47,9 +76,9 @@ class Engine:
 
     Args:
         settings: what it needs of them.
-        observer: who is told what each network call carried.
+        observer: counts network calls and what they carry.
         clock: seconds, never going back; deadlines are times of it.
-        tools: of the device; where left out, those of the device in the settings.
+        tools: of the device; by default those of the device in the settings.
     """
 
     def __init__(
@@ -109,7 +138,7 @@ class Engine:
             return self._admission.lanes
 
     def ends_s(self) -> dict[Future[JobResult], float]:
-        """Seconds until each job that is here is forecast to be done, if nobody else comes."""
+        """Return the forecast of seconds until each job is done, if no other job arrives."""
         with self._lock:
             ends = self._admission.ends_s()
             return {future: ends[number] for number, future in self._futures.items() if number in ends}
@@ -206,16 +235,16 @@ class Engine:
         self._loop.commands.put(Open(queue))
         return queue.number, arena
 
-    def unload(self, loaded: object) -> None:
-        """Let go of what `load` returned, and of its other operations, once the jobs submitted for it are done.
+    def unload(self, arena: Arena) -> None:
+        """Free an arena that `load` returned, and those of its other operations, once their jobs are done.
 
-        It returns at once. What was loaded under the same name and version later stays; a second call does nothing.
+        Returns at once. A version loaded later under the same name and number stays; a second call does nothing.
         """
         with self._lock:
-            arenas = self._arenas.pop(loaded, None)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            arenas = self._arenas.pop(arena, None)
             if arenas is None:
                 return
-            self._versions = {key: each for key, each in self._versions.items() if each is not loaded}
+            self._versions = {key: each for key, each in self._versions.items() if each is not arena}
             numbers = tuple(number for number, _ in arenas.values())
             for number in numbers:
                 self._admission.close(number)
@@ -245,7 +274,7 @@ class Engine:
         return future
 
     def cancel(self, future: Future[JobResult]) -> None:
-        """Give up a job; its lanes are gone before the next tick."""
+        """Cancel a job; its lanes are gone before the next tick."""
         self._loop.commands.put(Cancel(future))
 
     def _step_back(self) -> None:

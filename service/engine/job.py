@@ -16,7 +16,7 @@ from solvers.trace import Trace
 
 
 class Priority(StrEnum):
-    """Whose rows go first; `bulk` yields to `interactive`, but is never left without a share of the device."""
+    """Priority of a job; `bulk` yields to `interactive`, but is never left without a share of the device."""
 
     INTERACTIVE = "interactive"
     BULK = "bulk"

@@ -1,26 +1,38 @@
-"""The jobs in hand: who waits for which, when they are due, and what those who wait are to be told."""
+"""The job table: jobs in hand with their futures and deadlines, and outcomes to be delivered."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 
 from service.engine.arena_queue import ActiveJob, ArenaQueue
 from service.engine.commands import Built, Command, Outcome
-from service.engine.contracts import Observer
 from service.engine.job import DeadlineExceeded, EngineFailed, JobResult
 from solvers.errors import Status
 from solvers.lanes import Finished
 
 Told = list[tuple[Future[JobResult], Outcome]]
-"""Futures, and what they come to."""
+"""Futures and their outcomes."""
+
+
+class Observer(Protocol):
+    """Counts what the engine does; called in its thread."""
+
+    def batch(self, model: str, operation: str, rows: int, requests: int, solvers: int, calls: int) -> None:
+        """Count network calls, all with the same number of rows, requests and solvers."""
+        ...
+
+    def cancelled(self, nfe: int) -> None:
+        """Count calls spent on samples that will not be delivered."""
+        ...
 
 
 def settle(told: Told) -> None:
-    """Answer those who wait."""
+    """Complete futures with their outcomes."""
     for future, outcome in told:
         try:
             if outcome is None:
@@ -37,7 +49,7 @@ class JobTable:
     """All jobs of the engine; used by its thread alone.
 
     Args:
-        observer: who is told of calls that were in vain.
+        observer: counts calls spent in vain.
         clock: of the engine.
         send: gives a command to the engine's thread, from any other.
 
@@ -57,11 +69,11 @@ class JobTable:
         self._building = 0  # results that are being put together there
 
     def __len__(self) -> int:
-        """Jobs in hand, those among them whose results are being put together."""
+        """Return the number of jobs in hand, including those with results being built."""
         return len(self._jobs) + self._building
 
     def add(self, active: ActiveJob) -> None:
-        """Take a job in and queue it."""
+        """Add a job and queue it."""
         self._jobs[active.future] = active
         if active.job.deadline is not None:
             self._due[active.number] = active
@@ -69,12 +81,12 @@ class JobTable:
         active.queue.add(active)
 
     def told(self) -> Told:
-        """What is to be told since the last call."""
+        """Return the outcomes since the last call."""
         told, self._told = self._told, []
         return told
 
     def take(self, queue: ArenaQueue, ended: Sequence[Finished]) -> None:
-        """Give lanes that have ended, and what was saved, to the jobs they belong to."""
+        """Hand lanes that have ended, and saved states, to the jobs they belong to."""
         self._keep_saved(queue)
         for finished in ended:
             # Lanes that were admitted together stand together, so their share is a slice.
@@ -100,7 +112,7 @@ class JobTable:
             self._observer.cancelled(int(finished.nfe[part].sum()))
 
     def report(self, queue: ArenaQueue, numbers: Sequence[int]) -> None:
-        """Tell those who want to know how far some jobs are, not more often than they want."""
+        """Report the progress of some jobs, no more often than each asked for."""
         now = self._clock()
         self._keep_saved(queue)
         for active in map(queue.jobs.__getitem__, numbers):
@@ -131,16 +143,16 @@ class JobTable:
         self._beside.submit(build)
 
     def built(self, future: Future[JobResult], outcome: Outcome) -> None:
-        """A result has been put together."""
+        """Deliver a result that was built beside the thread."""
         self._building -= 1
         self.tell(future, outcome)
 
     def tell(self, future: Future[JobResult], outcome: Outcome) -> None:
-        """Tell somebody who waits."""
+        """Deliver an outcome with the next ones."""
         self._told.append((future, outcome))
 
     def expire(self, now: float) -> None:
-        """End the jobs whose deadline has passed."""
+        """End the jobs past their deadline."""
         if now < self.next_deadline:
             return
         for active in [each for each in self._due.values() if each.entry.deadline <= now]:
@@ -161,17 +173,17 @@ class JobTable:
             self._complete(active)
 
     def cancel(self, future: Future[JobResult]) -> None:
-        """Give up a job that nobody waits for any more; nothing happens where it has ended."""
+        """Cancel a job; does nothing once it has ended."""
         if future in self._jobs:
             self.abandon(self._jobs[future], None)
 
     def abandon(self, active: ActiveJob, outcome: Exception | None) -> None:
-        """End a job, stop its lanes, and tell whoever waits."""
+        """End a job with an outcome and stop its lanes."""
         self.end(active, outcome)
         self.take(active.queue, active.queue.arena.stop(active.number, Status.CANCELLED, active.job.priority))
 
     def end(self, active: ActiveJob, outcome: Outcome) -> None:
-        """End a job that has no lanes any more, and tell whoever waits."""
+        """End a job without lanes, and deliver its outcome."""
         self._forget(active)
         self.tell(active.future, outcome)
 
@@ -181,7 +193,7 @@ class JobTable:
             self.abandon(active, reason)
 
     def close(self, reason: Exception) -> None:
-        """Tell all who wait the reason; the lanes are no longer of any use."""
+        """Fail all jobs with a reason; their lanes are left as they are."""
         self._beside.shutdown()
         self._told += [(future, reason) for future in self._jobs]
         self._jobs.clear()

@@ -20,11 +20,10 @@ import torch
 
 from service.engine.arena_queue import ActiveJob, ArenaQueue
 from service.engine.commands import Built, Cancel, Command, GiveUp, Open, Retire, Stop, Submit
-from service.engine.contracts import Observer
 from service.engine.device import Device
 from service.engine.forecast import Lot
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Priority
-from service.engine.job_table import JobTable, Told, settle
+from service.engine.job_table import JobTable, Observer, Told, settle
 from service.engine.promises import hopeless
 from service.engine.result_builder import ResultBuilder
 from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
@@ -32,16 +31,16 @@ from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
 _log = logging.getLogger("pathline")
 
 _LONGEST_RUN_S = 0.01
-"""Ticks may follow each other for so long without a look at anything but commands and deadlines."""
+"""Longest run of ticks between which only commands and deadlines are checked."""
 
 _UNSEEN_S = 0.002
-"""Ticks of a fused network may follow each other for so long without a look even at commands and deadlines."""
+"""Longest run of ticks of a fused network with no check at all in between."""
 
 _LOOK_S = 0.05
-"""Time after which it is looked again who will be late."""
+"""Time between two checks for jobs that will miss their deadline."""
 
 _MOST_GIVEN_UP = 16
-"""Jobs that one such look gives up at most: the next one knows more."""
+"""Most jobs given up in one such check: the next one knows more."""
 
 STOPPED = "the engine has stopped; restart the service"
 
@@ -57,10 +56,10 @@ class Loop:
     """Turns of all arenas until it is told to stop.
 
     Attributes:
-        commands: what others want of it; they only put.
-        snapshot: what there is to do, as of the last tick; others only read.
-        deliver: gives answers to those who wait, all of a turn at once.
-        closed: whether it has ended; whoever puts a command and then reads False here can be sure that it is seen.
+        commands: from other threads, which only put.
+        snapshot: the state after the last tick; other threads only read it.
+        deliver: completes the futures of a turn, all at once.
+        closed: whether it has ended; a command put before this reads False is certain to be seen.
     """
 
     def __init__(self, tools: Device, observer: Observer | None, clock: Callable[[], float]) -> None:
@@ -78,7 +77,7 @@ class Loop:
         self._began: _Mark | None = None  # where the last turn ended, unless it had nothing to do
 
     def run(self, threads: int) -> None:
-        """Take turns with so many torch threads."""
+        """Take turns until told to stop, with this number of torch threads."""
         try:
             torch.set_num_threads(threads)
             while not self._stopping:
@@ -90,7 +89,7 @@ class Loop:
             self._close()
 
     def turn(self) -> bool:
-        """Do what there is to do, with at most a few ticks of one arena; whether there was one with jobs."""
+        """Take one turn, with at most a few ticks of one arena; return whether any arena had jobs."""
         now = self._clock()
         begin = self._began or _Mark(now, self._tools.seconds())
         while not self.commands.empty():
@@ -141,7 +140,7 @@ class Loop:
             self._table.report(queue, [command.entry.number])
 
     def _give_up(self, now: float) -> None:
-        """Tell those who can no longer be in time now: others make theirs with what they would have taken."""
+        """Fail jobs that can no longer meet their deadline, so that others meet theirs."""
         if now < self._looked + _LOOK_S:
             return
         self._looked = now
@@ -163,7 +162,7 @@ class Loop:
                 self._table.abandon(active, DeadlineExceeded())
 
     def _schedule(self, queue: ArenaQueue) -> list[Priority]:
-        """Make lanes of what there is room for; whose lanes take part in the tick."""
+        """Admit as many samples as there is room for; return the priorities that take part in the tick."""
         for priority in Priority:
             if granted := queue.grant(priority):
                 self._admit(queue, priority, granted)
@@ -172,7 +171,7 @@ class Loop:
     def _admit(
         self, queue: ArenaQueue, priority: Priority, granted: list[tuple[ActiveJob, int, int]], alone: bool = False
     ) -> None:
-        """Start lanes. Where not all find room, each job is tried alone, and fails if even that is too much."""
+        """Start lanes. If memory does not suffice for all, try each job alone, and fail those that do not fit."""
         try:
             for active, first, count in granted:
                 active.builder.make_room(first, count)
@@ -190,7 +189,7 @@ class Loop:
                 self._admit(queue, priority, [each], alone=True)
 
     def _tick(self, queue: ArenaQueue, groups: Sequence[Priority], begin: _Mark, alone: bool) -> None:
-        """Tick, and see to what has ended; a few times if nothing happens meanwhile that others must see."""
+        """Tick and collect what has ended; a few times if nothing else needs attention meanwhile."""
         arena, rows, before = queue.arena, queue.rows(groups), queue.arena.network.rows
         requests, solvers = queue.in_calls
         undisturbed = alone and sum(map(arena.count, groups)) == len(arena)
@@ -226,7 +225,7 @@ class Loop:
     def _fail(self, queue: ArenaQueue, groups: Sequence[Priority], said: str) -> None:
         """An error outside the network call (memory for the lanes, most likely) costs the jobs of these lanes only.
 
-        Nobody can tell which of them caused it, and the state of their lanes is no longer known, so all of them fail;
+        Which of them caused it is unknown, and so is the state of their lanes, so all of them fail;
         the lanes are made anew, and those that wait, other priorities and other arenas go on.
         """
         for group in groups:
@@ -236,7 +235,7 @@ class Loop:
                 self._table.end(active, EngineFailed(said))
 
     def _publish(self, now: float) -> None:
-        """Show others what there is now, then answer those who wait: they may look at once."""
+        """Publish the snapshot, then deliver: whoever gets a result may read the snapshot at once."""
         arenas: dict[int, ArenaSnapshot] = {}
         working = False
         for number, queue in self._queues.items():
@@ -252,7 +251,7 @@ class Loop:
             self.deliver(told)
 
     def _close(self) -> None:
-        """Answer all who still wait, and those whose jobs are on their way."""
+        """Fail every job that is in hand or still in the command queue."""
         self.closed = True
         self._queues.clear()
         self._table.close(EngineFailed(STOPPED))

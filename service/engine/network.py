@@ -15,11 +15,10 @@ from models.checkpoint.loading import Checkpoint
 from models.fused import FusedResidualMLP
 from models.guidance import Guided
 from models.row_padding import RowStable
-from service.engine.conditions import Conditions
+from service.engine.conditions import Conditions, RowTable
 from service.engine.device import Device
 from service.engine.job import Job
 from service.engine.operation import Operation, derived_field
-from service.engine.tables import Table
 from solvers.lanes import Finished, Lanes
 from solvers.parted import Parted
 
@@ -47,7 +46,7 @@ class Network:
         self._device, self._dtype, self._condition = device, checkpoint.dtype, condition
         self.seconds, self.rows = 0.0, 0
         self.path, self.path_reason = "eager", "derivatives of the field need its torch module"
-        self._constants: Table | None = None
+        self._constants: RowTable | None = None
         self.event_shape, self.velocity = self._field(checkpoint, operation)
         self.deterministic = self.velocity.deterministic
         self._ask = self.velocity if condition is None else Guided(self.velocity, condition)
@@ -65,13 +64,13 @@ class Network:
             stable = RowStable(made.velocity, shape, self._dtype, place, condition=self._condition, unpadded=made.fused)
             return shape, stable
         if field.constants:
-            self._constants = Table(place)
+            self._constants = RowTable(place)
         whole, rows = (field.width + field.constants,), _DERIVED_ROWS_AT_ONCE
         made_of, derived = checkpoint.velocity, {"derive": field, "examples": field.examples}
         return (field.width,), RowStable(made_of, whole, self._dtype, place, rows, self._condition, **derived)
 
     def timed(self, rows: int) -> float:
-        """Seconds of one call with so many rows."""
+        """Measure the seconds of one call with this number of rows."""
         dtype, place = self._dtype, self._device.device
         x = torch.zeros((rows, *self.velocity.event_shape), dtype=dtype, device=place)
         t = torch.full((rows,), 0.5, dtype=dtype, device=place)
@@ -83,14 +82,14 @@ class Network:
         return self._device.seconds() - begin
 
     def add(self, owner: int, job: Job) -> None:
-        """Keep what the lanes of a job take along; a second time changes nothing."""
+        """Add the conditions and constants of a job, once."""
         if self._conditions is not None:
             self._conditions.add(owner, job)
         if self._constants is not None and owner not in self._constants and job.constants is not None:
             self._constants.add(owner, job.constants)
 
     def remove(self, owner: int) -> None:
-        """Let go of what is kept for a job whose lanes are gone."""
+        """Remove what is kept for a job once its lanes are gone."""
         for table in (self._conditions, self._constants):
             if table is not None:
                 table.remove(owner)
@@ -100,8 +99,8 @@ class Network:
 
         Args:
             x, t: states (n, *event) and times (n,) of the lanes.
-            chosen: the lanes, whose numbers sum up to n.
-            failed: receives for each owner whose rows made the network raise what it said.
+            chosen: the lanes, n in all.
+            failed: filled with owner -> error message, for owners with rows that made the network raise.
 
         Returns:
             Velocities (n, *event); zeros for those owners.
@@ -109,7 +108,7 @@ class Network:
         begin = time.perf_counter()
         self.rows += len(x)
         if self._constants is not None:
-            x = torch.cat((x, self._constants.of(*_whose(chosen))), dim=1)
+            x = torch.cat((x, self._constants.of(*_owners(chosen))), dim=1)
         v = self._evaluate((x, t, *self._given(chosen)), chosen, failed)
         if self._constants is not None:
             v = v[:, : self.event_shape[0]].contiguous()
@@ -117,7 +116,7 @@ class Network:
         return v
 
     def run(self, lanes: Lanes | Parted, calls: int) -> tuple[Finished | None, int] | None:
-        """Up to so many calls for one group of lanes in one compiled call; None where the field cannot do that."""
+        """Make up to `calls` calls for one group of lanes in compiled code; None if the field cannot do that."""
         field = self.velocity.velocity
         if isinstance(lanes, Parted) or self.velocity.buckets[:1] != (1,) or not isinstance(field, FusedResidualMLP):
             return None
@@ -135,7 +134,7 @@ class Network:
         """Conditions and guidances of the lanes; nothing for an unconditional model."""
         if self._conditions is None:
             return ()
-        condition, guidance = self._conditions.of(*_whose(chosen))
+        condition, guidance = self._conditions.of(*_owners(chosen))
         if guidance is None:
             return (condition,)
         self.rows += int(((guidance != 0) & (guidance != 1)).sum())
@@ -184,7 +183,7 @@ class Network:
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _whose(chosen: Sequence[Lanes | Parted]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Jobs of the lanes, and their numbers in them."""
+def _owners(chosen: Sequence[Lanes | Parted]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (n,) the job of each lane, and (n,) its sample in that job."""
     owner, index = (np.concatenate([lanes.records[name] for lanes in chosen]) for name in ("owner", "index"))
     return owner, index

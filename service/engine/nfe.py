@@ -48,7 +48,7 @@ class NfeEstimates:
 
     Attributes:
         seen: calls of a sample on average, and of the slowest, of the newest jobs of a kind.
-        under_way: the same by the pace of the first job of a kind, which is not done yet.
+        under_way: the same extrapolated from the first job of a kind, while it runs.
     """
 
     seen: Mapping[Kind, tuple[tuple[float, float], ...]] = field(default_factory=dict)
@@ -77,11 +77,11 @@ class NfeEstimates:
         return Cost(guess, guess, None)
 
     def suspect(self, job: Job, mean: float, most: float) -> NfeEstimates:
-        """The first job of its kind is still under way, and by its pace will have taken so many."""
+        """Note what the first job of its kind will take, extrapolated from its progress."""
         return replace(self, under_way=_newest(self.under_way, {_kinds(job)[1]: (mean, most)}))
 
     def learn(self, job: Job, mean: float, most: float) -> NfeEstimates:
-        """The samples of a job under error control have taken so many calls, on average and at most."""
+        """Learn the mean and the largest number of calls of the samples of a finished job."""
         kinds = _kinds(job)[:2] if _bounded(job) else _kinds(job)
         told = {kind: (*self.seen.get(kind, ())[1 - _WINDOW :], (mean, most)) for kind in kinds}
         return replace(self, seen=_newest(self.seen, told))

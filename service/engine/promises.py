@@ -1,4 +1,4 @@
-"""Promises: which jobs are taken, so that they and all that were taken before meet their deadlines.
+"""Promises: jobs are accepted only if they and all accepted before them meet their deadlines.
 
 A promise is made with some of its time to spare, as forecasts are estimates. Shorter jobs that come later may use most
 of that, so that a long one never keeps them all out. Where that is not enough, as the machine has become slower or a
@@ -19,7 +19,7 @@ KEPT = 0.45
 It costs no goodput: under overload the device is never idle, only the queue is shorter."""
 
 _KEPT_FOR_SHORT = 0.9
-"""So far may a job that is much shorter push the others."""
+"""The same share after a much shorter job has joined."""
 
 _SHORT = 0.25
 """A job is much shorter than another if it takes at most this share of what that one still takes."""
@@ -53,7 +53,7 @@ class Prospects:
         ]
 
     def fits(self, joins_s: float = 0.0) -> bool:
-        """Whether all promises hold if the newcomer comes in so many seconds."""
+        """Return whether all promises hold if the newcomer arrives in `joins_s` seconds."""
         ends = self._mine.joined(self._job, joins_s)
         total = float(ends.max())
         after = wall(self._mine, ends, self._others(self._mine))
@@ -76,7 +76,7 @@ class Prospects:
         return bool((held & (after > kept) & (after > before + 1e-9)).any())
 
     def fits_in_s(self) -> float:
-        """Seconds until the newcomer would be taken if nobody else comes."""
+        """Return the seconds until the newcomer would be taken if no other job arrives."""
         low, high = 0.0, sum(lot.total for lot in self._lots)
         for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
@@ -91,7 +91,7 @@ def hopeless(lots: Sequence[Lot]) -> tuple[Lot, int] | None:
     """The job to give up, so that others keep their promises; None where all are forecast to be in time.
 
     Of those that will be late it is the one that still wants most: others gain most from it, and least is lost. A job
-    that has the device to itself runs on: nobody would gain.
+    that has the device to itself runs on, as no other job would gain.
     """
     if sum(len(lot.demands) for lot in lots) < 2:
         return None

@@ -72,7 +72,7 @@ class ResultBuilder:
         return self._known
 
     def begin(self, now: float, network_s: float) -> None:
-        """The first samples become lanes, at a time of `time.perf_counter`, after so many seconds of network calls."""
+        """Note the start: `now` of `time.perf_counter`, and the network's seconds in calls so far."""
         self.started, self.network_s, self.reported_s = now, network_s, 0.0
 
     def make_room(self, first: int, count: int) -> None:

@@ -21,10 +21,10 @@ BULK_SHARE = 8
 """While interactive jobs want the device, bulk jobs get one part in this many of its time."""
 
 _MOST_PARTED = 2
-"""Jobs whose samples share their steps and that take part in every tick by parts: the next ones wait for one to end."""
+"""Most jobs with shared steps that tick in parts at the same time; further ones wait."""
 
 _EARLY = 0.2
-"""Share of its span from which on a lane's calls tell how many it will take, where nothing else does."""
+"""Share of its span after which a lane's calls so far predict its total, if nothing else does."""
 
 _UNBOUNDED = 2**62
 
@@ -224,7 +224,7 @@ class Scheduler:
         self.strained += not entry.relaxed
 
     def remove(self, number: int) -> None:
-        """Forget a job that was given up; its lanes must be stopped too."""
+        """Remove a job that was given up; its lanes must be stopped too."""
         place = self._places.get(number)
         if place is not None:
             self._unqueue(place)
@@ -232,7 +232,7 @@ class Scheduler:
             self._drop(place)
 
     def ended(self, number: int, lanes: int) -> bool:
-        """Some lanes of a job have ended.
+        """Note that some lanes of a job have ended.
 
         Returns:
             Whether the job is complete; it is then forgotten. False for a job that was removed.
@@ -247,7 +247,7 @@ class Scheduler:
         return True
 
     def reprice(self, number: int, nfe: float, share: float, least: float) -> Place | None:
-        """Estimate anew how many calls the samples of a job under error control need.
+        """Re-estimate how many calls the samples of a job under error control need.
 
         Args:
             number: the job.
@@ -262,7 +262,7 @@ class Scheduler:
         if place is None or least <= (0.0 if place.entry.known else _EARLY):
             return None
         entry, before = place.entry, max(place.entry.calls, place.entry.cost)
-        # What is known of others holds for the rest of the span; a guess gives way to the pace so far.
+        # What is known of others holds for the rest of the span; a guess is replaced by the rate so far.
         cost = nfe + (1 - share) * entry.cost if entry.known else nfe / share
         calls = max(cost, nfe + (1 - least) * before if entry.known else nfe / least)
         place = self._put(place._replace(cost=cost, calls=calls, bears_s=entry.bears_s * before / calls))
@@ -342,7 +342,7 @@ class Scheduler:
             self._large.remove(number)
 
     def first_waiting(self, number: int) -> int:
-        """The first sample of a job that is not a lane yet; its number of samples where all are."""
+        """Return the first sample of a job that is not a lane yet; its number of samples if all are."""
         return self._places[number].admitted
 
     def drop_waiting(self, number: int) -> None:
@@ -373,7 +373,7 @@ class Turns:
         return self.interactive_s >= (BULK_SHARE - 1) * (self.bulk_s + self.tick_s)
 
     def used(self, interactive: int, bulk: int, seconds: float) -> None:
-        """A tick of so many rows of each has taken so long; both pay for theirs."""
+        """Charge the seconds of a tick to both priorities, in proportion to their rows."""
         share = seconds * bulk / max(1, interactive + bulk)
         self.interactive_s += seconds - share
         self.bulk_s += share

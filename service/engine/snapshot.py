@@ -1,4 +1,4 @@
-"""The engine at one moment, for the other threads to read: made by its thread, never changed, replaced after each tick.
+"""Snapshots of the engine, read by other threads: immutable, made by its thread, replaced after each tick.
 
 Making one costs a few small tuples, whatever is in hand: the places of jobs are listed anew only once one has changed.
 """
@@ -40,7 +40,7 @@ class EngineSnapshot(NamedTuple):
 
     Attributes:
         arenas: by number.
-        jobs: how many are in hand, those among them whose results are being put together.
+        jobs: how many are in hand, including those with results being built.
         seen: the newest job among them; the later ones are still on their way.
         working_since: when this was, if there was work to go on with, by the engine's clock; else None.
     """

@@ -40,7 +40,7 @@ class _Size:
 
     Attributes:
         rows: running mean.
-        measured: cost of the network alone, measured at load; None where nobody did.
+        measured: cost of the network alone, measured at load; None if it was not.
         newest: cost of the newest ticks in seconds.
     """
 

@@ -43,9 +43,9 @@ def to_sample_request(
     start = tensors.get("x0")
     if start is not None and start.ndim:
         content.setdefault("num_samples", len(start))
-    wish = check(SampleRequest, {"model": name, "version": version, **content})
-    wish.note_dtypes({key: array.dtype for key, array in tensors.items()})
-    return wish
+    sample = check(SampleRequest, {"model": name, "version": version, **content})
+    sample.note_dtypes({key: array.dtype for key, array in tensors.items()})
+    return sample
 
 
 def _value(name: str, array: Array) -> Any:

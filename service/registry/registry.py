@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,7 +23,7 @@ from models.repository import RepositoryError
 from service.engine.job import Draining
 from service.engine.operation import Operation
 from service.errors import Kind, ProblemError, invalid
-from service.ports import Engine, Loaded
+from service.ports import Engine
 from service.registry.disk import Disk
 from service.registry.entries import Entries
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
@@ -231,28 +231,32 @@ class Registry:
 
         await self._loads.once((name, version), load, then, lease.deadline, late)
 
-    async def ready(self, model: ModelVersion, operation: Operation, deadline: float) -> Loaded:
-        """Make an operation of a leased version ready, once for all who wait for it; most often it is already.
+    async def ready(self, model: ModelVersion, operation: Operation, deadline: float) -> bool:
+        """Make an operation of a leased version ready, once for all waiting requests; usually it is already.
 
         Args:
             model: the version.
-            operation: what will be asked of it.
+            operation: what will be computed.
             deadline: when the time limit of the request passes, in `time.monotonic`.
+
+        Returns:
+            Whether its results are deterministic, decoding included.
 
         Raises:
             ProblemError: 422 for a network that has no derivatives, 500 where memory does not suffice, 429, 503, 504.
         """
         key = (model.name, model.version, operation)
-        found = self._engine.prepared(*key)
-        if found is not None:
-            return found
+        if (arena := self._engine.prepared(*key)) is not None:
+            return model.deterministic and arena.deterministic
         late = f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
 
         def prepare() -> Lease:
             return self._prepare(model, operation)
 
         await self._loads.once(key, prepare, lambda _: None, deadline, late)
-        return cast(Loaded, self._engine.prepared(*key))
+        arena = self._engine.prepared(*key)
+        assert arena is not None  # noqa: S101  (prepared, and the caller's lease keeps it)
+        return model.deterministic and arena.deterministic
 
     def _give(self, lease: Lease, entry: ModelEntry, model: ModelVersion) -> bool:
         """Have a lease take a version that answers as its entry says."""

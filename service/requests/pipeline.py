@@ -143,15 +143,11 @@ async def _result(engine: Engine, job: Job, future: Future[JobResult], receive: 
         if not ended.done():
             ended.set_result(None)
 
-    def from_engine(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
-            loop.call_soon_threadsafe(end)
-
     def watch() -> None:
         gone.append(asyncio.ensure_future(until_disconnect(receive)))
         gone[0].add_done_callback(end)
 
-    future.add_done_callback(from_engine)
+    future.add_done_callback(end)  # on this event loop: see `Engine.deliver_on`
     left_s, done, left = patience(job), False, False
     timers = [loop.call_later(WATCH_AFTER_S, watch), *([] if left_s is None else [loop.call_later(left_s, end)])]
     try:

@@ -161,8 +161,7 @@ async def _receive(request: Request, name: str, body: type[R], validate: pipelin
 
 async def _ready(request: Request, valid: Validated, operation: Operation) -> bool:
     """Make an operation ready; return whether its responses are deterministic."""
-    ready = await service_of(request).registry.ready(valid.model, operation, valid.job.deadline or time.monotonic())
-    return valid.model.deterministic and ready.deterministic
+    return await service_of(request).registry.ready(valid.model, operation, valid.job.deadline or time.monotonic())
 
 
 async def _take(spectra: Spectra, job: Job, request: Request) -> None:

@@ -87,8 +87,8 @@ class FakeEngine:
         self.arenas.append(FakeArena(name, version, self.deterministic))
         return self.arenas[-1]
 
-    def unload(self, loaded: "FakeArena") -> None:
-        self.arenas.remove(loaded)
+    def unload(self, arena: "FakeArena") -> None:
+        self.arenas.remove(arena)
 
     def prepared(self, name: str, version: int, operation: Operation) -> "FakeArena | None":
         found = FakeArena(name, version, self.deterministic)

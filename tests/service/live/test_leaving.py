@@ -81,7 +81,7 @@ def test_memory_is_flat_over_five_thousand_aborted_requests(live: Live) -> None:
 
 
 def test_a_client_that_never_reads_holds_nobody_up(live: Live) -> None:
-    large = {"model": "net", "num_samples": 50_000, "solver": "euler", "steps": 1, "trace": "none"}
+    large = {"model": "net", "num_samples": 50_000, "solver": "euler", "steps": 1, "trace": "none", "timeout_s": 600}
     held = [sent(live, large, path) for path in ("/v1/sample", "/v1/sample/stream") for _ in range(3)]
     slow = sent(live, large)
     try:

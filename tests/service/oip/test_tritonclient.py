@@ -96,8 +96,8 @@ def test_tensors_go_in(client: InferenceServerClient, url: str, binary: bool) ->
     labels = np.array([0, 1, 2, 1, 0])
     inputs = [tensor("x0", x0, "FP32", binary), tensor("condition", labels, "INT64", binary)]
     result = client.infer("labelled", inputs, parameters={"solver": "heun2", "steps": 5, "guidance": 2.0})
-    wish = {"solver": "heun2", "steps": 5, "guidance": 2.0, "num_samples": 5, "x0": x0.tolist()}
-    expected = v1(url, model="labelled", condition=labels.tolist(), **wish)
+    parameters = {"solver": "heun2", "steps": 5, "guidance": 2.0, "num_samples": 5, "x0": x0.tolist()}
+    expected = v1(url, model="labelled", condition=labels.tolist(), **parameters)
     np.testing.assert_array_equal(result.as_numpy("samples"), expected["samples"])
     assert result.get_response()["parameters"]["network_rows"] == 5 * 10 * 2
 
@@ -131,9 +131,9 @@ def test_errors_reach_the_caller(
 
 
 def test_many_numbers_both_ways(client: InferenceServerClient) -> None:
-    wish = {"num_samples": 100_000, "seed": 3, "solver": "euler", "steps": 1, "trace": "none"}
+    parameters = {"num_samples": 100_000, "seed": 3, "solver": "euler", "steps": 1, "trace": "none"}
     x0 = np.random.default_rng(1).normal(size=(100_000, 2)).astype(np.float32)
-    found = client.infer("net", [tensor("x0", x0, "FP32", True)], parameters=wish).as_numpy("samples")
+    found = client.infer("net", [tensor("x0", x0, "FP32", True)], parameters=parameters).as_numpy("samples")
     assert found is not None
     assert found.shape == (100_000, 2)
     assert np.isfinite(found).all()
