@@ -5,9 +5,12 @@ section 2.2: training on the coupling (x0, end of the path from x0) does not rai
 makes paths straighter, so that fewer steps reach their ends.
 """
 
+import fcntl
 import hashlib
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from models.checkpoint.card import CheckpointError
+from models.checkpoint.card import Card, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.guidance import Guided
 from models.noise import noise
 from solvers import Status
 from training import draws
-from training.config import Recipe
+from training.config import Recipe, ReflowConfig
 from training.dataset import DataSet
 from training.draws import Purpose, seed32
 from training.errors import DataError, TrainingError, UsageError
@@ -43,12 +46,7 @@ def pin_parent(recipe: Recipe) -> Recipe:
     """
     if recipe.reflow is None:
         return recipe
-    found = _parent(recipe).card.weights_sha256
-    if recipe.reflow.sha256 not in ("", found):
-        raise UsageError(
-            f"reflow.checkpoint {recipe.reflow.checkpoint} is not that of the recipe: its weights have sha256 {found}, "
-            f"reflow.sha256 is {recipe.reflow.sha256}"
-        )
+    found = _parent(recipe.reflow).card.weights_sha256
     return recipe.model_copy(update={"reflow": recipe.reflow.model_copy(update={"sha256": found})})
 
 
@@ -64,13 +62,14 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
         runs_dir: where unfinished runs keep their state.
 
     Raises:
-        UsageError: the parent's samples have another shape or condition, or it was trained on other data.
+        UsageError: the parent's samples have another shape or condition, it cannot be guided as asked, or it was
+            trained on other data.
         TrainingError: a path did not reach its end, or a part cannot be written.
     """
     given = recipe.reflow
     assert given is not None  # noqa: S101  (callers ask)
-    parent = _parent(recipe)
-    _check_fit(parent, data, given.checkpoint)
+    parent = _parent(given)
+    _check_fit(parent.card, data, given)
     count = given.pairs or len(data.train)
     chosen = draws.generator(recipe.seed, Purpose.PAIRS).integers(len(data.train), size=count)
     conditions = None if data.conditions is None else data.conditions[chosen]
@@ -79,18 +78,25 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
     x0 = noise(seed32(recipe.seed, Purpose.PAIRS), 0, count, data.train.shape[1:], parent.dtype)
     parts = []
     starts = range(0, count, _PART)
-    missing = sum(not _part(folder, start).exists() for start in starts)
-    if missing:
-        print(f"{recipe.name}: {count:,} pairs from {given.checkpoint} by {given.solver}, kept in {folder}", flush=True)
-    for start in tqdm(starts, desc="pairs", unit="part", disable=not missing):
-        rows = slice(start, start + _PART)
-        told = None if conditions is None else torch.from_numpy(conditions[rows])
-        parts.append(_ends(_part(folder, start), parent, x0[rows], told, given.solver, given.guidance))
+    with _alone(folder):
+        missing = sum(not _part(folder, start).exists() for start in starts)
+        if missing:
+            print(
+                f"{recipe.name}: {count:,} pairs from {given.checkpoint} by {given.solver}, kept in {folder}",
+                flush=True,
+            )
+        for start in tqdm(starts, desc="pairs", unit="part", disable=not missing):
+            rows = slice(start, start + _PART)
+            told = None if conditions is None else torch.from_numpy(conditions[rows])
+            if told is not None and told.is_floating_point():
+                told = told.to(parent.dtype)
+            parts.append(_ends(_part(folder, start), parent, x0[rows], told, given.solver, given.guidance))
     card = {
         **data.card,
         "reflow": {
             "parent": parent.card.name,
             "parent_weights_sha256": given.sha256,
+            "data_sha256": data.digest,
             "pairs": count,
             "solver": given.solver,
             "guidance": given.guidance,
@@ -105,30 +111,43 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
     )
 
 
-def _parent(recipe: Recipe) -> Checkpoint:
-    assert recipe.reflow is not None  # noqa: S101
+def _parent(given: ReflowConfig) -> Checkpoint:
+    """Load the parent; it must have the hash of weights that is given, if one is."""
     try:
-        return load(Path(recipe.reflow.checkpoint))
+        parent = load(Path(given.checkpoint))
     except CheckpointError as error:
         raise UsageError(f"reflow.checkpoint: {error}") from None
+    if given.sha256 not in ("", parent.card.weights_sha256):
+        raise UsageError(
+            f"reflow.checkpoint {given.checkpoint} is not that of the recipe: its weights have sha256 "
+            f"{parent.card.weights_sha256}, reflow.sha256 is {given.sha256}"
+        )
+    return parent
 
 
-def _check_fit(parent: Checkpoint, data: DataSet, place: str) -> None:
-    """Refuse a parent whose samples do not lie in the space of the data."""
-    shape = tuple(data.train.shape[1:])
-    if parent.card.event_shape != shape:
-        raise UsageError(
-            f"reflow.checkpoint {place} has samples {parent.card.event_shape}; those of the data are {shape}"
-        )
-    trained_on = parent.card.dataset.get("sha256")
-    if trained_on not in (None, data.digest):
-        raise UsageError(
-            f"reflow.checkpoint {place} was trained on other data than this recipe's, so the two do not share a space; "
-            "use the parent's recipe: its data and its seed"
-        )
-    kinds = [type(condition).__name__ for condition in (parent.card.condition, data.condition)]
+def _check_fit(parent: Card, data: DataSet, given: ReflowConfig) -> None:
+    """Refuse a parent whose samples do not lie in the space of the data, or that takes other conditions or guidance."""
+    place, shape = f"reflow.checkpoint {given.checkpoint}", tuple(data.train.shape[1:])
+    if parent.event_shape != shape:
+        raise UsageError(f"{place} has samples {parent.event_shape}; those of the data are {shape}")
+    kinds = [type(condition).__name__ for condition in (parent.condition, data.condition)]
     if kinds[0] != kinds[1]:
-        raise UsageError(f"reflow.checkpoint {place} and the data must take the same condition: {kinds[0]}, {kinds[1]}")
+        raise UsageError(f"{place} and the data must take the same condition: {kinds[0]}, {kinds[1]}")
+    if _trained_on(parent) != data.digest:
+        raise UsageError(
+            f"{place} was trained on other data than this recipe's, or its card does not say on which, so the two may "
+            "not share a space; use the parent's recipe: its data and its seed"
+        )
+    if given.guidance is not None and parent.condition is None:
+        raise UsageError(f"{place} takes no condition, so guidance means nothing to it; leave guidance out")
+    if given.guidance not in (None, 1.0) and parent.condition is not None and not parent.condition.null:
+        raise UsageError(f"{place} was trained without a null condition, so it cannot be guided; leave guidance out")
+
+
+def _trained_on(parent: Card) -> Any:
+    """The hash of the data that a card names; of a model that was reflowed itself, the data of its first ancestor."""
+    reflowed = parent.dataset.get("reflow")
+    return reflowed.get("data_sha256") if isinstance(reflowed, dict) else parent.dataset.get("sha256")
 
 
 def _key(recipe: Recipe, data: DataSet, count: int) -> str:
@@ -137,6 +156,14 @@ def _key(recipe: Recipe, data: DataSet, count: int) -> str:
         **recipe.reflow.model_dump(exclude={"checkpoint"}), "pairs": count, "seed": recipe.seed, "data": data.digest
     }  # fmt: skip
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process draws pairs into the folder, such as one of the same run."""
+    with (folder / "lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def _part(folder: Path, start: int) -> Path:

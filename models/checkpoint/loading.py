@@ -21,7 +21,6 @@ from models.checkpoint.card import (
     UnreadableCheckpoint,
     read_card,
 )
-from models.checkpoint.saving import save
 from models.checkpoint.weights import lacks_memory, read_weights
 from models.conventions import adapt
 from models.decoder import Decoder
@@ -30,8 +29,6 @@ from models.mixing import find_mixing
 from models.network import Network
 from models.noise import noise
 from models.row_padding import RowByRow
-
-__all__ = ["Card", "Checkpoint", "CheckpointError", "UnreadableCheckpoint", "load", "read_card", "save"]
 
 _PROBE_ROWS = 4
 

@@ -1,15 +1,21 @@
 """Reflow: pairs are the parent's own paths, stored once, and a run is bound to its parent."""
 
+import resource
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from models.architectures import build
 from models.checkpoint.card import read_card
 from models.checkpoint.loading import load
+from models.checkpoint.saving import save
+from models.decoder import Decoder
 from models.noise import noise
-from solvers import integrate
+from solvers import Solution, integrate
 from training import reflow
 from training.config import CONFIGS, Recipe, ReflowConfig, load_recipe
 from training.data import prepare
@@ -37,6 +43,17 @@ def child(parent: Path, **more: object) -> Recipe:
     return pin_parent(recipe.model_copy(update={"name": "child", "reflow": given}))
 
 
+def reflowed(recipe: Recipe, parent: Path, **more: object) -> Recipe:
+    given = ReflowConfig.model_validate({"checkpoint": str(parent), "pairs": 20, "solver": "euler-2", **more})
+    return pin_parent(recipe.model_copy(update={"name": "child", "reflow": given}))
+
+
+def saved_gaussian(folder: Path) -> Path:
+    """A model of points in the plane that was not trained on any data."""
+    network = build("gaussian", {"dim": 2, "m": 2.0, "s": 0.5})
+    return save(folder / "models", "gaussian", network, Decoder.identity((2,)), dataset={}, training={}, seed=0)
+
+
 def test_pairs_are_noise_and_the_ends_of_the_parents_paths(parent: Path, tmp_path: Path) -> None:
     recipe = child(parent)
     data = with_pairs(recipe, prepare(recipe), tmp_path)
@@ -55,7 +72,7 @@ def test_parts_that_are_there_are_not_drawn_again(
     recipe = child(parent)
     whole = with_pairs(recipe, prepare(recipe), tmp_path)
     [folder] = tmp_path.iterdir()
-    assert sorted(path.name for path in folder.iterdir()) == ["00000.npy", "00001.npy", "00002.npy"]
+    assert sorted(path.name for path in folder.iterdir()) == ["00000.npy", "00001.npy", "00002.npy", "lock"]
     (folder / "00001.npy").unlink()
     solved: list[int] = []
     solve = reflow.solve
@@ -126,10 +143,85 @@ def test_a_parent_that_does_not_fit_is_refused(parent: Path, tmp_path: Path) -> 
     digits = small("digits", reflow=child(parent).reflow)
     with pytest.raises(UsageError, match=r"has samples \(2,\)"):
         with_pairs(digits, prepare(digits), tmp_path)
+    gaussian = child(saved_gaussian(tmp_path))
+    with pytest.raises(UsageError, match="does not say on which"):
+        with_pairs(gaussian, prepare(gaussian), tmp_path)
+    conditional = small("digits_conditional")
+    unconditional = fit(small("digits"), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    with pytest.raises(UsageError, match="must take the same condition: NoneType, LabelCondition"):
+        with_pairs(reflowed(conditional, unconditional), prepare(conditional), tmp_path)
     recipe = child(parent)
     broken = recipe.model_copy(update={"reflow": recipe.reflow and recipe.reflow.model_copy(update={"solver": "rk9"})})
     with pytest.raises(TrainingError, match="rk9"):
         with_pairs(broken, prepare(broken), tmp_path)
+
+
+def test_guidance_that_the_parent_cannot_follow_is_refused(parent: Path, tmp_path: Path) -> None:
+    recipe = child(parent, guidance=3.0)
+    with pytest.raises(UsageError, match="takes no condition"):
+        with_pairs(recipe, prepare(recipe), tmp_path)
+    recipe = small("digits_conditional", condition_dropout=0.0)
+    places = Options(tmp_path / "models", tmp_path / "runs", device="cpu")
+    without_null = reflowed(recipe, fit(recipe, places), guidance=3.0)
+    with pytest.raises(UsageError, match="without a null condition"):
+        with_pairs(without_null, prepare(without_null), tmp_path)
+
+
+def test_a_reflowed_model_can_be_a_parent(parent: Path, tmp_path: Path) -> None:
+    first = fit(child(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    second = child(first)
+    data = with_pairs(second, prepare(second), tmp_path)
+    assert data.card["reflow"]["data_sha256"] == prepare(second).digest
+    other = second.model_copy(update={"seed": 5})
+    with pytest.raises(UsageError, match="trained on other data"):
+        with_pairs(other, prepare(other), tmp_path)
+
+
+def test_a_parent_that_changed_since_it_was_pinned_is_refused(parent: Path, tmp_path: Path) -> None:
+    place = tmp_path / "parent"
+    place.symlink_to(parent)
+    recipe = child(place)
+    place.unlink()
+    place.symlink_to(fit(small(epochs=1), Options(tmp_path / "models", tmp_path / "runs", device="cpu")))
+    with pytest.raises(UsageError, match="is not that of the recipe"):
+        with_pairs(recipe, prepare(recipe), tmp_path)
+
+
+def test_two_runs_share_the_pairs_that_the_first_one_draws(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second begins in the middle of the first one's solve, and waits."""
+    recipe = child(parent)
+    data = prepare(recipe)
+    solve, solved, digests = reflow.solve, list[int](), list[str]()
+    second = Thread(target=lambda: digests.append(with_pairs(recipe, data, tmp_path).digest))
+
+    def meanwhile(velocity: Any, x0: Any, *rest: Any) -> Solution:
+        solved.append(len(x0))
+        if len(solved) == 1:
+            second.start()
+            second.join(0.5)
+        return solve(velocity, x0, *rest)
+
+    monkeypatch.setattr(reflow, "solve", meanwhile)
+    first = with_pairs(recipe, data, tmp_path)
+    second.join()
+    assert solved == [40]
+    assert digests == [first.digest]
+
+
+@pytest.mark.usefixtures("capsys")  # else what is printed goes to a file, which the limit is for, too
+def test_a_full_disk_keeps_no_part_of_a_part(parent: Path, tmp_path: Path) -> None:
+    recipe = child(parent)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(TrainingError, match="make room and run this again"):
+            with_pairs(recipe, prepare(recipe), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.glob("pairs-*/*")] == ["lock"]
+    assert len(with_pairs(recipe, prepare(recipe), tmp_path).train) == 40
 
 
 def test_reflow_and_another_coupling_contradict_each_other(parent: Path) -> None:
