@@ -56,7 +56,12 @@ def cost(client: Client) -> None:
         panel.plot(x, y, marker=MARKERS[name], color=colour, label=name, ms=5, lw=1.3)
     panel.axhline(0.01, color="#64748b", lw=0.8, ls=":")
     panel.annotate("1 % of the spread", (300, 0.0112), color="#475569", fontsize=8, ha="right")
-    panel.set(xscale="log", yscale="log", xlabel="network evaluations of a sample (NFE, mean)", ylabel="error, of the samples' spread")
+    panel.set(
+        xscale="log",
+        yscale="log",
+        xlabel="network evaluations of a sample (NFE, mean)",
+        ylabel="error, of the samples' spread",
+    )
     panel.set_xticks([4, 8, 16, 32, 64, 128, 256], ["4", "8", "16", "32", "64", "128", "256"])
     panel.set_xticks([], minor=True)
     panel.legend(frameon=False, fontsize=8)
