@@ -1,5 +1,6 @@
 """Every Python block in the docs runs as it stands; the solver table is the catalogue."""
 
+import json
 import os
 import re
 import shlex
@@ -8,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pathline
 import pathline.cli
 import pytest
@@ -111,3 +113,13 @@ def test_the_settings_file_of_the_docs_is_taken(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PATHLINE_SETTINGS", str(tmp_path / "settings.toml"))
     settings = load_settings()
     assert (settings.port, len(settings.api_keys)) == (9000, 2)
+
+
+def test_the_notebook_runs_from_top_to_bottom(service: str, tmp_path: Path) -> None:
+    cells = json.loads((ROOT / "examples" / "solvers.ipynb").read_text("utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    shown = run_python("\n".join(["import matplotlib", "matplotlib.use('Agg')", *code]), service, tmp_path)
+    assert "dopri5@1e-5" in shown
+    assert "recommend" in shown
+    with np.load(tmp_path / "moons.npz") as saved:
+        assert saved["samples"].shape == (2000, 2)
