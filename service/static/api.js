@@ -3,7 +3,7 @@
 // In JSON text, a quote inside a string is always escaped, so `"seed":` followed by digits can only be a member.
 const WHOLE = /"(seed|first_index)":\s*(-?\d+)(?=\s*[,}])/g;
 
-/** An error response in the service's words, or one line of our own where it did not response. */
+/** An error response in the service's words, or one line of our own where it sent none. */
 export class Problem extends Error {
   constructor(title, detail = "", { errors = [], requestId = "", retryAfter = null, status = 0 } = {}) {
     super(detail || title);

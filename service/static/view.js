@@ -78,7 +78,6 @@ export function settingOf(text) {
   return setting;
 }
 
-
 /** A number where the text is one, else the text as it is: the service says what is wrong with it. */
 export function number(text) {
   const trimmed = String(text ?? "").trim();
