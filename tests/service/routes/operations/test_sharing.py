@@ -77,7 +77,9 @@ def test_it_must_be_prepared_first(sharing: Engine) -> None:
 def test_it_is_unloaded_with_its_model_once_its_jobs_are_done(sharing: Engine, field: Field) -> None:  # noqa: F811
     field.hook = lambda x, t: time.sleep(0.001)
     running = sharing.submit(density_job(2, operation=Operation.LOG_PROB_EXACT))
-    sharing.unload(sharing.prepared("net", 1, Operation.SAMPLE))
+    loaded = sharing.prepared("net", 1, Operation.SAMPLE)
+    assert loaded is not None
+    sharing.unload(loaded)
     assert set(running.result(20).status) == {"success"}
     assert eventually(lambda: not sharing._loop.snapshot.arenas)
 
