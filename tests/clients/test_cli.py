@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
 
 Capture = pytest.CaptureFixture[str]
+SOLVER_TEXT = json.loads((Path(__file__).parent / "solver_text.json").read_text())
 
 
 @contextmanager
@@ -318,6 +319,18 @@ class TestOthers:
         assert {(body["solver"], body["steps"]) for body in (json.loads(seen["body"]) for seen in service.seen)} == {
             ("rk4", 20)
         }
+
+    @pytest.mark.parametrize("row", SOLVER_TEXT["accepted"], ids=lambda row: row["text"].strip())
+    def test_every_text_of_the_table_is_understood(self, row: dict[str, Any], service: FakeService) -> None:
+        main(["sample", "moons", "-n", "2", "--solver", row["text"]])  # this service has three solvers
+        body = json.loads(service.seen[-1]["body"])
+        assert {name: body[name] for name in row["fields"]} == row["fields"]
+
+    @pytest.mark.parametrize("text", SOLVER_TEXT["refused"])
+    def test_what_the_table_refuses_is_sent_nowhere(self, text: str, service: FakeService, capsys: Capture) -> None:
+        assert main(["sample", "moons", "-n", "2", f"--solver={text}"]) == 2
+        assert repr(text) in one_line(capsys)
+        assert not service.seen
 
     def test_compare_of_a_conditional_model(self, service: FakeService) -> None:
         assert main(["compare", "moons", "-n", "2", "--solvers", "euler-9", "--condition", "3", "--guidance", "2"]) == 0

@@ -1,8 +1,32 @@
+"""Solvers named by text: the table that all readers of it share, and samples with conditions of their own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from training.errors import UsageError
 from training.solving import parse_solver, solve
+
+TABLE = json.loads((Path(__file__).parents[1] / "clients" / "solver_text.json").read_text())
+FROM_NOISE = [row for row in TABLE["accepted"] if "/(1," not in row["text"]]  # training solves from t = 0 to 1
+
+
+@pytest.mark.parametrize("row", FROM_NOISE, ids=lambda row: row["text"].strip())
+def test_text_is_that_of_the_table(row: dict[str, Any]):
+    if row["fields"].get("atol", 1) < 1e-7:  # networks in training are float32
+        with pytest.raises(UsageError, match="below the floor of 1e-07 for float32"):
+            parse_solver(row["text"])
+    else:
+        assert str(parse_solver(row["text"])) == row["canonical"]
+
+
+@pytest.mark.parametrize("text", TABLE["refused"])
+def test_what_the_table_refuses_is_refused(text: str):
+    with pytest.raises(UsageError, match="solver"):
+        parse_solver(text)
 
 
 @pytest.mark.parametrize(

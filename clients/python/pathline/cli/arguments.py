@@ -174,17 +174,20 @@ def _solvers(text: str) -> list[str]:
 
 
 def flags_in(message: str) -> str:
-    """Return a message of the service or the SDK with its fields named as the command's options are."""
+    """Return a message of the service or the SDK with its fields named as the command's options are.
+
+    A name after a plus stays: it is part of the text of a solver.
+    """
     flags = {"timeout_s": "--timeout", "version": "--model-version"}
     flags |= {
         name: "--" + name.replace("_", "-") for name in ("num_samples", "solver", "steps", "rtol", "atol", *_NAMES)
     }
     named = "|".join(flags)
     message = re.sub(
-        rf"\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda found: f"{flags[found[1]]} {found[3]}", message
+        rf"(?<!\+)\b({named})=(['\"]?)([^\s,;]+?)\2(?=[\s,;]|$)", lambda found: f"{flags[found[1]]} {found[3]}", message
     )
     words = "|".join(name for name in flags if "_" in name)
-    return re.sub(rf"(?<!-)\b({words})\b", lambda found: flags[found[1]], message)
+    return re.sub(rf"(?<![-+])\b({words})\b", lambda found: flags[found[1]], message)
 
 
 def _count(text: str) -> int:
