@@ -69,8 +69,8 @@ function open(hash) {
 
 async function describe() {
   const model = served(view.model);
-  const shape = model?.data_shape?.join(" × ");
-  const about = model?.status === "served" ? `version ${model.version}, ${shape} numbers, ${model.dtype}` : "";
+  const shape = model?.data_shape?.length === 1 ? `${model.data_shape[0]}-dimensional` : model?.data_shape?.join(" × ");
+  const about = model?.status === "served" ? `version ${model.version}, ${shape}, ${model.dtype}` : "";
   const found = await api.get(`v1/models/${encodeURIComponent(view.model)}`).catch(() => null);
   if (found && found.name !== view.model) return; // another was chosen meanwhile
   const reason = found?.unavailable?.[0]?.reason ?? "";
@@ -86,6 +86,7 @@ async function draw() {
   const shape = served(view.model)?.data_shape;
   const sides = view.b ? ["a", "b"] : ["a"];
   const runs = sides.map((side) => new Run(side, views.label(view[side]), views.request(view, view[side]), shape));
+  if (!figures.runs.length) $("results").dataset.runs = runs.length; // makes room for them
   asked = runs.map((run) => api.stringify(run.body)).join();
   remember();
   finder.of([view.model, view.condition, view.guidance].join());

@@ -143,6 +143,7 @@ export function label(setting) {
   return format(fields);
 }
 
+/** A seed below 2³¹, short enough to be read in its field; longer ones can be typed. */
 export function newSeed() {
-  return String(crypto.getRandomValues(new BigUint64Array(1))[0] >> 1n);
+  return String(crypto.getRandomValues(new Uint32Array(1))[0] >>> 1);
 }

@@ -88,7 +88,7 @@ def test_a_seed_of_63_bits_arrives_and_comes_back_whole(page: Page, service: str
     drawn_again(page)
     page.click("#new-seed")
     settled(page)
-    assert 0 <= sent[-1]["seed"] < 2**63
+    assert 0 <= sent[-1]["seed"] < 2**31  # a new one can be read whole in its field
     assert page.input_value("#seed") == str(sent[-1]["seed"])
 
 

@@ -90,6 +90,31 @@ def test_what_matters_is_in_sight(page: Page, service: str, size: tuple[int, int
     assert canvas["y"] + canvas["height"] <= stage["y"] + 40  # nearly all of the figure, too
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_figures_fill_their_cards_and_nothing_lies_over_them_on_a_first_visit(
+    page: Page, service: str, size: tuple[int, int]
+) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(f"{service}/")
+    page.evaluate("localStorage.removeItem('pathline-introduced')")
+    show(page, service)
+    page.wait_for_selector("body[data-judged]")
+    assert page.locator("#intro").is_visible()
+    for canvas in page.locator("#cards canvas").all():
+        empty = "c => c.closest('article').getBoundingClientRect().bottom - c.getBoundingClientRect().bottom"
+        assert canvas.evaluate(empty) < 40
+    over = """() => [...document.querySelectorAll('#cards canvas')].flatMap(canvas => {
+        const { left, width, top, height } = canvas.getBoundingClientRect();
+        return [0.1, 0.3, 0.5, 0.7, 0.9].map(share => top + share * height).filter(y => y > 0 && y < innerHeight)
+            .map(y => document.elementFromPoint(left + width / 2, y)).filter(e => e !== canvas)
+            .map(e => e.outerHTML) })"""
+    for _ in range(6):
+        assert page.evaluate(over) == []
+        page.evaluate("scrollBy(0, 150)")
+    cut = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
+    assert page.locator(".readout dd").evaluate_all(cut) == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing(page: Page, service: str, size: tuple[int, int], scheme: Any) -> None:
