@@ -292,12 +292,13 @@ class Calls:
             yield Wait(wait)
 
     def _explained(self, request: Request, flow: Flow[T]) -> Flow[T]:
-        """Add an example to a refusal that asks for steps."""
+        """Add an example to a refusal that asks for steps and gives none."""
         try:
             return (yield from flow)
         except InvalidRequest as error:
             solver, fields = request.settings.get("solver"), [item.get("field") for item in error.errors]
-            if solver and "steps" in fields and "steps" not in request.settings:
+            told = "for example" in str(error)
+            if solver and "steps" in fields and "steps" not in request.settings and not told:
                 error.hint = f"for example solver='{solver}-20', or steps=20"
             raise
 
