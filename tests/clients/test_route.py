@@ -1,4 +1,4 @@
-"""What proxies and certificates of the environment do to a client: this machine is reached straight."""
+"""Proxies and certificates of the environment: a client reaches this machine directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server does around its start; how it drains and stops is tried with a real process (test_main.py)."""
+"""The server around its start; draining and stopping are tried with a real process (test_main.py)."""
 
 import gc
 import resource

@@ -1,4 +1,4 @@
-"""What the tests of the solvers share: fields with known answers, and velocities that watch what they are asked."""
+"""Shared parts of the solver tests: fields with known answers, and velocities that record their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What error control can see: a slow start, a pulse that comes later, and `max_step`, which bounds every step."""
+"""Limits of error control: a slow start, a pulse that comes later, and `max_step`, which bounds every step."""
 
 from __future__ import annotations
 

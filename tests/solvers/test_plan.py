@@ -1,4 +1,4 @@
-"""What a request resolves to, and every contradiction in it."""
+"""Plans that requests resolve to, and every contradiction in a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system tests share."""
+"""Shared parts of the system tests."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the playground once did wrong, each held by a test in a real browser."""
+"""Former faults of the playground, each held by a test in a real browser."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the repository already has, where cards are damaged or no files at all."""
+"""Published models where cards are damaged or are not files."""
 
 import json
 import os

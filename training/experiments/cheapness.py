@@ -1,4 +1,4 @@
-"""What makes a flow cheap: one choice of the recipe changed at a time, and the price of what it trains.
+"""The study of cheap flows: one choice of the recipe changed at a time, and the price of each trained model.
 
 Every model is trained anew with three seeds. Choices but the frequency are compared with the recipe at `BASE`, which
 is the paper's but for the highest frequency of the time embedding.

@@ -1,4 +1,4 @@
-"""What the engine asks of a device, seen by one that only pretends to be elsewhere."""
+"""Devices: the engine's calls, seen by a device that only pretends to be elsewhere."""
 
 from __future__ import annotations
 

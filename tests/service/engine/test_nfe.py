@@ -1,4 +1,4 @@
-"""What a job is expected to cost before it has begun."""
+"""Expected NFE of a job before it has begun."""
 
 from typing import Any
 

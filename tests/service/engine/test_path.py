@@ -1,4 +1,4 @@
-"""What evaluates a network is told: one compiled call where it has a fused form, else its torch module."""
+"""Network path: fused where there is a fused form, else the torch module, and told either way."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""How many threads a network gets where the settings name none."""
+"""Threads of a network where the settings name none."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How long ticks take: robust against stalls, quick to see a machine that has become slow."""
+"""TickCostModel: robust against stalls, quick to see a machine that has become slow."""
 
 import pytest
 

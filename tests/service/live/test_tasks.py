@@ -1,4 +1,4 @@
-"""What a service holds inside once its clients are gone: real sockets and the real engine, in this process."""
+"""Tasks and leases left once clients are gone: real sockets and the real engine, in this process."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What comes around a body is counted, not kept: bytes sent against bytes of memory."""
+"""Bytes around a body are counted, not kept: bytes sent against bytes of memory."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""What cannot be loaded now is tried again; what is damaged is not; and an older version that answers says so."""
+"""Faults of versions: transient ones are retried, damage is not, and an older version that answers says so."""
 
 import errno
 import io

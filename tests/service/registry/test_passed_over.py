@@ -1,4 +1,4 @@
-"""What lies in the repository and is no model is said: in the log, at /v1/models, and where nothing is left."""
+"""Repository entries that are not models are named: in the log, at /v1/models, and where nothing is left."""
 
 import logging
 import os

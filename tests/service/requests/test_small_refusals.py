@@ -1,4 +1,4 @@
-"""What is refused costs little: memory in proportion to the body, suggestions for what is shown only, at every door."""
+"""Refusals cost little: memory in proportion to the body, and suggestions only for what is shown, at every door."""
 
 import asyncio
 import json

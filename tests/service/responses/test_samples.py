@@ -1,4 +1,4 @@
-"""What is told of the steps."""
+"""Traces in responses: none, summary, full."""
 
 import numpy as np
 import pytest

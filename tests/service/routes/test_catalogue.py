@@ -1,4 +1,4 @@
-"""What can be asked for, and that it is true."""
+"""Lists of models and solvers, and that they are true."""
 
 from typing import Any
 
