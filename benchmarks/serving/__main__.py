@@ -2,8 +2,8 @@
 
 Beside it stand a plain FastAPI + torchdiffeq service and, after `make bench-peers`, LitServe and Triton. The services
 run on the first core of this process, the clients on the last. Rounds of all workloads and services take turns; the
-tables show medians over the rounds and their range. The processor time of an answer is read from the clocks of the threads, so
-other load on the machine hardly touches it.
+tables show medians over the rounds and their range. The processor time of an answer is read from the clocks of the
+threads, so other load on the machine hardly touches it.
 """
 
 from __future__ import annotations
