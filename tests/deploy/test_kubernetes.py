@@ -132,7 +132,7 @@ def test_pods_are_closed(pod: str) -> None:
     assert mounts["tmp"]["mountPath"] == "/tmp"  # noqa: S108  (of the container)
     assert environment(pod)["NUMBA_CACHE_DIR"].startswith("/tmp/")  # noqa: S108
     assert environment(pod)["PATHLINE_MODELS_DIR"] == mounts["models"]["mountPath"]
-    assert mounts["models"].get("readOnly", False) is (pod in SERVERS)
+    assert mounts["models"].get("readOnly", False) is (pod != "trainer")
 
 
 @pytest.mark.parametrize("pod", PODS)
