@@ -64,6 +64,12 @@ def _logit_normal(u: Times, mean: float, std: float) -> Times:
     return expit(mean + std * ndtri(u))
 
 
+def _karras(u: Times, rho: float, sigma_min: float, sigma_max: float) -> Times:
+    high, low = sigma_max ** (1 / rho), sigma_min ** (1 / rho)
+    share = np.arange(len(u) - 1) / max(len(u) - 2, 1)
+    return np.append(1 / (1 + (high + share * (low - high)) ** rho), 1.0)
+
+
 GRIDS: dict[str, Grid] = {
     "uniform": Grid("u", "Hairer I, II.1", {}, lambda u: u),
     "shift": Grid(
@@ -84,6 +90,13 @@ GRIDS: dict[str, Grid] = {
         "Esser et al. 2024 (Stable Diffusion 3), eq. 19: their training density, used as a grid",
         {"mean": (0.0, -10.0, 10.0), "std": (1.0, 1e-2, 10.0)},
         _logit_normal,
+    ),
+    "karras": Grid(
+        "1 / (1 + s), s = (sigma_max^(1/rho) + k / (N - 1) (sigma_min^(1/rho) - sigma_max^(1/rho)))^rho; ends 0 and 1",
+        "Karras et al. 2022 (EDM), eq. 5, with s = sigma / alpha = (1 - t) / t; the first time is 0, not 1 / (1 + "
+        "sigma_max)",
+        {"rho": (7.0, 1.0, 100.0), "sigma_min": (0.002, 1e-6, 1.0), "sigma_max": (80.0, 2.0, 1e6)},
+        _karras,
     ),
 }
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from solvers import exponential
 from solvers.catalogue import Solver
 from solvers.control import CONTROLLERS, MAX_STEP_SLACK, Controller
 from solvers.errors import SolverError
@@ -50,6 +51,7 @@ class Rows:
         slot: (R,) where the velocity goes.
         kind: (R,) what follows.
         next: (R,) the row after this one, counted from the first.
+        keep: (R,) the slot that keeps the advance at the end of a step of a plan, for later rows; -1 for none.
         restart: the row after an accepted adaptive step.
         fsal: whether the last velocity of an accepted step is the first of the next.
         dense: (S, degree) dense output, column j the coefficients of theta^(j+1); or None.
@@ -64,6 +66,7 @@ class Rows:
     slot: NDArray[np.int64]
     kind: NDArray[np.int64]
     next: NDArray[np.int64]
+    keep: NDArray[np.int64]
     restart: int
     fsal: bool
     dense: NDArray[np.float64] | None
@@ -203,6 +206,8 @@ def _compiled(spec: SolverSpec, method: Solver) -> Plan:
         return Plan(spec, adaptive_rows(method.tableau), control=CONTROLLERS[spec.controller](q), q=q)
     start, end = spec.t_span
     points = times(spec.grid, spec.steps, (start, end))
+    if method.exponential:
+        return Plan(spec, exponential_rows(points, method.exponential), points)
     if method.multistep_order:
         starter = method.tableau if spec.start == "rk" else None
         return Plan(spec, adams_bashforth(points, method.multistep_order, starter), points)
@@ -238,6 +243,7 @@ def fixed_rows(tableau: Tableau) -> Rows:
         slot=np.arange(s),
         kind=kind,
         next=(np.arange(s) + 1) % s,
+        keep=np.full(s, -1),
         restart=0,
         fsal=False,
         dense=None,
@@ -278,6 +284,7 @@ def adaptive_rows(tableau: Tableau) -> Rows:
         slot=slot,
         kind=kind,
         next=following,
+        keep=np.full(count, -1),
         restart=ADAPTIVE_START if tableau.fsal else end + 1,
         fsal=tableau.fsal,
         dense=tableau.interpolant,
@@ -321,6 +328,36 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
         b[(step + offset)[:, None], (step[:, None] - np.arange(depth)) % order] = table
     multistep = np.arange(started, steps)
     slot[multistep + offset] = multistep % order
+    return _plan_rows(a, b, c, slot, kind)
+
+
+def exponential_rows(times: NDArray[np.float64], method: exponential.Exponential) -> Rows:
+    """Rows of DPM-Solver++ or UniPC over a whole grid.
+
+    Velocity n goes to slot n mod V, the step that it ends to slot V + (n + 1) mod (V - 1), for the steps to come.
+
+    Args:
+        times: (N + 1,) the grid, within [0, 1].
+        method: the method.
+    """
+    of_velocities, of_steps = exponential.weights(times, method)
+    v, s = method.velocities, method.steps
+    n, h = np.arange(len(times) - 1), np.diff(times)
+    b = np.zeros((len(n), v + s))
+    b[n[:, None], (n[:, None] - np.arange(v)) % v] = of_velocities / h[:, None]
+    b[n[:, None], v + (n[:, None] - np.arange(s)) % s] = of_steps / h[:, None]
+    return _plan_rows(np.zeros_like(b), b, np.zeros(len(n)), n % v, np.full(len(n), END_FIXED), v + (n + 1) % s)
+
+
+def _plan_rows(
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    c: NDArray[np.float64],
+    slot: NDArray[np.int64],
+    kind: NDArray[np.int64],
+    keep: NDArray[np.int64] | None = None,
+) -> Rows:
+    """Rows that follow each other over a whole grid."""
     return Rows(
         a=a,
         b=b,
@@ -330,7 +367,8 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
         c=c,
         slot=slot,
         kind=kind,
-        next=np.minimum(np.arange(count) + 1, count - 1),
+        next=np.minimum(np.arange(len(c)) + 1, len(c) - 1),
+        keep=np.full(len(c), -1) if keep is None else keep,
         restart=0,
         fsal=False,
         dense=None,

@@ -75,8 +75,12 @@ class SolverSpec:
             if self.steps > MOST_STEPS:
                 raise SolverError("steps", f"steps = {self.steps} is over the limit of {MOST_STEPS}")
         self._fill(grid=normalise(self.grid, span))
-        if self.start is not None and not method.multistep_order:
-            raise SolverError("start", f"start is for multistep methods; {self.solver} has none, leave it out")
+        if self.start is not None and not method.starts:
+            raise SolverError("start", f"start is for Adams-Bashforth methods; {self.solver} has none, leave it out")
+        if method.exponential and not 0 <= min(span) < max(span) <= 1:
+            raise SolverError(
+                "t_span", f"{self.solver} is for times from 0 to 1; its span is {span[0]:g} to {span[1]:g}"
+            )
         if self.steps is None and isinstance(self.grid, str) and method.adaptive:
             self._check_error_control(method, span)
         else:
@@ -118,10 +122,10 @@ class SolverSpec:
             if getattr(self, name) not in (None, "sample"):
                 advice = ": the grid says how long they are" if name == "max_step" else ""
                 raise SolverError(name, f"{name} is for error control; with fixed steps leave it out{advice}")
-        if method.multistep_order:
-            start = STARTS[0] if self.start is None else self.start
-            if start not in STARTS:
-                known = ", ".join(STARTS)
+        if method.starts:
+            start = method.starts[0] if self.start is None else self.start
+            if start not in method.starts:
+                known = ", ".join(method.starts)
                 raise SolverError("start", f"unknown start {self.start!r} for {self.solver}; use one of {known}")
             self._fill(start=start)
         if self.steps is None:
