@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from solvers.control import CONTROLLERS
 from solvers.multistep import weights
-from solvers.plan import Rows
 from solvers.tableaus import Tableau
 
 Vector = NDArray[np.floating]
@@ -117,19 +116,22 @@ def _unified(nodes: Sequence[float], h: float) -> list[float]:
     return np.linalg.solve(np.array([[r**k for r in nodes] for k in range(len(nodes))]), moments).tolist()
 
 
-def plan(v: Field, x: Vector, rows: Rows, t: Sequence[float]) -> Vector:
-    """A plan row by row, for plans that end a step with every row (multistep methods, tuned plans).
+def plan(
+    v: Field, x: Vector, t: Sequence[float], b: NDArray[np.float64], slot: Sequence[int], keep: Sequence[int]
+) -> Vector:
+    """A plan that ends a step with every row, row by row: K[slot_n] = v(x_n, t_n), x_(n+1) = x_n + sum_s (b_ns h) K_s.
 
-    Row n asks for v at (x_n, t_n), and x_(n+1) = x_n + sum_s (b_s h) K_s over its slots in their order.
+    Where keep_n is no -1, the sum goes to K[keep_n] for the rows that follow.
     """
-    k: list[Vector] = [0 * x for _ in range(rows.slots)]
+    k: list[Vector] = [0 * x for _ in range(b.shape[1])]
     for n in range(len(t) - 1):
-        k[rows.slot[n]] = v(x, t[n])
-        used = int(np.flatnonzero(rows.b[n])[-1]) + 1 if rows.b[n].any() else 0
-        x_next = _step(x, t[n + 1] - t[n], rows.b[n, :used].tolist(), k[:used])
-        if rows.keep[n] >= 0:
-            k[rows.keep[n]] = _step(0 * x, t[n + 1] - t[n], rows.b[n, :used].tolist(), k[:used])
-        x = x_next
+        k[slot[n]] = v(x, t[n])
+        used = int(np.flatnonzero(b[n]).max(initial=-1)) + 1
+        h, weight = t[n + 1] - t[n], b[n, :used].tolist()
+        advance = _step(0 * x, h, weight, k[:used])
+        x = _step(x, h, weight, k[:used])
+        if keep[n] >= 0:
+            k[keep[n]] = advance
     return x
 
 

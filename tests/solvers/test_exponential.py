@@ -40,7 +40,7 @@ def test_the_papers_formulas(solver: str, grid: Any) -> None:
             order = int(solver[-1]) if solver != "dpmpp_2m" else 0
             expected = reference.unipc(plain, x0, t, order) if order else reference.dpm_solver_2m(plain, x0, t)
             assert np.allclose(x, expected, rtol=1e-9, atol=1e-11)
-            assert np.array_equal(x, reference.plan(plain, x0, rows, t))
+            assert np.array_equal(x, reference.plan(plain, x0, t, rows.b, rows.slot.tolist(), rows.keep.tolist()))
 
 
 @pytest.mark.parametrize(("solver", "order"), [("dpmpp_2m", 2), ("unipc2", 3), ("unipc3", 3)])
