@@ -15,6 +15,7 @@ from solvers.exponential import Exponential
 from solvers.grids import GRIDS
 from solvers.multistep import STARTERS, STARTS
 from solvers.tableaus import TABLEAUS, Tableau
+from solvers.tuned import TUNED
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,12 @@ class Solver:
     @property
     def starts(self) -> tuple[str, ...]:
         """The ways in which it can begin, the default first; none where there is no choice."""
-        return STARTS if self.multistep_order and not self.exponential else ()
+        return STARTS if self.multistep_order and not self.exponential and not self.learned else ()
+
+    @property
+    def learned(self) -> bool:
+        """Whether times and weights are those that were tuned for a checkpoint, see `solvers.tuned`."""
+        return self.name == TUNED
 
     @property
     def extra_calls(self) -> int:
@@ -170,7 +176,7 @@ def register(tableau: Tableau) -> Solver:
 
 
 def _add(solver: Solver) -> Solver:
-    if solver.name in _SOLVERS:
+    if solver.name in (*_SOLVERS, TUNED):
         raise ValueError(f"solver {solver.name!r} is registered already")
     _SOLVERS[solver.name] = solver
     return solver
@@ -192,11 +198,13 @@ def slots() -> int:
 
 
 def find(name: str) -> Solver:
-    """The solver of that name.
+    """The solver of that name; `tuned` stands for the plans of the checkpoint that is asked, and is in no list.
 
     Raises:
         SolverError: lists the known ones.
     """
+    if name == TUNED:
+        return _LEARNED
     if not isinstance(name, str) or name not in _SOLVERS:
         raise SolverError("solver", f"unknown solver {name!r}; use one of {', '.join(_SOLVERS)}")
     return _SOLVERS[name]
@@ -219,3 +227,4 @@ for _name, _method, _order, _source in (
     ("unipc3", Exponential(3, corrects=True), 2, "Zhao et al. 2023, UniPC of order 3, arXiv:2302.04867"),
 ):
     _add(Solver(_name, _SOLVERS["euler"].tableau, _order, f"{_source}; in flow form", _method))
+_LEARNED = Solver(TUNED, _SOLVERS["euler"].tableau, 1, "Shaul et al. 2024, arXiv:2403.01329")

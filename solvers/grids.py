@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 from solvers.errors import SolverError
+from solvers.tuned import TUNED
 
 Times = NDArray[np.float64]
 TimesSpec = Sequence[float] | NDArray[np.floating]
@@ -124,6 +125,8 @@ def normalise(grid: GridSpec, t_span: tuple[float, float] | None = None) -> Norm
     if "name" not in grid:
         raise SolverError("grid", f"a grid with parameters needs 'name' too, one of {', '.join(GRIDS)}")
     name = grid["name"]
+    if name == TUNED and len(grid) == 1:  # its times are the model's
+        return TUNED
     if not isinstance(name, str) or name not in GRIDS:
         raise SolverError("grid", f"unknown grid {name!r}; use one of {', '.join(GRIDS)} or a list of times")
     return name + _parameters_text(name, grid)
@@ -145,7 +148,7 @@ def read(text: str) -> dict[str, object] | list[float]:
     if not name:
         return values
     parameters = GRIDS[name].parameters if name in GRIDS else {}
-    if name in GRIDS and len(values) > len(parameters):
+    if name in (*GRIDS, TUNED) and len(values) > len(parameters):
         takes = f"{name}({', '.join(parameters)})" if parameters else f"{name}, without parameters"
         raise SolverError("grid", f"grid {text!r} has too many numbers; write {takes}")
     return {"name": name, **dict(zip(parameters, values, strict=False))}
@@ -155,6 +158,8 @@ def settings_of(grid: NormalGrid) -> str | dict[str, object] | list[float]:
     """A checked grid as JSON-ready data: a name, a name with all of its parameters, or times."""
     if not isinstance(grid, str):
         return list(grid)
+    if grid == TUNED:
+        return grid
     name, parameters = _named(grid)
     return {"name": name, **parameters} if parameters else name
 
