@@ -1,7 +1,7 @@
 """Conventions of other people's networks: what they predict, on which path, and how they count time.
 
-Pathline has noise at t = 0 and data at t = 1, and asks for dz/dt on straight paths. A network with another convention is
-adapted when it is loaded, as its card says (see `TimeCard`).
+Pathline has noise at t = 0 and data at t = 1, and asks for dz/dt on straight paths. A network with another convention
+is adapted when it is loaded, as its card says (see `TimeCard`).
 
 A velocity of the straight path needs a sign and a scale of time. Any other network is served as the velocity of the
 straight path from its own start to data. Let it know states X = a x1 + b e (see `models.paths`), and let its authors
@@ -9,12 +9,11 @@ start from S times unit noise where (a, b) = (a0, b0), which for them is as good
 
     z_t = (1 - t) (a0 x1 + b0 e) / S + t x1 = A x1 + B e,    A = t + (1 - t) a0 / S,    B = (1 - t) b0 / S,
 
-starts from unit noise, ends at data, and at every t is a multiple of the state X with the same b / a = B / A. So the
-samples are those of the network's own probability-flow ODE (Song et al. 2021, eq. 13), with the start, no nearer to pure
-noise, of its authors (Karras et al. 2022, section 4 and appendix, show that time and scale of a path change its
-solutions no further). The map of (X, sigma) to (z, t) for a path with a = 1 takes lines to lines: an Euler step in t is
-the authors' Euler step in sigma (DDIM, Song, Meng & Ermon 2021), rounding aside. Methods of higher order differ from
-their own form in sigma by their own error.
+starts from unit noise, ends at data, and at every t is a multiple of the state X with the same b / a = B / A. Time and
+scale of a path do not change where its solutions lead (Karras et al. 2022, section 2), so samples are those of the
+network's own probability-flow ODE (Song et al. 2021, eq. 13), from the start of its authors. For a path with a = 1 the
+map of (X, sigma) to (z, t) takes lines to lines: an Euler step in t is the authors' Euler step in sigma (DDIM; Song,
+Meng & Ermon 2021), rounding aside. Methods of higher order differ from their form in sigma by as much as their error.
 
 With the estimates D of the data and E of the noise that the network's answer f implies,
 
@@ -48,15 +47,15 @@ Predicts = Literal["velocity", "eps", "x0", "v"]
 
 
 class TimeCard(BaseModel):
-    """The convention that a network was trained with. Its own time runs from 0 to `scale`, unless its schedule says more.
+    """The convention that a network was trained with. Its own time runs from 0 to `scale` unless its schedule differs.
 
     Attributes:
         noise_at: the end of its time with pure noise: 0, or 1 for `scale`.
         data_at: the end with data, which is the other one.
-        scale: where its time ends; 1000 for networks that count time steps. A factor of the time where the schedule
-            counts in steps or in sigma.
-        sign: 1 if it returns what it predicts, -1 if it returns the negative. A velocity is a derivative by its own time,
-            divided by the scale.
+        scale: where its time ends; 1000 for networks that count time steps. Where the schedule counts in steps or in
+            sigma, a factor of that.
+        sign: 1 if it returns what it predicts, -1 if it returns the negative. A velocity is the derivative of the state
+            by its own time over the scale.
         predicts: `velocity`, `eps` (the noise), `x0` (the data) or `v`.
         path: `linear`, `vp` or `edm`, see `models.paths`.
         schedule: the path's noise by time, as numbers; None is the path's usual one.
@@ -165,16 +164,25 @@ class TimeCard(BaseModel):
         return tuple(self.shape.sigma(u) if 0 <= u <= most else math.nan for u in (first, last))  # type: ignore[return-value]
 
     @property
+    def first_scale(self) -> float:
+        """S: the standard deviation of the states that sampling starts from, in the network's own scale."""
+        return self.start_scale or (1.0 if self.path == "vp" else self._first[1])
+
+    @property
     def first_state(self) -> tuple[float, float]:
         """(a0, b0) / S: how much data and noise there is at t = 0."""
+        a, b = self._first
+        return a / self.first_scale, b / self.first_scale
+
+    @property
+    def _first(self) -> tuple[float, float]:
+        """(a0, b0), of the network's own path."""
         first, _ = self.sigmas
         if math.isinf(first):
-            a, b = 0.0, 1.0
-        else:
-            a = float(gain(self.path, torch.tensor(1.0, dtype=torch.float64), torch.tensor(first, dtype=torch.float64)))
-            b = first * a
-        scale = self.start_scale or (1.0 if self.path == "vp" else b)
-        return a / scale, b / scale
+            return 0.0, 1.0
+        one = torch.ones((), dtype=torch.float64)
+        a = float(gain(self.path, one, one * first))
+        return a, first * a
 
     def time_of(self, own: float) -> float:
         """The t in [0, 1] at which the network is asked at one of its own times; 1 for its data end and beyond."""

@@ -47,7 +47,7 @@ class Straight(_Frozen):
 
 
 class Beta(_Frozen):
-    """A noise rate that grows linearly over u in [0, 1]: log(1 + sigma^2) is the integral of beta (Song et al., eq. 33).
+    """A noise rate beta that grows linearly over u in [0, 1], with integral log(1 + sigma^2) (Song et al., eq. 33).
 
     Attributes:
         beta_min, beta_max: the rate at both ends.
@@ -161,8 +161,8 @@ class Sigma(_Frozen):
     """Noise added to data that keeps its scale: u = sigma.
 
     Attributes:
-        told: what the network is given as its time: `sigma`, or `quarter_log`, the c_noise = log(sigma) / 4 of Karras et
-            al. (table 1), for a network without its preconditioning.
+        told: what the network is given as its time: `sigma`, or `quarter_log`, the c_noise = log(sigma) / 4 of Karras
+            et al., table 1.
     """
 
     kind: Literal["sigma"] = "sigma"
