@@ -5,7 +5,7 @@ the states. The null is the label `classes`, or a vector of NaN (no finite vecto
 Networks learn it by condition dropout, and guidance needs it (see `models.guidance`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -17,6 +17,9 @@ from models.nested import NestedError, shown, to_floats
 from models.velocity import VelocityError
 
 Device = torch.device | str
+
+ONE = "condition"
+"""The name of a model's only condition, where its card has no names."""
 
 
 class ConditionError(VelocityError):
@@ -33,6 +36,27 @@ class _Condition(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     null: bool = True
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of its tensors: one."""
+        return (ONE,)
+
+    def nullable(self, name: str) -> bool:
+        """Whether there is a null of this name."""
+        return self.null
+
+    def sized(self, sizes: Mapping[str, int]) -> Self:
+        """The same without free axes; there are none."""
+        return self
+
+    def unpack(self, condition: Tensor) -> tuple[Tensor, ...]:
+        """The tensors of a condition, in the order of `inputs`."""
+        return (condition,)
+
+    def pack(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The condition with these tensors."""
+        return tensors[0]
 
     def _refuse_null(self) -> None:
         if not self.null:
@@ -58,6 +82,10 @@ class LabelCondition(_Condition):
                 f"names are {len(self.names)}, {len(set(self.names))} of them different; needed: {self.classes}"
             )
         return self
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of one row."""
+        return torch.int64.itemsize
 
     def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
         """The null for `rows` rows, (rows,); a ConditionError if it was not trained."""
@@ -114,6 +142,10 @@ class VectorCondition(_Condition):
 
     kind: Literal["vector"] = "vector"
     width: int = Field(ge=1, le=1 << 20)
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of one row."""
+        return self.width * dtype.itemsize
 
     def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
         """The null for `rows` rows, (rows, width); a ConditionError if it was not trained."""

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 
-from models.conditions import LabelCondition, VectorCondition
 from models.messages import explain
+from models.named_conditions import Conditioning
 
 
 class ArchitectureError(ValueError):
@@ -51,14 +51,10 @@ class NetworkSize(BaseModel, ABC):
     takes: ClassVar[Literal["vectors", "pictures"]]
 
     @abstractmethod
-    def config(
-        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
-    ) -> NetworkConfig:
+    def config(self, event_shape: tuple[int, ...], condition: Conditioning | None = None) -> NetworkConfig:
         """The config of a network of this size for samples of this shape; a ValidationError if it does not fit."""
 
-    def network(
-        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
-    ) -> Network:
+    def network(self, event_shape: tuple[int, ...], condition: Conditioning | None = None) -> Network:
         """Build a network of this size with untrained weights.
 
         Raises:
@@ -83,14 +79,15 @@ class Network(nn.Module, Generic[Config]):
     """
 
     config: Config
+    may_hold_infinities: ClassVar[bool] = False  # among its tensors, as masks do
     event_shape: tuple[int, ...]
-    condition: LabelCondition | VectorCondition | None
+    condition: Conditioning | None
 
     def __init__(
         self,
         config: Config,
         event_shape: tuple[int, ...],
-        condition: LabelCondition | VectorCondition | None = None,
+        condition: Conditioning | None = None,
     ) -> None:
         super().__init__()
         self.config, self.event_shape, self.condition = config, event_shape, condition

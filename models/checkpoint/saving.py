@@ -162,7 +162,8 @@ def _tensors(model: Network, decoder: Decoder, dtype: torch.dtype) -> dict[str, 
             if stored.untyped_storage().data_ptr() in seen:
                 stored = stored.clone()
             seen.add(stored.untyped_storage().data_ptr())
-            if not stored.isfinite().all():
+            masks = prefix == "velocity" and model.may_hold_infinities
+            if stored.isnan().any() or not (masks or stored.isfinite().all()):
                 raise CheckpointError(f"key {prefix}.{key}: holds numbers that are not finite; nothing was saved")
             tensors[f"{prefix}.{key}"] = stored
     return tensors

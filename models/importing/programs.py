@@ -18,10 +18,10 @@ from models.importing.archive import SCALAR_TYPES, Members
 from models.importing.files import ForeignError, opened
 from models.program.aten import OperationError, operation
 
-_ROWS_NEEDED = 1024
+_UNBOUNDED_ROWS = 1 << 30
 _MEMORY_FORMATS = {1: "contiguous", 2: "channels_last", 4: "preserve"}
 _CHECKS = re.compile(r"torch\.ops\.aten\.(_assert_\w+|sym_constrain_range\w*)\.\w+")  # they compute nothing
-_PLAIN = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
+_PLAIN = ("as_int", "as_ints", "as_bool", "as_bools", "as_string")
 
 
 def read_program(
@@ -58,6 +58,7 @@ class _Reader:
         self.graph = document["graph_module"]["graph"]
         self.names: dict[str, str] = {}  # theirs -> ours
         self.tensors: dict[str, Tensor] = {}
+        self.rows: list[int | None] = [1, None]
 
     def read(
         self, event_shape: tuple[int, ...] | None, labels: LabelCondition | None
@@ -73,6 +74,8 @@ class _Reader:
             for name, tensor in self.tensors.items()
         }
         config = {"event_shape": list(shape), "dtype": dtype, "tensors": stored, "steps": steps, "condition": condition}
+        if self.rows != [1, None]:
+            config["rows"] = self.rows
         return config | {"output": self.names[output]}, self.tensors, ", ".join(order)
 
     def _inputs(self) -> list[str]:
@@ -92,7 +95,7 @@ class _Reader:
             inside = name in weights and kind != "tensor_constant"
             table, folder = (weights, "data/weights") if inside else (constants, "data/constants")
             ours = f"w{len(self.tensors)}"
-            self.tensors[ours] = self.members.tensor(folder, table[name], name)
+            self.tensors[ours] = self.members.tensor(folder, table[name], name, masks=kind != "parameter")
             self.names[content["arg"]["name"]] = ours
         return given
 
@@ -154,19 +157,12 @@ class _Reader:
         theirs = {ours: name for name, ours in self.names.items()}
         x, t, v = self._meta(theirs["x"]), self._meta(theirs["t"]), self._meta(output)
         given = [self._meta(theirs["c"])] if "c" in theirs else []
-        rows = _symbol(x["sizes"][0])
-        if rows is None or any(_symbol(meta["sizes"][0]) != rows for meta in (t, v, *given)):
-            raise ForeignError(
-                f"{self.path}: its first dimension is not one free number of rows in states, times and velocities; "
-                "export with dynamic_shapes={'x': {0: Dim('rows')}, 't': {0: Dim('rows')}}"
-            )
-        limits = self.document["range_constraints"].get(rows, {})
-        low, high = limits.get("min_val"), limits.get("max_val")
-        if (low or 0) > 4 or (high is not None and high < _ROWS_NEEDED):
-            raise ForeignError(f"{self.path}: takes {low} to {high} rows; it must take 4 to {_ROWS_NEEDED} or more")
-        shape = tuple(size.get("as_int", 0) for size in x["sizes"][1:])
-        if shape != tuple(size.get("as_int", 0) for size in v["sizes"][1:]) or min(shape) < 1:
-            raise ForeignError(f"{self.path}: answers another shape than that of its states, {list(shape)}")
+        self.rows = self._row_limits([meta["sizes"][0] for meta in (x, t, v, *given)])
+        self._refuse_free("states", x["sizes"][1:])
+        shape = tuple(size["as_int"] for size in x["sizes"][1:])
+        answered = [size.get("as_int", "a free size") for size in v["sizes"][1:]]
+        if list(shape) != answered or min(shape) < 1:
+            raise ForeignError(f"{self.path}: answers the shape {answered}, and its states have {list(shape)}")
         if declared is not None and shape != declared:
             raise ForeignError(
                 f"{self.path}: its states have the shape {list(shape)}, --event-shape is {list(declared)}"
@@ -178,6 +174,33 @@ class _Reader:
                 f"{self.path}: states, times and velocities are {', '.join(sorted(kinds))}; export in float32"
             )
         return shape, kinds.pop()
+
+    def _row_limits(self, sizes: list[Mapping[str, Any]]) -> list[int | None]:
+        """The fewest and the most rows of a call, from the first dimensions of all arguments and the result."""
+        fixed = {size.get("as_int") for size in sizes}
+        if len(fixed) == 1 and None not in fixed:
+            return [fixed.pop()] * 2
+        rows = _symbol(sizes[0])
+        if rows is None or any(_symbol(size) != rows for size in sizes):
+            raise ForeignError(
+                f"{self.path}: its first dimension is not one number of rows in states, times and velocities; "
+                "export with dynamic_shapes={'x': {0: Dim('rows')}, 't': {0: Dim('rows')}}"
+            )
+        limits = self.document["range_constraints"].get(rows, {})
+        low, high = limits.get("min_val"), limits.get("max_val")
+        least = max(1, low or 1)
+        if high is not None and high < least:
+            raise ForeignError(f"{self.path}: takes {low} to {high} rows")
+        # Exporters write 2 where they only mean that one row is not a case of its own.
+        return [1 if least == 2 else least, None if high is None or high >= _UNBOUNDED_ROWS else high]
+
+    def _refuse_free(self, what: str, sizes: list[Mapping[str, Any]]) -> None:
+        free = [number for number, size in enumerate(sizes, start=1) if "as_int" not in size]
+        if free:
+            raise ForeignError(
+                f"{self.path}: dimension {free[0]} of its {what} is free; only the first may be, the number of rows: "
+                "export with a fixed size there"
+            )
 
     def _meta(self, name: str) -> Mapping[str, Any]:
         return self.graph["tensor_values"][name]
@@ -214,6 +237,8 @@ class _Reader:
 
     def _value(self, argument: Mapping[str, Any]) -> Any:
         [(kind, content)] = argument.items()
+        if kind in ("as_float", "as_floats"):
+            return [_float(each) for each in content] if kind == "as_floats" else _float(content)
         if kind in _PLAIN:
             return content
         if kind == "as_none":
@@ -241,6 +266,15 @@ class _Reader:
     def _number(self, argument: Mapping[str, Any]) -> Any:
         [(kind, content)] = argument.items()
         return {"value": self.names[content]} if kind == "as_name" else content
+
+
+def _float(content: float | str) -> float | dict[str, str]:
+    """A number; one that JSON cannot hold comes as text, and goes as an object."""
+    if not isinstance(content, str):
+        return content
+    if content not in ("Infinity", "-Infinity", "NaN"):
+        raise ValueError(f"a number is {content[:40]!r}")
+    return {"number": content}
 
 
 def _symbol(size: Mapping[str, Any]) -> str | None:

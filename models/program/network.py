@@ -6,6 +6,7 @@ file its tensors. torch's own loader, which can be made to unpickle and to evalu
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, Self
 
 import torch
@@ -39,6 +40,7 @@ _FORMATS = {
     "preserve": torch.preserve_format,
     "channels_last": torch.channels_last,
 }
+_NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 _MOST_STEPS = 50_000
 
 
@@ -59,7 +61,8 @@ class Step(_Frozen):
     Attributes:
         op: target, such as `torch.ops.aten.add.Tensor`.
         args, kwargs: plain values, or objects: `{"value": name}` for an earlier result or a tensor, `{"dtype": name}`,
-            `{"device": true}` for the device of the states, `{"format": name}` for a memory format.
+            `{"device": true}` for the device of the states, `{"format": name}` for a memory format, `{"number": text}`
+            for a number that JSON cannot hold: Infinity, -Infinity or NaN.
         out: names of the results.
         single: whether there is one result rather than a list of them.
     """
@@ -81,6 +84,7 @@ class ProgramConfig(NetworkConfig):
         steps: in order; each uses only values that are known by then.
         output: the name of the velocity. The names `x`, `t` and `c` stand for states, times and conditions.
         condition: what it is conditioned on, or None.
+        rows: the fewest and the most rows of one call; None for no bound.
     """
 
     architecture: Literal["program"] = PROGRAM
@@ -90,9 +94,13 @@ class ProgramConfig(NetworkConfig):
     steps: tuple[Step, ...] = Field(max_length=_MOST_STEPS)
     output: str
     condition: ConditionConfig | None = None
+    rows: tuple[int, int | None] = (1, None)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        least, most = self.rows
+        if least < 1 or (most is not None and most < least):
+            raise ValueError(f"rows are {list(self.rows)}; it must be the fewest, at least 1, and the most or null")
         if min(self.event_shape) < 1:
             raise ValueError(f"event_shape is {list(self.event_shape)}; its sizes must be at least 1")
         for name, stored in self.tensors.items():
@@ -122,8 +130,11 @@ class ProgramConfig(NetworkConfig):
 class Program(Network[ProgramConfig]):
     """The velocity `v(x, t, condition)` of a program."""
 
+    may_hold_infinities = True
+
     def __init__(self, config: ProgramConfig) -> None:
         super().__init__(config, config.event_shape, config.condition)
+        self.rows = config.rows
         for name, stored in config.tensors.items():
             # A module has attributes of its own, so the names get a prefix.
             self.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
@@ -132,15 +143,34 @@ class Program(Network[ProgramConfig]):
     def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.conditions` for the condition.
 
+        More rows than the program takes are given to it in pieces, and fewer with copies of the first.
+
         Raises:
             VelocityError: a condition that the program does not take, or a step that fails.
         """
-        values: dict[str, Any] = {"x": x, "t": t}
+        given: dict[str, Tensor] = {"x": x, "t": t}
         if self.condition is None:
             refuse_condition(condition)
         else:
-            values["c"] = self.condition.nulls(len(x), x.dtype, x.device) if condition is None else condition
-            self.condition.check(values["c"], len(x), x.dtype)
+            condition = self.condition.nulls(len(x), x.dtype, x.device) if condition is None else condition
+            self.condition.check(condition, len(x), x.dtype)
+            given["c"] = condition
+        (least, most), rows = self.rows, len(x)
+        if most is not None and rows > most:
+            parts = zip(*(tensor.split(most) for tensor in given.values()), strict=True)
+            return torch.cat([self._padded(dict(zip(given, part, strict=True)), least) for part in parts])
+        return self._padded(given, least)
+
+    def _padded(self, given: dict[str, Tensor], least: int) -> Tensor:
+        rows = len(given["x"])
+        if rows >= least:
+            return self._run(given)
+        copies = {name: torch.cat((a, a[:1].expand(least - rows, *a.shape[1:]))) for name, a in given.items()}
+        return self._run(copies)[:rows]
+
+    def _run(self, given: dict[str, Tensor]) -> Tensor:
+        values: dict[str, Any] = dict(given)
+        x = given["x"]
         for name in self.config.tensors:
             values[name] = getattr(self, f"data_{name}")
         for function, step, dead in self._calls:
@@ -170,6 +200,8 @@ def _argument(value: Any, values: dict[str, Any], x: Tensor) -> Any:
         return TENSOR_DTYPES[content]
     if kind == "format":
         return _FORMATS[content]
+    if kind == "number":
+        return _NUMBERS[content]
     return x.device
 
 
@@ -186,9 +218,9 @@ def _names(value: Any) -> set[str]:
     kind, content = next(iter(value.items())) if len(value) == 1 else ("", None)
     if kind == "value" and isinstance(content, str):
         return {content}
-    known = {"dtype": TENSOR_DTYPES, "format": _FORMATS}.get(kind, {})
+    known = {"dtype": TENSOR_DTYPES, "format": _FORMATS, "number": _NUMBERS}.get(kind, {})
     if kind != "device" and not (isinstance(content, str) and content in known):
-        raise ValueError(f"an argument is {str(value)[:80]}; known are value, dtype, format and device")
+        raise ValueError(f"an argument is {str(value)[:80]}; known are value, dtype, format, number and device")
     return set()
 
 

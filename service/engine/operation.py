@@ -11,6 +11,10 @@ from enum import StrEnum
 from solvers.derived import DerivedField, JacobianField, LogDensityField
 
 
+Sizes = tuple[tuple[str, int], ...]
+"""The sizes of a model's free axes, by name; jobs of equal sizes share network calls."""
+
+
 class Operation(StrEnum):
     """What the lanes of a job follow.
 

@@ -9,8 +9,8 @@ A version is unloaded when the registry has retired it and its last lease is bac
 import logging
 import math
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -21,6 +21,7 @@ from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.loading import Checkpoint, load
 from models.decoder import Decoder, Inverse
+from models.named_conditions import Conditioning, NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.row_padding import RowCaller
@@ -45,6 +46,7 @@ class ModelVersion:
         path: what evaluates its network, `fused` or `eager`.
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
+        nulls: of named conditions, those that are stored.
         leases: who uses it.
     """
 
@@ -59,6 +61,7 @@ class ModelVersion:
     path: str = "eager"
     path_reason: str = ""
     signature: Signature = ()
+    nulls: Mapping[str, torch.Tensor] = field(default_factory=dict)
     leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
 
     @property
@@ -70,6 +73,12 @@ class ModelVersion:
     def data_dtype(self) -> torch.dtype:
         """The dtype of decoded samples."""
         return DTYPES[self.card.data_dtype]
+
+    @property
+    def conditioning(self) -> Conditioning | None:
+        """What its network is conditioned on; None if it is unconditional."""
+        takes = self.card.conditioning
+        return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -150,7 +159,7 @@ class ModelVersion:
         tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
         size = sum(tensor.nbytes for tensor in tensors)
         held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
-        return cls(name, version, *held, path, path_reason, signature, Leases(free))
+        return cls(name, version, *held, path, path_reason, signature, checkpoint.nulls, Leases(free))
 
 
 class Leases:

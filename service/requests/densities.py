@@ -8,22 +8,24 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, WithJsonSchema
 
 from models.decoder import InverseError
+from models.named_conditions import repeated
 from models.noise import signs
 from service.engine.job import Job, Operation, Priority
 from service.errors import invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
+from service.requests.conditions import told_of
 from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes, logged_beyond
 from service.requests.validation import (
     Validated,
     check_limit,
     compiled,
-    condition_of,
     deadline_of,
     seed_of,
     to_array,
@@ -95,13 +97,13 @@ def validate_encode(
     n = _count(request)
     check_limit("samples", n, settings.max_samples, " samples")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
-    condition = condition_of(request, model, n)
+    told = told_of(request, model, n)
     solve = compiled(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
     response_bytes = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
     width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
-    needed = lanes_bytes(model, n, width, given=True, steps=steps)
-    hold = take(needed + _data_bytes(n, model) + response_bytes, deadline)
+    needed = lanes_bytes(model, n, width, told, given=True, steps=steps)
+    hold = take(needed + _data_bytes(n, model) + response_bytes, deadline, told.bytes)
     states = _states_of(request, model)
     job = Job(
         model=model.name,
@@ -109,8 +111,10 @@ def validate_encode(
         solve=solve,
         num_samples=n,
         x0=states.x,
-        condition=condition,
-        guidance=request.guidance,
+        conditions=told.conditions(),
+        guidance=told.guidance,
+        negative=told.negatives(),
+        sizes=told.sizes,
         deadline=deadline,
         trace="none",
         priority=Priority(request.priority),
@@ -133,17 +137,18 @@ def validate_log_prob(
     check_limit("samples", n, settings.max_samples, " samples")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     _check_cost(n, probes, 0 if exact else width, settings)
-    condition = condition_of(request, model, n)
+    told = told_of(request, model, n)
     solve = compiled(request, model, BACK, settings)
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
     lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
     constants = 0 if exact else width
-    needed = lanes_bytes(model, lanes, width + 1, given=True, constants=constants, steps=steps)
-    hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + response_bytes, deadline)
+    needed = lanes_bytes(model, lanes, width + 1, told, given=True, constants=constants, steps=steps)
+    hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + response_bytes, deadline, told.bytes)
     states = _states_of(request, model)
     seed = 0 if exact else seed_of(request.seed)
     drawn = [signs(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
     flat = states.x.reshape(n, width)
+    lane = np.tile(np.arange(n), probes)
     job = Job(
         model=model.name,
         version=model.version,
@@ -151,8 +156,10 @@ def validate_log_prob(
         num_samples=lanes,
         seed=seed,
         x0=torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1),
-        condition=None if condition is None else torch.cat([condition] * probes),
-        guidance=request.guidance,
+        conditions=repeated(told.conditions(), lane),
+        guidance=told.guidance,
+        negative=repeated(told.negatives(), lane),
+        sizes=told.sizes,
         deadline=deadline,
         trace="none",
         priority=Priority(request.priority),

@@ -36,6 +36,9 @@ _RULES = {
 }
 """What is allowed, by the type of pydantic error, where pydantic's own text speaks of Python."""
 
+_TAGS = ("", "{}")
+"""Parts of places of errors that tell kinds of a field apart."""
+
 _OTHER_NAMES = {
     "model": ("name", "model_name", "checkpoint"),
     "num_samples": ("n", "n_samples", "count", "size", "batch_size", "samples"),
@@ -48,6 +51,8 @@ _OTHER_NAMES = {
     "grid": ("schedule", "timesteps", "t_schedule"),
     "seed": ("random_seed", "random_state", "generator"),
     "condition": ("label", "labels", "class", "class_labels", "y", "prompt"),
+    "conditions": ("cond", "conds", "encoder_hidden_states", "model_kwargs"),
+    "negative": ("negative_prompt", "negative_conditions", "uncond"),
     "guidance": ("guidance_scale", "cfg", "cfg_scale"),
     "x0": ("noise", "z", "latents", "init"),
     "t_span": ("span", "t", "interval"),
@@ -203,7 +208,7 @@ def _innermost(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _describe(item: dict[str, Any], fields: list[str]) -> dict[str, str]:
     """Turn one pydantic error into the field and a message that names the value and what is allowed."""
-    field = short(".".join(map(str, item["loc"])))
+    field = short(".".join(str(part) for part in item["loc"] if part not in _TAGS))
     if item["type"] == "extra_forbidden":
         near = [name for name in fields if field.lower() in _OTHER_NAMES.get(name, ())]
         near = near or get_close_matches(field, fields, n=1)

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
 from service.engine.job import DeadlineExceeded, EngineFailed, Job, JobResult
-from service.errors import REFUSALS, ClientGoneError, problem_of
+from service.errors import REFUSALS, ClientGoneError, ProblemError, problem_of
 from service.http.context import Context, context_of
 from service.ledger import Hold, Take
 from service.ports import Engine
@@ -78,8 +78,15 @@ async def receive(
     asked = request.model if isinstance(request, Named) else name
     model = await _model_of(service, context, request, asked)
 
-    def take(wanted: int, deadline: float) -> Hold:
-        hold = service.ledger.take(wanted, deadline)
+    def take(wanted: int, deadline: float, conditions: int) -> Hold:
+        beside = service.conditions.take(conditions, deadline) if conditions else None
+        try:
+            hold = service.ledger.take(wanted, deadline)
+        except ProblemError:
+            if beside is not None:
+                beside.over()
+            raise
+        hold.beside = beside
         context.keep(hold)
         return hold
 
