@@ -284,7 +284,7 @@ def _limits(limit: int, least: int) -> list[int]:
 
 
 def measure_apart(function: RowFunction, probe: Sequence[Tensor], limit: int) -> Agreement:
-    """Do the same for a function that computes each row by itself: any number agrees if a row twice gives equal bits."""
+    """Do the same for a function that computes each row by itself: all agree if a row twice gives equal bits."""
     rows = min(_ROWS_TO_COMPARE, len(probe[0]), limit)
     chosen = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(probe[0].device)
     with torch.no_grad():

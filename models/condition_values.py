@@ -69,7 +69,9 @@ class Values:
         names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
         for name in given:
             if name not in names:
-                raise NamedConditionError(name, f"there is no condition {name[:60]!r}; this model takes {', '.join(names)}")
+                raise NamedConditionError(
+                    name, f"there is no condition {name[:60]!r}; this model takes {', '.join(names)}"
+                )
         self.bytes = 0
         if not isinstance(takes, NamedConditions):
             self.bytes = self._rows_of(given[ONE]) * takes.bytes(dtype) if ONE in given else 0
@@ -154,13 +156,15 @@ class Values:
         kind = entry.torch_dtype
         if entry.classes is not None and array.size and (array.min() < 0 or array.max() >= entry.classes):
             raise NamedConditionError(
-                name, f"condition {name!r} holds a label outside of 0 to {entry.classes - 1}, expected {card.describe()}"
+                name,
+                f"condition {name!r} holds a label outside of 0 to {entry.classes - 1}, expected {card.describe()}",
             )
         if not (kind.is_floating_point or kind == torch.bool) and array.size:
             info = torch.iinfo(kind)
             if array.min() < info.min or array.max() > info.max:
                 raise NamedConditionError(
-                    name, f"condition {name!r} holds a number outside of {info.min} to {info.max}, the range of {entry.dtype}"
+                    name,
+                    f"condition {name!r} holds a number outside of {info.min} to {info.max}, as {entry.dtype} has",
                 )
         tensor = torch.from_numpy(np.ascontiguousarray(array)).to(kind)
         if kind.is_floating_point and not tensor.isfinite().all():

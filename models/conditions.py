@@ -50,7 +50,7 @@ class _Condition(BaseModel):
         """The same without free axes; there are none."""
         return self
 
-    def unpack(self, condition: Tensor) -> tuple[Tensor, ...]:
+    def unpack(self, condition: Any) -> tuple[Tensor, ...]:
         """The tensors of a condition, in the order of `inputs`."""
         return (condition,)
 
@@ -96,7 +96,7 @@ class LabelCondition(_Condition):
         """All labels in turn, (rows,), with the null if there is one, to measure and probe a network with."""
         return torch.arange(rows, device=device) % (self.classes + self.null)
 
-    def check(self, condition: Tensor, rows: int, dtype: torch.dtype) -> None:
+    def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
         """Raise a ConditionError unless `condition` has the shape and type of labels for `rows` rows."""
         if condition.shape != (rows,) or condition.dtype != torch.int64:
             raise ConditionError(
@@ -160,7 +160,7 @@ class VectorCondition(_Condition):
             vectors[6::7] = torch.nan
         return vectors.to(device)
 
-    def check(self, condition: Tensor, rows: int, dtype: torch.dtype) -> None:
+    def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
         """Raise a ConditionError unless `condition` has the shape and type of vectors for `rows` rows."""
         if condition.shape != (rows, self.width) or condition.dtype != dtype:
             raise ConditionError(

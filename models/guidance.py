@@ -7,9 +7,9 @@ modeling and decision making", 2023. g = 1 is the plain conditional model and g 
 one network row; every other g costs two.
 
 Several terms weigh velocities under different conditions, as in Liu et al., "Compositional visual generation with
-composable diffusion models", 2022: v = sum of w_k v(x, t, c_k), with weights that sum to 1. It is computed from the last
-term: v_n + sum of w_k (v_k - v_n). Guidance can be limited to an interval of t, outside of which all conditions hold
-(Kynkaanniemi et al., "Applying guidance in a limited interval improves sample and distribution quality", 2024), and to
+composable diffusion models", 2022: v = sum of w_k v(x, t, c_k), with weights that sum to 1. It is computed from the
+last term: v_n + sum of w_k (v_k - v_n). Guidance can be limited to an interval of t, outside of which all conditions
+hold (Kynkaanniemi et al., "Applying guidance in a limited interval improves sample and distribution quality", 2024), and to
 the first channels.
 """
 
@@ -152,7 +152,9 @@ class Guided:
         self.velocity = velocity
         self.condition = condition
 
-    def __call__(self, x: Tensor, t: Tensor, condition: Condition | None = None, guidance: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, t: Tensor, condition: Condition | None = None, guidance: Tensor | None = None
+    ) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,).
 
         Args:

@@ -85,8 +85,8 @@ def find_mixing(
 ) -> Mixing | None:
     """Evaluate a few rows alone and in company; None if they differ by no more than rounding can explain.
 
-    The company varies in its states, times, conditions, order and number. A network that takes long is looked at in a few
-    rows only.
+    The company varies in its states, times, conditions, order and number. A network that takes long is looked at in a
+    few rows only.
 
     Args:
         velocity: states (rows, *event), times (rows,) and, if the network takes them, conditions -> velocities.

@@ -3,8 +3,8 @@
     "text":  {"dtype": "float32", "shape": ["L", 4096], "max": {"L": 512}, "null": "zeros"}
     "image": {"dtype": "uint8", "shape": [3, 96, 96], "scale": 0.00392}
 
-A network takes them as a dict of tensors (rows, *shape). A size that is a name is a free axis: each request gives it, and
-rows of one network call agree on it (see `NamedConditions.sized`).
+A network takes them as a dict of tensors (rows, *shape). A size that is a name is a free axis: each request gives it,
+and rows of one network call agree on it (see `NamedConditions.sized`).
 """
 
 from __future__ import annotations
@@ -314,8 +314,8 @@ class NamedConditions:
         made = values.to(kind).to(entry.given_to(dtype))
         return made if entry.scale is None else made * entry.scale
 
-    def check(self, condition: Mapping[str, Tensor], rows: int, dtype: torch.dtype) -> None:
-        """Raise a ConditionError unless there is a tensor of the right shape and dtype for each name and `rows` rows."""
+    def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
+        """Raise a ConditionError unless each name has a tensor of the right shape and dtype for `rows` rows."""
         if not isinstance(condition, Mapping) or set(condition) != set(self.entries):
             found = sorted(condition) if isinstance(condition, Mapping) else type(condition).__name__
             raise ConditionError(f"conditions are {found}; this model takes a dict with {', '.join(self.entries)}")
@@ -331,7 +331,7 @@ class NamedConditions:
                     f"{entry.given_to(dtype)} of shape {wanted}"
                 )
 
-    def unpack(self, condition: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    def unpack(self, condition: Any) -> tuple[Tensor, ...]:
         """The tensors of a condition, in the order of `inputs`."""
         return tuple(condition[name] for name in self.entries)
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 
+from models.conditions import LabelCondition, VectorCondition
 from models.messages import explain
 from models.named_conditions import Conditioning
 
@@ -51,10 +52,14 @@ class NetworkSize(BaseModel, ABC):
     takes: ClassVar[Literal["vectors", "pictures"]]
 
     @abstractmethod
-    def config(self, event_shape: tuple[int, ...], condition: Conditioning | None = None) -> NetworkConfig:
+    def config(
+        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+    ) -> NetworkConfig:
         """The config of a network of this size for samples of this shape; a ValidationError if it does not fit."""
 
-    def network(self, event_shape: tuple[int, ...], condition: Conditioning | None = None) -> Network:
+    def network(
+        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+    ) -> Network:
         """Build a network of this size with untrained weights.
 
         Raises:

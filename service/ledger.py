@@ -21,7 +21,7 @@ _FIRST_GUESS_S = 1.0
 Ends = Mapping["Future[Any]", float]
 
 Take = Callable[[int, float, int], "Hold"]
-"""Reserves bytes until a deadline, as `Ledger.take`, and so many bytes of conditions."""
+"""Reserves bytes until a deadline, as `Ledger.take`; the last argument is how many of them are conditions."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Ledger:
         limit: int,
         now: Callable[[], float] = time.monotonic,
         ends_s: Callable[[], Ends] = dict,
-        purpose: Purpose = Purpose(),  # noqa: B008  (it never changes)
+        purpose: Purpose = Purpose(),
     ) -> None:
         self.now, self._limit, self._ends_s, self._purpose = now, limit, ends_s, purpose
         self._in_hand = 0

@@ -1,4 +1,4 @@
-"""The file `calibration.json` of a checkpoint folder: what was measured of its network's rows, so that it is measured once.
+"""The file `calibration.json` of a checkpoint folder: what was measured of its network's rows, kept for the next load.
 
 Entries are bound to the checkpoint's hash, torch, the kind of CPU and the number of threads. The file is a cache: where
 it cannot be read or written, the network is measured again.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import platform
 import secrets
 from functools import cache
@@ -95,9 +94,11 @@ def keep(folder: Path, key: Key, form: int, agreement: Agreement) -> None:
         temporary.write_text(content + "\n")
         temporary.replace(folder / CALIBRATION_FILE)
     except OSError as error:
-        _log.info("%s: is not kept (%s); it is measured again at the next start", folder / CALIBRATION_FILE, error.strerror)
+        _log.info(
+            "%s: is not kept (%s); it is measured again at the next start", folder / CALIBRATION_FILE, error.strerror
+        )
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            temporary.unlink()
 
 
 def _read(folder: Path) -> _File:

@@ -115,7 +115,9 @@ def _empty(card: Card, file: Path) -> _Pair:
     """Build what the card describes on the meta device, which allocates nothing."""
     try:
         with torch.device("meta"):
-            pair = _Pair(build(card.architecture.name, card.architecture.config), Decoder(card.decoder), card.conditions)
+            pair = _Pair(
+                build(card.architecture.name, card.architecture.config), Decoder(card.decoder), card.conditions
+            )
     except ArchitectureError as error:
         raise CheckpointError(f"{file}: architecture: {error}") from None
     if card.event_shape != (expected := pair.velocity.event_shape):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +73,7 @@ def _worse(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditionin
     """Why a fused form is not accurate enough; None if it is."""
     x = noise(0, 0, _PROBE_ROWS, network.event_shape, torch.float32)
     t = torch.linspace(0.0, 1.0, _PROBE_ROWS)
-    given = None if condition is None else condition.examples(_PROBE_ROWS, torch.float32)
+    given: Any = None if condition is None else condition.examples(_PROBE_ROWS, torch.float32)
     with torch.no_grad():
         exact = copy.deepcopy(network).double()(x.double(), t.double(), _doubled(given))
         eager, found = (_rms(field(x, t, given).double() - exact) for field in (network, fused))
@@ -81,7 +82,7 @@ def _worse(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditionin
     return f"the fused form is off by {found:.1e} (rms, from float64), the eager network by {eager:.1e}"
 
 
-def _doubled(condition: Tensor | None) -> Tensor | None:
+def _doubled(condition: Any) -> Any:
     return condition.double() if condition is not None and condition.is_floating_point() else condition
 
 

@@ -140,7 +140,7 @@ class Program(Network[ProgramConfig]):
             self.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
         self._calls = [(operation(step.op), step, dead) for step, dead in zip(config.steps, _dead(config), strict=True)]
 
-    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.conditions` for the condition.
 
         More rows than the program takes are given to it in pieces, and fewer with copies of the first.

@@ -12,11 +12,10 @@ from models.calibration import Allowance
 from models.checkpoint.loading import Checkpoint
 from models.guidance import network_rows
 from models.noise import noise, noise_of
+from service.engine.cost import TickCostModel
 from service.engine.device import Device
-from service.engine.job import Job
+from service.engine.job import Job, Operation, Sizes
 from service.engine.network import Network
-from service.engine.operation import Operation, Sizes
-from service.engine.tick_cost import TickCostModel
 from solvers import warm_up
 from solvers.errors import Status
 from solvers.lanes import Admission, Finished, Lanes, Saved
@@ -85,6 +84,11 @@ class Arena:
     def path_reason(self) -> str:
         """Why it is not fused; empty if it is."""
         return self.network.path_reason
+
+    def refine(self) -> None:
+        """Go on measuring rows by one number of them, beside the ticks."""
+        with self.device.scope():
+            self.network.refine()
 
     def _empty(self) -> Lanes:
         return Lanes(self.event_shape, self.dtype, self.device.device)

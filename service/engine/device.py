@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
-from models.named_conditions import Conditioning
 from models.fused import Prepared, prepare
+from models.named_conditions import Conditioning
 from models.velocity import VelocityField
 
 _LARGEST_GRAPH = 1024

@@ -20,9 +20,8 @@ from models.guidance import Guidance, Term, combined
 from models.named_conditions import Distinct
 from models.row_padding import Chosen, RowStable
 from service.engine.device import Device
-from service.engine.job import Job
+from service.engine.job import Job, Operation, Sizes, derived_field
 from service.engine.job_rows import Conditions, JobRows, RowStore
-from service.engine.operation import Operation, Sizes, derived_field
 from solvers.lanes import Finished, Lanes
 from solvers.parted import Parted
 
@@ -84,6 +83,10 @@ class Network:
         self.event_shape, self.velocity = self._field(checkpoint, operation, sizes, allowance)
         self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
         self._keep()
+        if self.unmeasured:
+            tried, total = self.velocity.progress
+            said = "%s: %d of %d numbers of rows are measured; the rest is measured while idle"
+            _log.info(said, self._folder, tried, total)
 
     def _field(
         self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes, allowance: Allowance | None
@@ -104,9 +107,7 @@ class Network:
         whole, rows = (field.width + field.constants,), _DERIVED_ROWS_AT_ONCE
         found = self._known(checkpoint, operation, sizes)
         more = {"derive": field, "examples": field.examples, "allowance": allowance, "known": found}
-        return (field.width,), RowStable(
-            checkpoint.velocity, whole, self._dtype, place, rows, self._takes, **more
-        )
+        return (field.width,), RowStable(checkpoint.velocity, whole, self._dtype, place, rows, self._takes, **more)
 
     def _known(self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes) -> tuple[int, Agreement] | None:
         what = (str(operation), self.path, *(f"{axis}={size}" for axis, size in sizes))
@@ -118,11 +119,18 @@ class Network:
         """Whether numbers of rows were found at which rows are independent."""
         return self.velocity.deterministic
 
+    @property
+    def unmeasured(self) -> int:
+        """Numbers of rows that are still to be tried."""
+        tried, total = self.velocity.progress
+        return total - tried
+
     def refine(self) -> bool:
         """Go on measuring by one number of rows; False once all were tried, and then what was found is kept."""
         more = self.velocity.refine()
         if not more:
             self._keep()
+            _log.info("%s: all numbers of rows are measured", self._folder)
         return more
 
     def _keep(self) -> None:

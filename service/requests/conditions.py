@@ -1,4 +1,4 @@
-"""Conditions and guidance of a request: checked against the model before anything is allocated, and then made tensors."""
+"""Conditions and guidance of a request, checked before anything is allocated, and then made tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:
 
 
 def _only(takes: Conditioning, field: str) -> str:
-    names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
+    names: tuple[str, ...] = takes.given if isinstance(takes, NamedConditions) else takes.inputs
     if len(names) > 1:
         raise invalid(field, f"this model has the conditions {', '.join(names)}; give them by name, in conditions")
     return names[0]
@@ -117,10 +117,15 @@ def _guidance(request: Solving, takes: Conditioning) -> Guidance | None:
         terms: Sequence[Term] = guidance_of(float(asked.strength or 0.0), takes.inputs).terms
     else:
         names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
-        terms = [Term(float(term.weight), _dropped(term.condition, term.drop, names, k)) for k, term in enumerate(asked.terms)]
+        terms = [
+            Term(float(term.weight), _dropped(term.condition, term.drop, names, k))
+            for k, term in enumerate(asked.terms)
+        ]
         total = sum(term.weight for term in terms)
         if abs(total - 1.0) > 1e-6 * sum(abs(term.weight) for term in terms):
-            raise invalid("guidance", f"the weights of guidance.terms sum to {total:g}; a velocity needs weights that sum to 1")
+            raise invalid(
+                "guidance", f"the weights of guidance.terms sum to {total:g}; a velocity needs weights that sum to 1"
+            )
     if asked.interval is not None and not asked.interval[0] < asked.interval[1]:
         raise invalid("guidance", f"guidance.interval is {list(asked.interval)}; it must be two times, the lower first")
     guidance = Guidance(tuple(terms), asked.interval, asked.channels)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
-from service.engine.job import DeadlineExceeded, EngineFailed, Job, JobResult
+from service.engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Operation
 from service.errors import REFUSALS, ClientGoneError, ProblemError, problem_of
 from service.http.context import Context, context_of
 from service.ledger import Hold, Take
@@ -92,6 +92,9 @@ async def receive(
 
     arguments = (request, model, service.settings, encoder, take)
     valid = await asyncio.to_thread(validate, *arguments) if large or beside else validate(*arguments)
+    if valid.job.sizes and valid.job.operation is Operation.SAMPLE:
+        until = valid.job.deadline or time.monotonic()
+        await service.registry.ready(model, Operation.SAMPLE, until, valid.job.sizes)
     context.understood()
     context.solver = valid.job.solve.name
     return valid

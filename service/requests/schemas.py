@@ -60,7 +60,10 @@ class GuidanceRequest(Body):
     """Guidance of several terms, or with an interval of t."""
 
     terms: list[TermRequest] | None = Field(
-        default=None, min_length=1, max_length=MOST_TERMS, description="velocities that are summed; one network row each"
+        default=None,
+        min_length=1,
+        max_length=MOST_TERMS,
+        description="velocities that are summed; one network row each",
     )
     strength: Finite | None = Field(default=None, description="in place of terms: the usual two of them")
     interval: Annotated[tuple[Finite, Finite], Field(strict=False)] | None = Field(

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
+from models.named_conditions import repeated
 from service.engine.job import Job, JobResult, Operation
 from service.http.context import Context
 from service.registry.version import ModelVersion
