@@ -5,7 +5,7 @@ the states. The null is the label `classes`, or a vector of NaN (no finite vecto
 Networks learn it by condition dropout, and guidance needs it (see `models.guidance`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -42,9 +42,13 @@ class _Condition(BaseModel):
         """The names of its tensors: one."""
         return (ONE,)
 
-    def nullable(self, name: str) -> bool:
-        """Whether there is a null of this name."""
-        return self.null
+    def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
+        """The names that "no condition" stands for, given those that have a negative one."""
+        return self.inputs
+
+    def with_flags(self, names: frozenset[str]) -> frozenset[str]:
+        """These conditions; none has a flag."""
+        return names
 
     def sized(self, sizes: Mapping[str, int]) -> Self:
         """The same without free axes; there are none."""

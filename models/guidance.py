@@ -9,8 +9,8 @@ one network row; every other g costs two.
 Several terms weigh velocities under different conditions, as in Liu et al., "Compositional visual generation with
 composable diffusion models", 2022: v = sum of w_k v(x, t, c_k), with weights that sum to 1. It is computed from the
 last term: v_n + sum of w_k (v_k - v_n). Guidance can be limited to an interval of t, outside of which all conditions
-hold (Kynkaanniemi et al., "Applying guidance in a limited interval improves sample and distribution quality", 2024), and to
-the first channels.
+hold (Kynkaanniemi et al., "Applying guidance in a limited interval improves sample and distribution quality", 2024),
+and to the first channels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from models.named_conditions import Conditioning
 from models.velocity import Condition, VelocityField
 
 MOST_TERMS = 8
-NO_NULL = "guidance other than 1 needs the null, and this model was trained without one{}; leave guidance out"
+NO_NULL = "guidance other than 1 needs a null, and this model was trained without a null{}; leave guidance out"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ and rows of one network call agree on it (see `NamedConditions.sized`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
 
@@ -257,9 +257,14 @@ class NamedConditions:
         """Whether every condition has a null."""
         return all(self.entries[name].nullable for name in self.given)
 
-    def nullable(self, name: str) -> bool:
-        """Whether there is a null of this name."""
-        return self.entries[name].nullable
+    def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
+        """The names that "no condition" stands for: those that have a null, or a negative one."""
+        return tuple(name for name in self.given if name in negative or self.entries[name].nullable)
+
+    def with_flags(self, names: frozenset[str]) -> frozenset[str]:
+        """These conditions, and the flags that tell that they are missing."""
+        nulls = [self.entries[name].null for name in names]
+        return names.union(null.flag for null in nulls if isinstance(null, Flag))
 
     def sized(self, sizes: Mapping[str, int]) -> NamedConditions:
         """The same without free axes: each has the size that is given for it, or a typical one."""
@@ -283,11 +288,11 @@ class NamedConditions:
         if entry.null is None:
             raise ConditionError(f"condition {name!r} is missing; this model was trained without a null for it")
         if entry.null == "stored":
-            return self.stored[name].to(entry.given_to(dtype)).reshape(1, *entry.sizes)
-        fill = entry.null if isinstance(entry.null, bool | int | float) else 0
-        return torch.full((1, *entry.sizes), fill, dtype=entry.torch_dtype).to(entry.given_to(dtype)) * (
-            entry.scale or 1
-        )
+            null = self.stored[name].reshape(1, *entry.sizes)
+        else:
+            fill = entry.null if isinstance(entry.null, bool | int | float) else 0
+            null = torch.full((1, *entry.sizes), fill, dtype=entry.torch_dtype)
+        return null if entry.scale is None else null.to(dtype) * entry.scale
 
     def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
         """The nulls for `rows` rows by name; a ConditionError if one was not trained."""

@@ -61,8 +61,7 @@ class Card(_Frozen):
         event_shape: shape of one sample of the flow.
         data_shape: shape of one decoded sample.
         condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
-        conditions: what it is conditioned on by name (see `models.named_conditions`), in place of `condition`. Without any
-            it is not written.
+        conditions: what it is conditioned on by name (see `models.named_conditions`), in place of `condition`.
         time: the network's convention of time and noise (see `models.conventions`).
         row_by_row: whether each row is a network call of its own (see `models.mixing`). False is not written, so that
             releases without the field can read the card.

@@ -10,11 +10,20 @@ import math
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from torch import Tensor
 
 from models.conditions import ConditionConfig
 from models.messages import first_line
+from models.named_conditions import Conditioning, NamedCondition, NamedConditions
 from models.network import Network, NetworkConfig
 from models.program.aten import OperationError, operation
 from models.velocity import VelocityError, refuse_condition
@@ -82,8 +91,10 @@ class ProgramConfig(NetworkConfig):
         dtype: of states, times and velocities: float32 or float64.
         tensors: its weights and constants by name.
         steps: in order; each uses only values that are known by then.
-        output: the name of the velocity. The names `x`, `t` and `c` stand for states, times and conditions.
+        output: the name of the velocity. The names `x` and `t` stand for states and times, `c` for the condition, and
+            `c_name` for one that has a name.
         condition: what it is conditioned on, or None.
+        conditions: what it is conditioned on by name, in place of `condition`.
         rows: the fewest and the most rows of one call; None for no bound.
     """
 
@@ -94,7 +105,23 @@ class ProgramConfig(NetworkConfig):
     steps: tuple[Step, ...] = Field(max_length=_MOST_STEPS)
     output: str
     condition: ConditionConfig | None = None
+    conditions: dict[str, NamedCondition] = Field(default_factory=dict)
     rows: tuple[int, int | None] = (1, None)
+
+    @model_serializer(mode="wrap")
+    def _without_unsaid(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unsaid = {"conditions": not self.conditions, "rows": self.rows == (1, None)}
+        return {name: value for name, value in dump(self).items() if not unsaid.get(name)}
+
+    @property
+    def takes(self) -> Conditioning | None:
+        """What the program is conditioned on."""
+        return NamedConditions(self.conditions) if self.conditions else self.condition
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """The names of its conditions in steps, by their names in the card."""
+        return {"condition": "c"} if self.condition is not None else {name: f"c_{name}" for name in self.conditions}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -104,11 +131,11 @@ class ProgramConfig(NetworkConfig):
         if min(self.event_shape) < 1:
             raise ValueError(f"event_shape is {list(self.event_shape)}; its sizes must be at least 1")
         for name, stored in self.tensors.items():
-            if not name.isidentifier() or name in ("x", "t", "c"):
+            if not name.isidentifier() or name in ("x", "t", "c", *self.inputs.values()):
                 raise ValueError(f"a tensor is called {name[:50]!r}; it must be an identifier, and not x, t or c")
             if stored.dtype not in TENSOR_DTYPES or min(stored.shape, default=1) < 0:
                 raise ValueError(f"tensor {name} is {stored.dtype} of shape {list(stored.shape)}")
-        known = {"x", "t", *self.tensors} | (set() if self.condition is None else {"c"})
+        known = {"x", "t", *self.tensors, *self.inputs.values()}
         for number, step in enumerate(self.steps):
             try:
                 operation(step.op)
@@ -133,7 +160,7 @@ class Program(Network[ProgramConfig]):
     may_hold_infinities = True
 
     def __init__(self, config: ProgramConfig) -> None:
-        super().__init__(config, config.event_shape, config.condition)
+        super().__init__(config, config.event_shape, config.takes)
         self.rows = config.rows
         for name, stored in config.tensors.items():
             # A module has attributes of its own, so the names get a prefix.
@@ -154,7 +181,7 @@ class Program(Network[ProgramConfig]):
         else:
             condition = self.condition.nulls(len(x), x.dtype, x.device) if condition is None else condition
             self.condition.check(condition, len(x), x.dtype)
-            given["c"] = condition
+            given |= zip(self.config.inputs.values(), self.condition.unpack(condition), strict=True)
         (least, most), rows = self.rows, len(x)
         if most is not None and rows > most:
             parts = zip(*(tensor.split(most) for tensor in given.values()), strict=True)

@@ -264,7 +264,8 @@ class Conditions:
         names = self._takes.inputs
         guidance = job.guidance
         if not isinstance(guidance, Guidance):
-            guidance = guidance_of(1.0 if guidance is None else guidance, names)
+            droppable = self._takes.droppable(job.negative or ())
+            guidance = guidance_of(1.0 if guidance is None else guidance, droppable)
         nulls: dict[str, Distinct] = {}
 
         def null(name: str) -> Distinct:
@@ -277,7 +278,8 @@ class Conditions:
         if guidance.plain:
             variants = [whole]
         else:
-            told = [{n: null(n) if n in term.without else whole[n] for n in names} for term in guidance.terms]
+            gone = [self._takes.with_flags(term.without) for term in guidance.terms]
+            told = [{n: null(n) if n in without else whole[n] for n in names} for without in gone]
             variants = [whole, *told]
             self._guided[owner] = guidance
             if guidance.interval is not None:

@@ -99,7 +99,7 @@ def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:
 
 
 def _only(takes: Conditioning, field: str) -> str:
-    names: tuple[str, ...] = takes.given if isinstance(takes, NamedConditions) else takes.inputs
+    names = list(takes.given if isinstance(takes, NamedConditions) else takes.inputs)
     if len(names) > 1:
         raise invalid(field, f"this model has the conditions {', '.join(names)}; give them by name, in conditions")
     return names[0]
@@ -109,16 +109,19 @@ def _guidance(request: Solving, takes: Conditioning) -> Guidance | None:
     asked = request.guidance
     if asked is None:
         return None
+    null = takes.droppable(request.negative if isinstance(request.negative, dict) else ())
+    if not null:
+        raise invalid("guidance", NO_NULL.format("; give negative conditions"))
     if not isinstance(asked, GuidanceRequest):
-        return guidance_of(float(asked), takes.inputs)
+        return guidance_of(float(asked), null)
     if (asked.terms is None) == (asked.strength is None):
         raise invalid("guidance", "guidance needs terms or strength, and not both")
     if asked.terms is None:
-        terms: Sequence[Term] = guidance_of(float(asked.strength or 0.0), takes.inputs).terms
+        terms: Sequence[Term] = guidance_of(float(asked.strength or 0.0), null).terms
     else:
         names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
         terms = [
-            Term(float(term.weight), _dropped(term.condition, term.drop, names, k))
+            Term(float(term.weight), _dropped(term.condition, term.drop, names, null, k))
             for k, term in enumerate(asked.terms)
         ]
         total = sum(term.weight for term in terms)
@@ -134,14 +137,23 @@ def _guidance(request: Solving, takes: Conditioning) -> Guidance | None:
     return guidance
 
 
-def _dropped(condition: str | None, drop: Sequence[str] | None, names: Sequence[str], k: int) -> frozenset[str]:
-    """Return the conditions that a term does without."""
+def _dropped(
+    condition: str | None, drop: Sequence[str] | None, names: Sequence[str], null: Sequence[str], k: int
+) -> frozenset[str]:
+    """Return the conditions that a term does without.
+
+    Args:
+        condition, drop: of the request.
+        names: of all conditions.
+        null: of those that "null" stands for.
+        k: number of the term.
+    """
     if (condition is None) == (drop is None):
         raise invalid("guidance", f"guidance.terms[{k}] needs condition (all or null) or drop, and not both")
     unknown = sorted(set(drop or ()) - set(names))
     if unknown:
         raise invalid("guidance", f"guidance.terms[{k}] drops {unknown[0][:60]!r}; this model has {', '.join(names)}")
-    return frozenset(() if condition == "all" else names if condition == "null" else drop or ())
+    return frozenset(() if condition == "all" else null if condition == "null" else drop or ())
 
 
 def _check_nulls(given: Mapping[str, Any], guidance: Guidance | None, takes: Conditioning) -> None:
@@ -183,7 +195,7 @@ def _negative(
 
 
 def _has_null(takes: Conditioning, name: str) -> bool:
-    return name in takes.flags or takes.nullable(name) if isinstance(takes, NamedConditions) else takes.null
+    return name in takes.droppable() if isinstance(takes, NamedConditions) else takes.null
 
 
 def _made(values: Values, field: str) -> Mapping[str, Distinct]:

@@ -205,7 +205,8 @@ def _count(request: Given) -> int:
     Raises:
         ProblemError: 422 if it is not a list, or an empty one.
     """
-    if not isinstance(request.samples, list) or not request.samples:
+    given = request.samples
+    if not (isinstance(given, list | np.ndarray) and np.ndim(given[:1]) and len(given)):
         raise invalid(
             "samples", "samples must be a list of at least one sample, in the form in which responses give them"
         )

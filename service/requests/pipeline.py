@@ -24,7 +24,7 @@ from service.http.context import Context, context_of
 from service.ledger import Hold, Take
 from service.ports import Engine
 from service.registry.version import ModelVersion
-from service.requests.parsing import LARGE_BODY, read_body
+from service.requests.parsing import JSON, LARGE_BODY, NPZ, read_body
 from service.requests.schemas import Named, Solving
 from service.requests.validation import Validated, deadline_of
 from service.responses.arrays import NUMBERS_A_PIECE, ArrayResponse, Encoder, Pieces
@@ -49,7 +49,7 @@ async def receive(
     parse: Parse[R],
     validate: Validate[R, V],
     name: str = "",
-    allowed: Sequence[str] = ("application/json",),
+    allowed: Sequence[str] = (JSON, NPZ),
     beside: bool = False,
 ) -> V:
     """Read and check a request, find its model, and make its job.

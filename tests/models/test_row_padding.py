@@ -225,7 +225,7 @@ def test_a_condition_reaches_the_field() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "named"),
-    [(lambda x: x[:, :1], r"shape \(1, 1\)"), (lambda x: x.double(), "float64"), (lambda x: x[0], r"shape \(2,\)")],
+    [(lambda x: x[:, :1], r"shape \(128, 1\)"), (lambda x: x.double(), "float64"), (lambda x: x[0], r"shape \(2,\)")],
 )
 def test_a_wrong_answer_is_a_velocity_error(answer, named: str) -> None:
     def field(x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
