@@ -15,9 +15,10 @@ and to the first channels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,6 +78,21 @@ def guidance_of(strength: float, names: tuple[str, ...]) -> Guidance:
     if strength == 0:
         return Guidance((Term(1.0, null),))
     return Guidance((Term(strength), Term(1.0 - strength, null)))
+
+
+def document_of(guidance: Guidance | float | None, null: Collection[str]) -> float | dict[str, Any] | None:
+    """The guidance as a request says it, given the conditions that "null" stands for."""
+    if not isinstance(guidance, Guidance):
+        return guidance
+    strength = guidance.terms[0].weight if guidance.whole == 0 else 0.0
+    if guidance == guidance_of(strength, tuple(null)):
+        return strength
+    terms = [
+        {"weight": t.weight, **({"drop": sorted(t.without)} if t.without else {"condition": "all"})}
+        for t in guidance.terms
+    ]
+    more = {"interval": guidance.interval, "channels": guidance.channels}
+    return {"terms": terms} | {name: value for name, value in more.items() if value is not None}
 
 
 def network_rows(guidance: float | Guidance | None) -> int:

@@ -16,7 +16,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Version = Annotated[int | None, Field(ge=1, description="version of the model; the highest if omitted")]
 
-_GRID_SCHEMA = {
+GRID_SCHEMA = {
     "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}, {"type": "object"}],
 }
@@ -36,7 +36,7 @@ _NEGATIVE_SCHEMA = {
     "description": "conditions that take the place of nulls in guidance, by name",
     "anyOf": [{"type": "object"}, {"type": "null"}],
 }
-_CONDITIONS_SCHEMA = {
+CONDITIONS_SCHEMA = {
     "description": "conditions of the model by name: one value for all samples, or a list of them",
     "anyOf": [{"type": "object"}, {"type": "null"}],
 }
@@ -111,7 +111,7 @@ class Solving(Body):
     steps: int | None = Field(default=None, ge=1, description="number of fixed steps")
     rtol: Positive | None = Field(default=None, description="relative tolerance of error control")
     atol: Positive | None = Field(default=None, description="absolute tolerance of error control")
-    grid: Annotated[Any, WithJsonSchema(_GRID_SCHEMA)] = "uniform"
+    grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA)] = "uniform"
     start: str | None = Field(default=None, description="start of a multistep method: ramp or rk")
     error_control: str = Field(
         default="sample", description="sample: each sample has its own steps; batch: all share them"
@@ -125,7 +125,7 @@ class Solving(Body):
     condition: Any = Field(
         default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
     )
-    conditions: Annotated[Any, WithJsonSchema(_CONDITIONS_SCHEMA)] = None
+    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA)] = None
     negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA)] = None
     guidance: AnyGuidance | None = Field(
         default=None, description="strength of classifier-free guidance, or its terms, interval and channels"

@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 import solvers
+from models.named_conditions import repeated
 from models.nested import NestedError, to_floats
 from service.engine.job import Job, Priority
 from service.errors import invalid
-from service.ledger import Take
+from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
-from service.requests.conditions import told_of
+from service.requests.conditions import Told, told_of
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import Encoder
@@ -38,7 +39,7 @@ WHOLE = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Validated:
-    """A validated request. It keeps nothing of the body, whose lists take many times the memory of the tensors.
+    """A validated request. It keeps nothing of the body: its lists take many times the memory of the tensors.
 
     Attributes:
         model: the requested model.
@@ -95,26 +96,65 @@ def validate_sample(
     check_size(request, most_bytes, encoder, settings.max_answer_bytes)
     x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
     hold = take(memory_bytes(request, model, solve, encoder, most_bytes, told), deadline, told.bytes)
-    job = Job(
-        model=model.name,
-        version=model.version,
-        solve=solve,
+    job = job_of(
+        request,
+        model,
+        solve,
+        hold,
+        told,
         num_samples=n,
+        deadline=deadline,
+        trace=request.trace,
         seed=seed_of(request.seed),
         first_index=request.first_index,
         x0=x0,
-        conditions=told.conditions(),
-        guidance=told.guidance,
-        negative=told.negatives(),
-        sizes=told.sizes,
         save_at=save_at,
-        deadline=deadline,
         partial=request.on_timeout == "partial",
-        trace=request.trace,
-        priority=Priority(request.priority),
-        on_logged=logged_beyond(hold, n * kept_steps(solve, request.trace)),
     )
     return Validated(model, job, encoder, request.decode, most_bytes)
+
+
+def job_of(
+    request: Solving,
+    model: ModelVersion,
+    solve: Plan,
+    hold: Hold,
+    told: Told,
+    *,
+    num_samples: int,
+    deadline: float,
+    trace: str = "none",
+    lanes_of: NDArray[np.int64] | None = None,
+    **others: Any,
+) -> Job:
+    """Return the job of a checked request; it reserves memory for attempted steps beyond those that `hold` expects.
+
+    Args:
+        request: the parsed body.
+        model: the requested model.
+        solve: the compiled solver.
+        hold: memory of the request.
+        told: what its samples are told.
+        lanes_of: (lanes,) the sample whose conditions each lane has; None where lane i is sample i.
+        num_samples, deadline, trace: see `Job`.
+        others: more fields of `Job`.
+    """
+    conditions, negative = told.conditions(), told.negatives()
+    return Job(
+        model=model.name,
+        version=model.version,
+        solve=solve,
+        num_samples=num_samples,
+        conditions=conditions if lanes_of is None else repeated(conditions, lanes_of),
+        guidance=told.guidance,
+        negative=negative if lanes_of is None else repeated(negative, lanes_of),
+        sizes=told.sizes,
+        deadline=deadline,
+        trace=trace,
+        priority=Priority(request.priority),
+        on_logged=logged_beyond(hold, num_samples * kept_steps(solve, trace)),
+        **others,
+    )
 
 
 def check_limit(name: str, value: float, limit: float, unit: str = "") -> None:
