@@ -96,9 +96,9 @@ class Values:
         inner = shape[len(shape) - len(entry.shape) :] if len(entry.shape) <= len(shape) else ()
         each = shape[0] if len(shape) == len(entry.shape) + 1 else None
         fits = len(shape) == len(entry.shape) or each in (1, self._samples)
+        fits = fits and all(size == at for size, at in zip(entry.shape, inner, strict=False) if isinstance(size, int))
         for size, found in zip(entry.shape, inner, strict=False):
             if isinstance(size, int):
-                fits = fits and found == size
                 continue
             most = entry.max[size]
             if fits and not 1 <= found <= most:
@@ -166,7 +166,7 @@ class Values:
                     name,
                     f"condition {name!r} holds a number outside of {info.min} to {info.max}, as {entry.dtype} has",
                 )
-        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(kind)
+        tensor = torch.from_numpy(np.array(array, order="C")).to(kind)
         if kind.is_floating_point and not tensor.isfinite().all():
             raise NamedConditionError(name, f"condition {name!r} holds a number that is not finite in {entry.dtype}")
         return _scaled(entry, tensor, self._dtype)
