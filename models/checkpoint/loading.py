@@ -22,6 +22,7 @@ from models.checkpoint.card import (
     UnreadableCheckpoint,
     read_card,
 )
+from models.checkpoint.plans import PlansError, read_plans
 from models.checkpoint.weights import lacks_memory, read_weights
 from models.conventions import adapt
 from models.decoder import Decoder
@@ -31,6 +32,7 @@ from models.named_conditions import Conditioning, NamedCondition, NamedCondition
 from models.network import Network
 from models.noise import noise
 from models.row_padding import RowByRow
+from solvers.tuned import TunedPlans
 
 _PROBE_ROWS = 2
 
@@ -46,8 +48,10 @@ class Checkpoint:
         decoder: turns samples into data.
         card: the description in its folder.
         path: its folder.
-        nulls: of named conditions, those that are stored.
         digest: `sha256:` and the hash of the card, which stands for the weights too, as the card holds their hash.
+        plans: solvers tuned for it; None where there are none that can be used.
+        plans_fault: why plans that are there cannot be used; empty if they can.
+        nulls: of named conditions, those that are stored.
     """
 
     velocity: nn.Module
@@ -55,6 +59,8 @@ class Checkpoint:
     card: Card
     path: Path
     digest: str
+    plans: TunedPlans | None = None
+    plans_fault: str = ""
     nulls: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -93,9 +99,20 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
     velocity = adapt(pair.velocity, card.time)
     if card.row_by_row:
         velocity = RowByRow(velocity)
-    checkpoint = Checkpoint(velocity, pair.decoder, card, path, f"sha256:{card.card_sha256}", nulls)
+    digest = f"sha256:{card.card_sha256}"
+    plans = _plans(path, card.weights_sha256)
+    checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls=nulls)
     _probe(checkpoint, torch.device(device))
     return checkpoint
+
+
+def _plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
+    """The plans beside the weights, and why they cannot be used; a checkpoint is sound without them."""
+    try:
+        found = read_plans(folder, weights_sha256)
+    except PlansError as error:
+        return None, str(error)
+    return (None if found is None else found.tuned()), ""
 
 
 class _Pair(nn.Module):
