@@ -219,7 +219,14 @@ class Engine:
         return arena
 
     def _made(self, checkpoint: Checkpoint, operation: Operation = Operation.SAMPLE, sizes: Sizes = ()) -> Arena:
-        return Arena(checkpoint, self._tools, tuple(Priority), operation, sizes, Allowance(self._calibration_s))
+        return Arena(
+            checkpoint,
+            self._tools,
+            tuple(Priority),
+            operation,
+            sizes,
+            Allowance(self._calibration_s, self._tools.seconds),
+        )
 
     def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:
         """The arena of an operation of a loaded version for such sizes; None if `prepare` must make it first.

@@ -74,6 +74,8 @@ def told_of(request: Solving, model: ModelVersion, samples: int) -> Told:
         raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
     guidance = _guidance(request, takes)
     _check_nulls(given, guidance, takes)
+    if not given and not isinstance(takes, NamedConditions):
+        return Told(a_sample=_A_PLACE)
     try:
         values = Values(takes, given, samples, model.dtype)
     except ConditionError as error:
