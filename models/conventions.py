@@ -41,7 +41,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 from torch import Tensor, nn
 
 from models.paths import SCHEDULES, PathName, Schedule, Sigma, Steps, gain
-from models.velocity import VelocityField, forms
+from models.velocity import VelocityField, forms, rows_of
 
 Predicts = Literal["velocity", "eps", "x0", "v"]
 
@@ -208,6 +208,7 @@ class Adapted(nn.Module):
         self.network = network
         self.time = time
         self._ask = partial(_adapted, time=time) if time.straight else _Changed(time)
+        self.rows = rows_of(network)
 
     def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,) in [0, 1] from noise to data."""

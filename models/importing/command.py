@@ -8,6 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from models.architectures import SIZES
 from models.conditions import LabelCondition
 from models.conventions import Predicts
@@ -15,7 +19,7 @@ from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.preview import preview
 from models.importing.weights import Imported, import_program, import_weights
-from models.messages import printable
+from models.messages import first_line, printable
 from models.paths import PathName
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
@@ -31,6 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
     parser.add_argument("--program", action="store_true", help="the file is a program of torch.export (.pt2)")
     parser.add_argument("--event-shape", type=_shape, help="shape of one state of the program, such as 1x28x28")
+    parser.add_argument(
+        "--inputs", type=_names, metavar="x,t,...", help="names of the program's arguments in order: x, t, conditions"
+    )
+    parser.add_argument(
+        "--conditions",
+        default="{}",
+        help="what the program cannot tell of them (null, default, scale, ...): JSON or a file",
+    )
+    parser.add_argument(
+        "--null", action="append", default=[], metavar="NAME=FILE.npy", help="array that stands for a missing condition"
+    )
     parser.add_argument("--classes", type=int, metavar="N", help="the program takes class labels from 0 to N - 1")
     parser.add_argument("--null-class", action="store_true", help="label N means no condition")
     parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, if the file has both")
@@ -101,6 +116,9 @@ def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         options.name,
         options.event_shape,
         labels=_labels(options),
+        inputs=options.inputs,
+        conditions=read_config(options.conditions, "--conditions"),
+        nulls=dict(map(_null, options.null)),
         declared=declared,
         decoder=decoder,
         version=options.version,
@@ -162,6 +180,19 @@ def _times(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of times; write it as 80,40,10,0") from None
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _null(text: str) -> tuple[str, Tensor]:
+    """The name and the tensor of `name=file.npy`."""
+    name, _, path = text.partition("=")
+    try:
+        return name, torch.from_numpy(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise ForeignError(f"--null {printable(text)}: {first_line(error)}; write it as text=null.npy") from None
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ counts time in thousands cannot tell 0 from 1.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,15 +82,15 @@ def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -
 def start_slope(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype, time: TimeCard) -> float:
     """The slope of a network's answers over unit noise where its sampling starts, by its own convention."""
     rows = min(256, max(16, _NUMBERS // math.prod(event_shape)))
-    x = noise(0, 0, rows, event_shape, dtype)
-    asked: list[Tensor] = []
+    start = noise(0, 0, rows, event_shape, dtype)
+    answers: list[Tensor] = []
 
-    def answers(states: Tensor, own: Tensor, _: None = None) -> Tensor:
-        asked.append(network(states, own))
-        return asked[-1]
+    def field(x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        answers.append(network(x, t))
+        return answers[-1]
 
-    Adapted(answers, time)(x, torch.zeros(rows, dtype=dtype))
-    return _line(x.reshape(rows, -1).double(), asked[0].reshape(rows, -1).double())[0]
+    Adapted(field, time)(start, torch.zeros(rows, dtype=dtype))
+    return _line(start.reshape(rows, -1).double(), answers[0].reshape(rows, -1).double())[0]
 
 
 def _line(x: Tensor, v: Tensor) -> tuple[float, float]:

@@ -9,7 +9,6 @@ import pytest
 from models.checkpoint.card import CARD_FILE, SamplingCard, read_card
 from service.settings import Settings
 
-
 pytestmark = pytest.mark.anyio
 
 
