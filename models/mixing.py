@@ -82,6 +82,7 @@ def find_mixing(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     condition: Conditioning | None = None,
+    compute: torch.dtype | None = None,
 ) -> Mixing | None:
     """Evaluate a few rows alone and in company; None if they differ by no more than rounding can explain.
 
@@ -94,6 +95,7 @@ def find_mixing(
         dtype: dtype of the states.
         device: where the network is.
         condition: what it is conditioned on, or None.
+        compute: dtype of the network's own arithmetic; None is that of the states.
     """
     rows = max(count for count, _ in _CLOSE.companies)
     x = noise(2, 0, rows, event_shape, dtype).to(device)
@@ -116,13 +118,14 @@ def find_mixing(
         look = _CLOSE
         first = alone_of(asked, 0)
     alone = torch.cat([first, *(alone_of(asked, subject) for subject in range(1, look.subjects))])
+    eps = torch.finfo(compute or dtype).eps
     rounding = torch.zeros(look.subjects, dtype=dtype, device=device)
     for nudge in range(look.nudges):
-        nudged = (_nudged(asked[0], nudge), _nudged(asked[1], nudge), *asked[2:])
+        nudged = (_nudged(asked[0], nudge, eps), _nudged(asked[1], nudge, torch.finfo(dtype).eps), *asked[2:])
         moved = torch.cat([alone_of(nudged, subject) for subject in range(look.subjects)])
         rounding = rounding.maximum(_largest(moved - alone).nan_to_num(0.0))
     size = _largest(alone).nan_to_num(0.0)
-    rounding = rounding + torch.finfo(dtype).eps * size.max()
+    rounding = rounding + eps * size.max()
 
     difference = torch.zeros_like(rounding)
     for count, seed in look.companies:
@@ -136,10 +139,10 @@ def find_mixing(
     return Mixing(float(difference.max()), float(rounding.max()), float(size.max()))
 
 
-def _nudged(values: Tensor, seed: int) -> Tensor:
-    """Numbers moved up or down by about one unit in the last place, at random."""
+def _nudged(values: Tensor, seed: int, eps: float) -> Tensor:
+    """Numbers moved up or down by about one unit in the last place of an arithmetic, at random."""
     signs = torch.randint(0, 2, values.shape, generator=torch.Generator().manual_seed(seed)).to(values) * 2 - 1
-    return values * (1.0 + signs * torch.finfo(values.dtype).eps)
+    return values * (1.0 + signs * eps)
 
 
 def _largest(values: Tensor) -> Tensor:

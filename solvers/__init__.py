@@ -4,7 +4,7 @@ from solvers import catalogue
 from solvers.errors import SolverError, Status
 from solvers.integrate import Solution, integrate, warm_up
 from solvers.likelihood import LogDensity, log_density
-from solvers.plan import Plan, compile, resolve  # noqa: A004
+from solvers.plan import Plan, compile, resolve, tolerance_floor  # noqa: A004
 from solvers.spec import SolverSpec
 from solvers.trace import Trace
 
@@ -21,5 +21,6 @@ __all__ = [
     "integrate",
     "log_density",
     "resolve",
+    "tolerance_floor",
     "warm_up",
 ]

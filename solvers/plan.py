@@ -26,7 +26,7 @@ from solvers.spec import SolverSpec, given
 from solvers.tableaus import Tableau
 from solvers.tuned import TUNED, TunedPlan, TunedPlans
 
-TOLERANCE_FLOOR = {torch.float64: 1e-14}
+TOLERANCE_FLOOR = {torch.float64: 1e-14, torch.float16: 3e-6, torch.bfloat16: 3e-5}
 """The smallest rtol and atol by dtype; 1e-7 for every narrower one."""
 
 
@@ -172,8 +172,20 @@ class Plan:
         return {"name": spec.solver, "steps": spec.steps, "grid": settings_of(grid), **rest}
 
 
+def tolerance_floor(dtype: torch.dtype) -> float:
+    """The least tolerance that makes sense where velocities are computed in a dtype.
+
+    For half precision it was measured on trained networks: a smaller one costs many more steps, in which the error
+    control follows the rounding of the velocities, and no longer brings samples closer to the exact ones.
+    """
+    return TOLERANCE_FLOOR.get(dtype, 1e-7)
+
+
 def compile(  # noqa: A001  (solvers.compile)
-    spec: SolverSpec, dtype: torch.dtype = torch.float32, tuned: TunedPlans | None = None
+    spec: SolverSpec,
+    dtype: torch.dtype = torch.float32,
+    tuned: TunedPlans | None = None,
+    compute: torch.dtype | None = None,
 ) -> Plan:
     """Compile a spec for states of a dtype. Equal specs share one plan.
 
@@ -181,18 +193,18 @@ def compile(  # noqa: A001  (solvers.compile)
         spec: the request.
         dtype: of the states.
         tuned: what was tuned for the checkpoint; None for a velocity without tuned plans.
+        compute: dtype of the velocity's own arithmetic, which the floor of tolerances follows; None is `dtype`.
 
     Raises:
         SolverError: for a tolerance below the floor of the dtype, a plan that takes more than `max_nfe` calls, and for
             times that are no grid of the span (see `grids.times`). For what was not tuned it names what was.
     """
-    floor = TOLERANCE_FLOOR.get(dtype, 1e-7)
+    floor, arithmetic = tolerance_floor(compute or dtype), str(compute or dtype).removeprefix("torch.")
     for name, value in (("rtol", spec.rtol), ("atol", spec.atol)):
         if value is not None and value < floor:
             raise SolverError(
                 name,
-                f"{name} = {value:g} is below the floor of {floor:g} for {str(dtype).removeprefix('torch.')}; "
-                "raise it to the floor or more",
+                f"{name} = {value:g} is below the floor of {floor:g} for {arithmetic}; raise it to the floor or more",
             )
     learned = _learned(spec, tuned) if spec.tuned else None
     plan = _compiled(spec, spec.method, learned, "" if tuned is None or learned is None else tuned.digest)

@@ -227,7 +227,7 @@ class Bare:
 
     def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """See `ResidualMLP.forward`."""
-        hidden = linear(x, *self.input) + linear(sinusoids(t, self.frequencies), *self.time)
+        hidden = linear(x, *self.input) + linear(sinusoids(t, self.frequencies).to(x.dtype), *self.time)
         if self.embed_condition is None:
             refuse_condition(condition)
         else:

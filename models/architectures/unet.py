@@ -139,7 +139,7 @@ class UNet(Network[UNetConfig]):
         Raises:
             VelocityError: a condition where the network has none, or one of the wrong shape or type.
         """
-        embedding = self.time(self.embed_time(t))
+        embedding = self.time(self.embed_time(t).to(x.dtype))
         if self.condition is None:
             refuse_condition(condition)
         else:

@@ -26,7 +26,7 @@ MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
 MOST_CONDITIONS = 64
-_LEFT_OUT = ("row_by_row", "conditions", "sampling")
+_LEFT_OUT = ("row_by_row", "conditions", "sampling", "compute")
 """Fields that are not written while they have nothing to say, so that releases without them can read the card."""
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
@@ -81,7 +81,9 @@ class Card(_Frozen):
         name: name the checkpoint was saved under.
         version: version it was saved as.
         architecture: the network that the weights are for.
-        dtype: dtype of its weights and of the states it takes.
+        dtype: dtype of the states it takes, and of its weights.
+        compute: half precision of the weights and of the network's own arithmetic (see `models.compute`); None, which
+            is not written, is `dtype`.
         event_shape: shape of one sample of the flow.
         data_shape: shape of one decoded sample.
         condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
@@ -106,6 +108,7 @@ class Card(_Frozen):
     version: int = Field(ge=1)
     architecture: ArchitectureCard
     dtype: Literal["float32", "float64"]
+    compute: Literal["bfloat16", "float16"] | None = None
     event_shape: tuple[int, ...]
     data_shape: tuple[int, ...]
     condition: ConditionConfig | None = None
@@ -128,6 +131,12 @@ class Card(_Frozen):
             raise ValueError("condition and conditions were both given; a model has one of them")
         if self.conditions:
             NamedConditions(self.conditions).check_entries()
+        return self
+
+    @model_validator(mode="after")
+    def _states_are_wider(self) -> Self:
+        if self.compute is not None and self.dtype != "float32":
+            raise ValueError(f"compute is {self.compute}, with states of {self.dtype}; they must be float32")
         return self
 
     @model_validator(mode="after")

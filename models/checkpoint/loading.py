@@ -24,6 +24,7 @@ from models.checkpoint.card import (
 )
 from models.checkpoint.plans import PlansError, read_plans
 from models.checkpoint.weights import lacks_memory, read_weights
+from models.compute import HALVES, Cast, to_half
 from models.conventions import adapt
 from models.decoder import Decoder
 from models.messages import first_line
@@ -71,8 +72,13 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights and states."""
+        """The dtype of the states."""
         return DTYPES[self.card.dtype]
+
+    @property
+    def compute(self) -> torch.dtype:
+        """The dtype of the network's own arithmetic."""
+        return self.dtype if self.card.compute is None else HALVES[self.card.compute]
 
 
 def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
@@ -96,7 +102,8 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
         raise UnreadableCheckpoint(f"{path}: cannot be put on device {str(device)!r}: {first_line(error)}") from None
     pair.eval().requires_grad_(False)
     nulls = {name: tensor.cpu() for name, tensor in pair.nulls.named_buffers()}
-    velocity = adapt(pair.velocity, card.time)
+    network = pair.velocity if card.compute is None else Cast(pair.velocity, HALVES[card.compute])
+    velocity = adapt(network, card.time)
     if card.row_by_row:
         velocity = RowByRow(velocity)
     digest = f"sha256:{card.card_sha256}"
@@ -143,7 +150,10 @@ def _empty(card: Card, file: Path) -> _Pair:
         )
     if card.conditioning != (takes := pair.velocity.condition):
         raise CheckpointError(f"{file}: condition: found {card.conditioning!r}, the architecture has {takes!r}")
-    pair.velocity.to(DTYPES[card.dtype])
+    if card.compute is None:
+        pair.velocity.to(DTYPES[card.dtype])
+    else:
+        to_half(pair.velocity, card.compute)
     pair.decoder.to(DTYPES[card.data_dtype])
     return pair
 
@@ -176,7 +186,9 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
             _must_be(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
         mixing = None
         if not card.row_by_row:
-            mixing = find_mixing(checkpoint.velocity, card.event_shape, checkpoint.dtype, device, takes)
+            mixing = find_mixing(
+                checkpoint.velocity, card.event_shape, checkpoint.dtype, device, takes, checkpoint.compute
+            )
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
         raise kind(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from time import time as now
+from typing import Literal
 
 import numpy
 import safetensors
@@ -29,6 +30,7 @@ from models.checkpoint.card import (
     CheckpointError,
     SamplingCard,
 )
+from models.compute import HALVES
 from models.conventions import TimeCard
 from models.decoder import Decoder
 from models.messages import explain
@@ -53,6 +55,7 @@ def save(
     time: TimeCard | None = None,
     row_by_row: bool = False,
     sampling: SamplingCard | None = None,
+    compute: Literal["bfloat16", "float16"] | None = None,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
@@ -69,6 +72,7 @@ def save(
         time: the model's convention; None is Pathline's own.
         row_by_row: whether each row is to be a network call of its own (see `models.mixing`).
         sampling: how it is sampled where a request does not say; None leaves that to the service.
+        compute: half precision that the parameters are stored in and the model computes in; None is `dtype`.
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -84,8 +88,8 @@ def save(
     if not isinstance(model, Network) or type(model.config) is not ARCHITECTURES.get(model.config.architecture):
         kind, known = type(model).__name__, ", ".join(ARCHITECTURES)
         raise CheckpointError(f"{kind} is not a registered architecture; known are {known}")
-    dtype = _dtype(model) if dtype is None else dtype
-    weights = safetensors.torch.save(_tensors(model, decoder, dtype) | _nulls(model))
+    dtype = (torch.float32 if compute else _dtype(model)) if dtype is None else dtype
+    weights = safetensors.torch.save(_tensors(model, decoder, dtype, compute) | _nulls(model))
     try:
         root.mkdir(parents=True, exist_ok=True)
         _remove_stale(root)
@@ -104,6 +108,7 @@ def save(
                 time or TimeCard(),
                 row_by_row,
                 sampling,
+                compute,
             )
             target = root / name / str(number)
             if _publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
@@ -129,6 +134,7 @@ def _card(
     time: TimeCard,
     row_by_row: bool,
     sampling: SamplingCard | None,
+    compute: Literal["bfloat16", "float16"] | None,
 ) -> Card:
     """Describe a model; all but the version is a function of what is saved."""
     takes = model.condition
@@ -145,6 +151,7 @@ def _card(
             time=time,
             row_by_row=row_by_row,
             sampling=sampling,
+            compute=compute,
             condition=None if isinstance(takes, NamedConditions) else takes,
             conditions=dict(takes.entries) if isinstance(takes, NamedConditions) else {},
             decoder=decoder.config,
@@ -168,15 +175,18 @@ def _dtype(model: Network) -> torch.dtype:
     return kinds.pop()
 
 
-def _tensors(model: Network, decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
+def _tensors(model: Network, decoder: Decoder, dtype: torch.dtype, compute: str | None) -> dict[str, Tensor]:
     """All tensors by their key in the file, no two in the same memory; none is copied without need."""
     if dtype not in DTYPES.values():
         raise CheckpointError(f"dtype is {dtype}; a checkpoint holds torch.float32 or torch.float64")
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
+    parameters = {key for key, _ in model.named_parameters()}
     of_data = torch.float64 if decoder.config.dtype else dtype
     for prefix, module, kind in (("velocity", model, dtype), ("decoder", decoder, of_data)):
         for key, tensor in module.state_dict().items():
+            if module is model and compute is not None:
+                kind = HALVES[compute] if key in parameters else tensor.dtype
             stored = tensor.detach().to("cpu", kind if tensor.is_floating_point() else tensor.dtype).contiguous()
             if stored.untyped_storage().data_ptr() in seen:
                 stored = stored.clone()

@@ -19,7 +19,8 @@ _MOST_JSON = 64 << 20
 _MOST_REPEATED = 1 << 22  # the most numbers of a tensor whose dimensions repeat fewer stored ones
 SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
 """Dtypes by their number in the schema; others are not served."""
-_OTHER_TYPES = {6: "float16", 13: "bfloat16", 9: "complex32", 10: "complex64", 11: "complex128", 28: "uint16"}
+SCALAR_TYPES |= {6: "float16", 13: "bfloat16"}
+_OTHER_TYPES = {9: "complex32", 10: "complex64", 11: "complex128", 28: "uint16"}
 _OTHER_TYPES |= {34: "uint32", 35: "uint64", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz"}
 _OTHER_TYPES |= {32: "float8_e5m2fnuz", 33: "float8_e8m0fnu"}
 

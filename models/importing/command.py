@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from models.architectures import SIZES
+from models.compute import Compute
 from models.conditions import LabelCondition
 from models.conventions import Predicts
 from models.importing.declared import Declared
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--end", type=float, help="the last own time that the network knows, such as 0.002")
     parser.add_argument("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
+    parser.add_argument("--compute", choices=get_args(Compute), help="precision that the network computes in")
     parser.add_argument("--solver", help="solver where a request names none, such as euler-28/shift(3)")
     parser.add_argument(
         "--own-times", type=_times, metavar="T,T,...", help="the grid of --solver as own times, from noise to data"
@@ -104,7 +106,7 @@ def _declared(options: argparse.Namespace) -> Declared:
         options.end,
         options.start_scale,
     )
-    return replace(declared, sampling=declared.sampled(options.solver, options.own_times))
+    return replace(declared, compute=options.compute, sampling=declared.sampled(options.solver, options.own_times))
 
 
 def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:

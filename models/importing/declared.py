@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.checkpoint.card import SamplingCard
+from models.compute import Compute
 from models.conventions import TimeCard
 from models.importing.detection import Detected
 from models.importing.files import ForeignError
@@ -26,6 +27,7 @@ class Declared:
     Attributes:
         noise_at, scale, sign, predicts, path, schedule, start, end, start_scale: see `TimeCard`.
         sampling: how the network is sampled where a request does not say.
+        compute: the precision that it computes in; None is that of a program, and float32 for weights.
     """
 
     noise_at: int | None = None
@@ -38,6 +40,7 @@ class Declared:
     end: float | None = None
     start_scale: float | None = None
     sampling: SamplingCard | None = None
+    compute: Compute | None = None
 
     @property
     def changes(self) -> bool:

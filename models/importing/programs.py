@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 from torch import Tensor
 
+from models.compute import HALVES
 from models.conditions import LabelCondition, VectorCondition
 from models.importing.archive import SCALAR_TYPES, Members
 from models.importing.files import ForeignError, opened
@@ -69,6 +70,7 @@ class _Reader:
         self.names: dict[str, str] = {}  # theirs -> ours
         self.tensors: dict[str, Tensor] = {}
         self.rows: list[int | None] = [1, None]
+        self.time_dtype: str | None = None
 
     def read(
         self,
@@ -94,6 +96,8 @@ class _Reader:
         config = {"event_shape": list(shape), "dtype": dtype, "tensors": stored, "steps": steps, "condition": condition}
         if conditions:
             config["conditions"] = conditions
+        if self.time_dtype is not None:
+            config["time_dtype"] = self.time_dtype
         if self.rows != [1, None]:
             config["rows"] = self.rows
         return config | {"output": self.names[output]}, self.tensors, ", ".join(order)
@@ -253,10 +257,16 @@ class _Reader:
                 f"{self.path}: its states have the shape {list(shape)}, --event-shape is {list(declared)}"
             )
         vectors = [meta for meta in given if len(meta["sizes"]) > 1] if "c" in theirs else []
-        kinds = {SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, t, v, *vectors)}
-        if len(kinds) > 1 or not kinds & {"float32", "float64"}:
+        kinds = {SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, v, *vectors)}
+        half = len(kinds) == 1 and kinds <= HALVES.keys()
+        kinds.add(self._kind(theirs["t"]))
+        if half and kinds - HALVES.keys() == {"float32"}:
+            self.time_dtype = "float32"
+            kinds.remove("float32")
+        if len(kinds) > 1 or not kinds & {"float32", "float64", *HALVES}:
             raise ForeignError(
-                f"{self.path}: states, times and velocities are {', '.join(sorted(kinds))}; export in float32"
+                f"{self.path}: states, times and velocities are {', '.join(sorted(kinds))}; export in "
+                "float32, or in bfloat16 or float16 with times in the same or in float32"
             )
         return shape, kinds.pop()
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import JsonValue
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from models.architectures import PROGRAM, ArchitectureError, build
 from models.checkpoint.saving import save
+from models.compute import HALVES, Cast, missing_instructions, to_half
 from models.conditions import LabelCondition
 from models.conventions import TimeCard
 from models.decoder import Decoder, DecoderConfig
@@ -24,6 +25,7 @@ from models.messages import first_line
 from models.mixing import Mixing, find_mixing
 from models.named_conditions import NamedConditions
 from models.network import Network
+from models.program.network import ProgramConfig
 from models.row_padding import RowByRow
 
 
@@ -153,11 +155,14 @@ def _store(
     row_by_row: bool,
 ) -> tuple[Path, list[str]]:
     network.eval().requires_grad_(False)
-    asked = RowByRow(network) if row_by_row else network
+    compute, notes = _half(network, declared)
+    field = network if compute is None else Cast(network, HALVES[compute])
+    asked = RowByRow(field) if row_by_row else field
     time, report = _convention(network, asked, declared)
+    report += notes
     if row_by_row:
         report.append("rows: each is a network call of its own")
-    elif (mixing := _mixing(network)) is not None:
+    elif (mixing := _mixing(network, field)) is not None:
         raise ForeignError(f"{source['imported_from']}: {mixing}")
     path = save(
         repository,
@@ -171,8 +176,27 @@ def _store(
         time=time,
         row_by_row=row_by_row,
         sampling=declared.sampling,
+        compute=compute,
     )
     return path, report
+
+
+def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "float16"] | None, list[str]]:
+    """Put a network into the half precision that it is to compute in; returns that, if any, and lines for the user."""
+    config = network.config
+    found = str(config.dtype) if isinstance(config, ProgramConfig) else None
+    wanted = declared.compute
+    if found is not None and wanted not in (None, found):
+        raise ForeignError(f"--compute is {wanted}, but the program computes in {found}; export it in {wanted}")
+    compute = wanted or found
+    if compute != "bfloat16" and compute != "float16":
+        return None, []
+    to_half(network, compute)
+    for key, parameter in network.named_parameters():
+        if not parameter.isfinite().all():
+            raise ForeignError(f"key {key}: holds numbers that are too large for {compute}; use --compute float32")
+    note = missing_instructions(compute)
+    return compute, [f"precision: computes in {compute}, states are float32", *([f"warning: {note}"] if note else [])]
 
 
 def _convention(network: Network, asked: nn.Module, declared: Declared) -> tuple[TimeCard, list[str]]:
@@ -207,15 +231,18 @@ def _field(network: Network, asked: nn.Module | None) -> Callable[[Tensor, Tenso
     return lambda x, t: asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
 
 
-def _mixing(network: Network) -> Mixing | None:
+def _mixing(network: Network, field: nn.Module) -> Mixing | None:
     with _evaluated():
         shape = network.event_shape
         takes = None if network.condition is None else network.condition.sized({})
-        return find_mixing(network, shape, _dtype_of(network), condition=takes)
+        compute = field.compute if isinstance(field, Cast) else None
+        return find_mixing(field, shape, _dtype_of(network), condition=takes, compute=compute)
 
 
 def _dtype_of(network: Network) -> torch.dtype:
-    return next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
+    """The dtype of a network's states."""
+    found = next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
+    return torch.float32 if found in HALVES.values() else found
 
 
 @contextmanager
@@ -257,6 +284,8 @@ def _usable(
     if not became:
         return usable, []
     note = f"precision: {' and '.join(became)} became {str(target).removeprefix('torch.')}"
+    if became in (["bfloat16"], ["float16"]):
+        note += f" (--compute {became[0]} keeps it)"
     scaled = any(name.startswith("float8") for name in became)
     return usable, [note + ("; scales that may belong to them were not applied" if scaled else "")]
 

@@ -36,6 +36,8 @@ TENSOR_DTYPES = {
     for dtype in (
         torch.float32,
         torch.float64,
+        torch.float16,
+        torch.bfloat16,
         torch.int64,
         torch.int32,
         torch.int16,
@@ -88,7 +90,8 @@ class ProgramConfig(NetworkConfig):
 
     Attributes:
         event_shape: shape of one state.
-        dtype: of states, times and velocities: float32 or float64.
+        dtype: of states, times and velocities.
+        time_dtype: of times, where it is another: float32 beside half precision.
         tensors: its weights and constants by name.
         steps: in order; each uses only values that are known by then.
         output: the name of the velocity. The names `x` and `t` stand for states and times, `c` for the condition, and
@@ -100,7 +103,8 @@ class ProgramConfig(NetworkConfig):
 
     architecture: Literal["program"] = PROGRAM
     event_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
-    dtype: str = Field(pattern="^float(32|64)$")
+    dtype: str = Field(pattern="^(float(16|32|64)|bfloat16)$")
+    time_dtype: Literal["float32"] | None = None
     tensors: dict[str, Stored]
     steps: tuple[Step, ...] = Field(max_length=_MOST_STEPS)
     output: str
@@ -110,7 +114,11 @@ class ProgramConfig(NetworkConfig):
 
     @model_serializer(mode="wrap")
     def _without_unsaid(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        unsaid = {"conditions": not self.conditions, "rows": self.rows == (1, None)}
+        unsaid = {
+            "time_dtype": self.time_dtype is None,
+            "conditions": not self.conditions,
+            "rows": self.rows == (1, None),
+        }
         return {name: value for name, value in dump(self).items() if not unsaid.get(name)}
 
     @property
@@ -162,6 +170,7 @@ class Program(Network[ProgramConfig]):
     def __init__(self, config: ProgramConfig) -> None:
         super().__init__(config, config.event_shape, config.takes)
         self.rows = config.rows
+        self.time_dtype = TENSOR_DTYPES[config.time_dtype or config.dtype]
         for name, stored in config.tensors.items():
             # A module has attributes of its own, so the names get a prefix.
             self.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))

@@ -20,6 +20,7 @@ import torch
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.loading import Checkpoint, load
+from models.compute import HALVES, missing_instructions
 from models.decoder import Decoder, Inverse
 from models.named_conditions import Conditioning, NamedConditions
 from models.noise import noise
@@ -79,6 +80,11 @@ class ModelVersion:
         return self.beside.plans
 
     @property
+    def compute(self) -> torch.dtype:
+        """The dtype of its network's own arithmetic."""
+        return self.dtype if self.card.compute is None else HALVES[self.card.compute]
+
+    @property
     def data_dtype(self) -> torch.dtype:
         """The dtype of decoded samples."""
         return DTYPES[self.card.data_dtype]
@@ -136,6 +142,7 @@ class ModelVersion:
             "data_shape": self.card.data_shape,
             "deterministic": self.deterministic,
             "path": self.path,
+            "compute": self.card.compute or self.card.dtype,
             "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
             **self.beside.describe(),
         }
@@ -346,6 +353,8 @@ def load_version(
     if not allow_programs and read_card(folder).architecture.name == PROGRAM:
         raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
     checkpoint = load(folder, engine.device)
+    if slow := missing_instructions(str(checkpoint.card.compute), engine.device):
+        _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.card.compute, slow)
     files = Beside.read(name, version, folder, checkpoint.card.weights_sha256, beside)
     loaded = engine.load(name, version, replace(checkpoint, plans=files.plans))
     found = (loaded.deterministic, loaded.path, loaded.path_reason)

@@ -6,7 +6,7 @@ and cannot do is checked by `solvers` alone.
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,7 +31,7 @@ from solvers.errors import SolverError
 from solvers.grids import apart, snapped
 from solvers.plan import Plan
 from solvers.saving import check_save_at
-from solvers.spec import DEFAULTS
+from solvers.spec import DEFAULT_TOLERANCE, DEFAULTS, read_solver
 
 WHOLE = (0.0, 1.0)
 """Where models are defined: from noise to data."""
@@ -225,17 +225,18 @@ def compiled(
     solver = request.solver
     if usual is not None and not _names_solver(request):
         solver = usual
-    rest = (t_span, settings.max_steps, settings.max_nfe)
+    rest = (t_span, settings.max_steps, settings.max_nfe, solvers.tolerance_floor(model.compute))
+    made_for = (model.dtype, model.plans, model.compute)
     grid = request.grid
     try:
         if isinstance(grid, str):
-            return solvers.compile(_spec(solver, given, *rest), model.dtype, model.plans)
+            return solvers.compile(_spec(solver, given, *rest), *made_for)
         if isinstance(grid, list):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
         elif not isinstance(grid, dict):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
         given = (*given, ("grid", request.in_its_dtype("grid")))
-        return solvers.compile(_spec.__wrapped__(solver, given, *rest), model.dtype, model.plans)
+        return solvers.compile(_spec.__wrapped__(solver, given, *rest), *made_for)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     except OverflowError:
@@ -254,10 +255,21 @@ def _names_solver(request: Solving) -> bool:
 
 @lru_cache(maxsize=1024)
 def _spec(
-    solver: str, given: tuple[tuple[str, Any], ...], t_span: tuple[float, float], max_steps: int, max_nfe: int
+    solver: str,
+    given: tuple[tuple[str, Any], ...],
+    t_span: tuple[float, float],
+    max_steps: int,
+    max_nfe: int,
+    floor: float,
 ) -> SolverSpec:
-    """Return a spec; most requests repeat one. One over a limit is refused before it is compiled."""
+    """Return a spec; most requests repeat one. One over a limit is refused before it is compiled.
+
+    A tolerance that the request does not name is at least the floor of the model's arithmetic.
+    """
     spec = SolverSpec.of(solver, t_span=t_span, **dict(given))
+    if spec.adaptive and floor > DEFAULT_TOLERANCE:
+        said = {name for name, value in given if value is not None} | read_solver(solver).keys()
+        spec = replace(spec, **{name: floor for name in ("rtol", "atol") if name not in said})
     check_limit("steps", spec.steps or 0, max_steps)
     check_limit("max_nfe", spec.max_nfe, max_nfe)
     return spec

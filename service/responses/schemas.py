@@ -154,6 +154,9 @@ class ModelSummary(BaseModel):
     path: Literal["fused", "eager"] | None = Field(
         description="what evaluates the network: one compiled call, or the torch module"
     )
+    compute: Literal["float32", "float64", "bfloat16", "float16"] | None = Field(
+        default=None, description="precision of the network's own arithmetic; states have that of `dtype`"
+    )
     sampling: Sampling | None = Field(
         default=None, description="how it is sampled where a request names no solver; null for the service's default"
     )

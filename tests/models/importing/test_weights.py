@@ -100,7 +100,7 @@ def test_another_network_altogether(saved: Save) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_becomes_single(trained: State, saved: Save, dtype: torch.dtype) -> None:
     imported = take(saved({key: tensor.to(dtype) for key, tensor in trained.items()}))
-    assert f"precision: {str(dtype)[6:]} became float32" in imported.report
+    assert f"precision: {str(dtype)[6:]} became float32 (--compute {str(dtype)[6:]} keeps it)" in imported.report
     assert load(imported.path).dtype == torch.float32
 
 

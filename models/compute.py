@@ -1,0 +1,65 @@
+"""Half precision: networks that compute in bfloat16 or float16 while states, velocities and errors stay float32.
+
+The parameters of such a network are stored and kept in its compute dtype, its buffers as they are: the frequencies of a
+time embedding need all of their digits. States and conditions are cast on the way in and the answer on the way out;
+times stay float32 unless the network takes nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.velocity import VelocityField, forms, rows_of
+
+Compute = Literal["float32", "bfloat16", "float16"]
+HALVES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16")}
+
+
+class Cast(nn.Module):
+    """A network of half precision as a field of float32."""
+
+    def __init__(self, network: nn.Module, compute: torch.dtype) -> None:
+        super().__init__()
+        self.network = network
+        self.compute = compute
+        self.rows = rows_of(network)
+        self._times: torch.dtype = getattr(network, "time_dtype", None) or torch.float32
+
+    def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        """Evaluate states x (rows, *event) at times t (rows,), as a `VelocityField`."""
+        return self._cast(self.network, x, t, condition)
+
+    def _cast(self, field: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        if isinstance(condition, Tensor) and condition.is_floating_point():  # named ones have dtypes of their own
+            condition = condition.to(self.compute)
+        return field(x.to(self.compute), t.to(self._times), condition).to(x.dtype)
+
+    def forms(self) -> Iterator[VelocityField]:
+        """The forms of the network, each cast."""
+        for form in forms(self.network):
+            yield partial(self._cast, form)
+
+
+def to_half(network: nn.Module, compute: str) -> None:
+    """Put the parameters of a network into a half precision."""
+    for parameter in network.parameters():
+        parameter.data = parameter.data.to(HALVES[compute])
+
+
+def missing_instructions(compute: str, device: torch.device | str = "cpu") -> str:
+    """What to say of a processor that cannot compute in a half precision itself; empty if it can."""
+    if compute not in HALVES or torch.device(device).type != "cpu":
+        return ""
+    capabilities = torch.cpu.get_capabilities()
+    if any(capabilities.get(name) for name in _INSTRUCTIONS[compute]):
+        return ""
+    return (
+        f"this CPU has no instructions for {compute}, so the network is slower than in float32; import it again with "
+        "--compute float32"
+    )
