@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.card import CARD_FILE, CheckpointError
+from models.checkpoint.frontier import FrontierError, write_frontier
 from models.checkpoint.loading import Checkpoint, load
+from models.measure import SECONDS, TIGHT, Field, MeasureError, endpoint_error, exact_ends, measure
 from models.noise import noise
 from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import swd
 from training.files import make_writable, write_atomically
-from training.price import TIGHT, endpoint_error, exact_ends, price
+from training.price import price
 from training.recorded import add_to_card, data_of
 from training.solving import parse_solver, solve
 
@@ -50,11 +52,18 @@ class Row:
 
 
 def evaluate_checkpoint(
-    path: Path, solvers: Sequence[str], samples: int, out: Path, data_dir: Path | None = None
+    path: Path,
+    solvers: Sequence[str],
+    samples: int,
+    out: Path,
+    data_dir: Path | None = None,
+    seconds: float = SECONDS,
+    guidances: Sequence[float] = (1.0,),
 ) -> list[Row]:
     """Measure solvers on a checkpoint, print a table, write CSV and a plot to `out`, and the numbers into its card.
 
-    The weights and their hash stay as they are; the card is replaced as a whole.
+    The frontier of all solvers is measured too, for at most about `seconds`, and written beside the weights; the price
+    is read off it. The weights and their hash stay as they are; the card is replaced as a whole.
 
     Raises:
         TrainingError: the checkpoint cannot be loaded, no sample came to its end, or a file cannot be written.
@@ -72,8 +81,21 @@ def evaluate_checkpoint(
         samples = min(samples, len(data.reference))
     conditions = _conditions(checkpoint, data, samples)
     x0 = noise(0, 0, samples, checkpoint.card.event_shape, checkpoint.dtype)
-    exact = exact_ends(checkpoint.velocity, x0, conditions)
-    cost = price(checkpoint.velocity, x0[:_PRICED], None if conditions is None else conditions[:_PRICED])
+    exact = exact_ends(Field(checkpoint.velocity, conditions), x0)
+    real = data is not None and data.reference_conditions is not None
+    try:
+        frontier = measure(
+            checkpoint,
+            conditions=conditions if real else None,
+            said="those of unseen data" if real else "",
+            guidances=guidances,
+            seconds=seconds,
+        )
+        write_frontier(path, frontier)
+    except (MeasureError, FrontierError) as error:
+        raise TrainingError(f"evaluate: {error}") from None
+    given = None if conditions is None else conditions[:_PRICED]
+    cost = price(checkpoint.velocity, x0[:_PRICED], given, frontier.curve(None))
     rows = [_measure(checkpoint, spec, x0, conditions, exact, data) for spec in specs]
     floor = None if data is None else swd(data.second_reference, data.reference[:samples])
     print(_table(rows, floor, note), *cost.lines(), sep="\n")

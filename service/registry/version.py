@@ -19,6 +19,7 @@ import torch
 
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
+from models.checkpoint.frontier import Frontier, FrontierError, read_frontier
 from models.checkpoint.loading import Checkpoint, load
 from models.decoder import Decoder, Inverse
 from models.noise import noise
@@ -45,6 +46,8 @@ class ModelVersion:
         path: what evaluates its network, `fused` or `eager`.
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
+        frontier: what solvers cost on it, where that was measured.
+        frontier_fault: why a frontier that is there cannot be used.
         leases: who uses it.
     """
 
@@ -59,6 +62,8 @@ class ModelVersion:
     path: str = "eager"
     path_reason: str = ""
     signature: Signature = ()
+    frontier: Frontier | None = None
+    frontier_fault: str = ""
     leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
 
     @property
@@ -130,6 +135,8 @@ class ModelVersion:
         path_reason: str = "",
         signature: Signature = (),
         free: Callable[[], None] = lambda: None,
+        frontier: Frontier | None = None,
+        frontier_fault: str = "",
     ) -> Self:
         """Make a version of a checkpoint that the engine has loaded.
 
@@ -142,6 +149,7 @@ class ModelVersion:
             path, path_reason: how the engine evaluates it, and why not fused.
             signature: the files it was loaded from.
             free: frees the engine's memory, from any thread.
+            frontier, frontier_fault: see `ModelVersion`.
         """
         checkpoint.decoder.cpu()
         probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
@@ -150,7 +158,7 @@ class ModelVersion:
         tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
         size = sum(tensor.nbytes for tensor in tensors)
         held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
-        return cls(name, version, *held, path, path_reason, signature, Leases(free))
+        return cls(name, version, *held, path, path_reason, signature, frontier, frontier_fault, Leases(free))
 
 
 class Leases:
@@ -317,6 +325,12 @@ def load_version(
     if not allow_programs and read_card(folder).architecture.name == PROGRAM:
         raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
     checkpoint = load(folder, engine.device)
+    frontier, frontier_fault = None, ""
+    try:
+        frontier = read_frontier(folder, checkpoint.card)
+    except FrontierError as error:  # the model is served all the same
+        frontier_fault = str(error)
+        _log.warning("model %s version %d: %s", name, version, error)
     loaded = engine.load(name, version, checkpoint)
     found = (loaded.deterministic, loaded.path, loaded.path_reason)
-    return ModelVersion.of(name, version, checkpoint, *found, signature, lambda: engine.unload(loaded))
+    return ModelVersion.of(name, version, checkpoint, *found, signature, lambda: engine.unload(loaded), frontier, frontier_fault)
