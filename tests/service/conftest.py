@@ -27,6 +27,21 @@ from solvers.trace import Trace
 torch.set_num_threads(1)
 
 
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
 @dataclass(eq=False)
 class FakeArena:
     """What the fake engine gives for a model."""
