@@ -1,4 +1,4 @@
-"""The command line `python -m models list|check|measure|import`: look at a repository, verify and measure its models."""
+"""The command line `python -m models list|check|measure|import`: what to do with a repository."""
 
 import argparse
 import math

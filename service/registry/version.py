@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -25,9 +25,17 @@ from models.decoder import Decoder, Inverse
 from models.noise import noise
 from models.repository import Signature
 from models.row_padding import RowCaller
-from service.ports import Engine
+from service.engine.job import Priority
+from service.ports import Engine, Pace
 
 _DECODED_AT_ONCE = 128  # rows
+
+
+def _unmeasured(calls: float, work: float, rows: float, priority: Priority) -> float:
+    """Seconds of a job where nothing was measured."""
+    return 1e-3 * calls
+
+
 _log = logging.getLogger("pathline")
 
 
@@ -48,6 +56,7 @@ class ModelVersion:
         signature: the files it was loaded from.
         frontier: what solvers cost on it, where that was measured.
         frontier_fault: why a frontier that is there cannot be used.
+        pace: see `Engine.pace`.
         leases: the leases that keep it in memory.
     """
 
@@ -64,6 +73,7 @@ class ModelVersion:
     signature: Signature = ()
     frontier: Frontier | None = None
     frontier_fault: str = ""
+    pace: Pace = _unmeasured
     leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
 
     @property
@@ -137,6 +147,7 @@ class ModelVersion:
         free: Callable[[], None] = lambda: None,
         frontier: Frontier | None = None,
         frontier_fault: str = "",
+        pace: Pace | None = None,
     ) -> Self:
         """Make a version of a checkpoint that the engine has loaded.
 
@@ -149,7 +160,7 @@ class ModelVersion:
             path, path_reason: how the engine evaluates it, and why not fused.
             signature: the files it was loaded from.
             free: frees the engine's memory, from any thread.
-            frontier, frontier_fault: see `ModelVersion`.
+            frontier, frontier_fault, pace: see `ModelVersion`.
         """
         checkpoint.decoder.cpu()
         probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
@@ -158,7 +169,18 @@ class ModelVersion:
         tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
         size = sum(tensor.nbytes for tensor in tensors)
         held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
-        return cls(name, version, *held, path, path_reason, signature, frontier, frontier_fault, Leases(free))
+        return cls(
+            name,
+            version,
+            *held,
+            path,
+            path_reason,
+            signature,
+            frontier,
+            frontier_fault,
+            pace or _unmeasured,
+            Leases(free),
+        )
 
 
 class Leases:
@@ -274,6 +296,10 @@ class Lease:
             await self._lessor.load_beside(self)
         return self.model
 
+    def fill_now(self) -> bool:
+        """Fill it with a version that is in memory; False where it would have to be loaded."""
+        return self._lessor.fill(self)
+
     def take(self, model: ModelVersion, fallback_from: int | None = None) -> bool:
         """Hold a version; False where it is unloaded already."""
         if not model.leases.take(self):
@@ -333,4 +359,14 @@ def load_version(
         _log.warning("model %s version %d: %s", name, version, error)
     loaded = engine.load(name, version, checkpoint)
     found = (loaded.deterministic, loaded.path, loaded.path_reason)
-    return ModelVersion.of(name, version, checkpoint, *found, signature, lambda: engine.unload(loaded), frontier, frontier_fault)
+    return ModelVersion.of(
+        name,
+        version,
+        checkpoint,
+        *found,
+        signature,
+        lambda: engine.unload(loaded),
+        frontier,
+        frontier_fault,
+        partial(engine.pace, name, version),
+    )
