@@ -142,7 +142,7 @@ def measure_curve(
     *,
     methods: Sequence[str] | None = None,
     extra: Sequence[str] = (),
-    grids: Sequence[str] = GRIDS,
+    grids: Sequence[str] | None = None,
     tolerances: Sequence[float] | None = None,
     seconds: float = SECONDS,
     close: float = CLOSE,
@@ -156,7 +156,7 @@ def measure_curve(
         x0: noise, (samples, *event).
         methods: names of solvers with fixed steps; by default one of each order and kind.
         extra: texts of further solvers, such as tuned plans, which are tried first.
-        grids: that the best methods are tried on too.
+        grids: that the best methods are tried on too; by default `GRIDS`.
         tolerances: of error control; by default powers of ten that the dtype allows.
         seconds: when to stop, once the exact ends are known.
         close: a method whose errors are below this share of the spread is not tried with more steps.
@@ -179,6 +179,7 @@ def measure_curve(
     run.all(extra)
     names = tuple(methods or (name for name in catalogue.solvers() if name not in _SIMILAR))
     run.ladder(names)
+    grids = GRIDS if grids is None else grids
     for nfe in [steps for steps in STEPS if steps <= _GRID_NFE] if grids else ():
         run.all(f"{name}/{grid}" for name in run.best_at(nfe) for grid in grids)
     if tolerances is None:

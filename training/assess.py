@@ -76,6 +76,8 @@ def evaluate_checkpoint(
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
+    if checkpoint.card.condition is None and tuple(guidances) != (1.0,):
+        raise UsageError("--guidance is for conditional models, and this one is not")
     data, note = data_of(checkpoint, data_dir)
     if data is not None:
         samples = min(samples, len(data.reference))

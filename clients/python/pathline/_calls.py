@@ -169,7 +169,7 @@ class Calls:
                 except DeadlineExceeded as error:
                     error.share = None if error.share is None else before + part * error.share
                     raise
-                pages.pin(result.version)
+                pages.pin(result.version, result.budget.get("solver"))
                 done += len(result)
                 yield Emit(result)
                 del result  # the next page is not to share the memory with this one

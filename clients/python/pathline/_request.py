@@ -333,9 +333,11 @@ class Pages:
     def __iter__(self) -> Iterator[SampleRequest]:
         return map(self._page, range(0, self.total, self._batch))
 
-    def pin(self, version: int) -> None:
-        """Ask for this version from now on."""
+    def pin(self, version: int, solver: str | None = None) -> None:
+        """Ask for this version from now on, and for this solver where a budget chose it."""
         self._options["version"] = version
+        if solver is not None and self._options.pop("budget", None) is not None:
+            self._options["solver"] = solver
 
     def _page(self, done: int) -> SampleRequest:
         count = min(self._batch, self.total - done)

@@ -353,7 +353,9 @@ class SampleResult(ArrayResult):
         nfe = self.nfe_per_sample
         known = len(nfe) and nfe.min() >= 0
         spread = f" (per sample: min {nfe.min()}, mean {nfe.mean():.1f}, max {nfe.max()})" if known else ""
+        chosen = {"budget": f"{self.budget['solver']}: {self.budget['reason']}"} if "reason" in self.budget else {}
         facts = {
+            **chosen,
             "samples": f"{self.samples.shape} {self.samples.dtype}",
             "nfe": f"{self.nfe}{spread}",
             "status": self.status + (f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""),
