@@ -73,7 +73,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Wait:
-    """A step: pause for so many seconds."""
+    """A step: pause for this number of seconds."""
 
     seconds: float
 

@@ -209,7 +209,7 @@ class ArrayResult:
         """Return the main array as a PNG: points in the plane as a scatter plot, pictures as a sheet.
 
         Args:
-            most: Draw only the first so many.
+            most: The number of samples to draw, from the first.
             scale: Size: a scatter plot is 480 pixels times this wide, 1440 as a rule, which is 12 cm at 300 dpi.
 
         Raises:
