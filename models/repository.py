@@ -11,7 +11,6 @@ import stat
 from pathlib import Path
 
 from models.checkpoint.card import CARD_FILE, MODEL_NAME, WEIGHTS_FILE, is_pickle
-from models.checkpoint.frontier import FRONTIER_FILE
 from models.messages import printable
 from models.regular import open_regular
 
@@ -123,8 +122,7 @@ class Repository:
             UnknownModel, UnknownVersion, RepositoryError: see `resolve`; also if a file leads out of the root, or
                 cannot be seen now.
         """
-        card, weights = self._files(name, version)
-        return tuple(_state(path) for path in (card, weights, card.with_name(FRONTIER_FILE)))
+        return tuple(_state(path) for path in self._files(name, version))
 
     def weight_bytes(self, name: str, version: int) -> int:
         """The bytes of a version's tensors, 0 if they are missing; errors as in `signature`."""

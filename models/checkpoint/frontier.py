@@ -173,6 +173,39 @@ def read_frontier(folder: Path, card: Card) -> Frontier | None:
     return found.model_copy(update={"curves": tuple(kept)})
 
 
+class FrontierFile:
+    """The frontier of a loaded checkpoint, as its file is now: it may be measured long after the weights were loaded.
+
+    The file is read again only when it has changed, so asking costs two looks at the folder.
+    """
+
+    def __init__(self, folder: Path, card: Card) -> None:
+        """Note where it lies; nothing is read yet."""
+        self._folder, self._card = folder, card
+        self._read: tuple[object, Frontier | None, str] = (None, None, "")
+
+    def now(self) -> tuple[Frontier | None, str]:
+        """Return the frontier, if there is one, and why one that is there cannot be used; from any thread."""
+        state = tuple(_state(self._folder / name) for name in (FRONTIER_FILE, PLANS_FILE))
+        before, found, fault = self._read
+        if state != before:
+            found, fault = None, ""
+            try:
+                found = read_frontier(self._folder, self._card)
+            except FrontierError as error:
+                fault = str(error).removeprefix(f"{self._folder}/")  # where it lies is nothing for clients
+            self._read = (state, found, fault)
+        return found, fault
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def write_frontier(folder: Path, frontier: Frontier) -> Path:
     """Write a frontier beside the weights, whole or not at all, in place of an earlier one.
 

@@ -19,7 +19,7 @@ import torch
 
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
-from models.checkpoint.frontier import Frontier, FrontierError, read_frontier
+from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import Checkpoint, load
 from models.decoder import Decoder, Inverse
 from models.noise import noise
@@ -54,8 +54,7 @@ class ModelVersion:
         path: how its network is evaluated, `fused` or `eager`.
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
-        frontier: what solvers cost on it, where that was measured.
-        frontier_fault: why a frontier that is there cannot be used.
+        frontier_file: what solvers cost on it, where that was measured.
         pace: see `Engine.pace`.
         leases: the leases that keep it in memory.
     """
@@ -71,10 +70,13 @@ class ModelVersion:
     path: str = "eager"
     path_reason: str = ""
     signature: Signature = ()
-    frontier: Frontier | None = None
-    frontier_fault: str = ""
+    frontier_file: FrontierFile | None = None
     pace: Pace = _unmeasured
     leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
+
+    def frontier(self) -> tuple[Frontier | None, str]:
+        """Return the frontier as it is on disk now, if there is one, and why one that is there cannot be used."""
+        return (None, "") if self.frontier_file is None else self.frontier_file.now()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -145,8 +147,7 @@ class ModelVersion:
         path_reason: str = "",
         signature: Signature = (),
         free: Callable[[], None] = lambda: None,
-        frontier: Frontier | None = None,
-        frontier_fault: str = "",
+        frontier_file: FrontierFile | None = None,
         pace: Pace | None = None,
     ) -> Self:
         """Make a version of a checkpoint that the engine has loaded.
@@ -160,7 +161,7 @@ class ModelVersion:
             path, path_reason: how the engine evaluates it, and why not fused.
             signature: the files it was loaded from.
             free: frees the engine's memory, from any thread.
-            frontier, frontier_fault, pace: see `ModelVersion`.
+            frontier_file, pace: see `ModelVersion`.
         """
         checkpoint.decoder.cpu()
         probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
@@ -176,8 +177,7 @@ class ModelVersion:
             path,
             path_reason,
             signature,
-            frontier,
-            frontier_fault,
+            frontier_file,
             pace or _unmeasured,
             Leases(free),
         )
@@ -351,12 +351,6 @@ def load_version(
     if not allow_programs and read_card(folder).architecture.name == PROGRAM:
         raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
     checkpoint = load(folder, engine.device)
-    frontier, frontier_fault = None, ""
-    try:
-        frontier = read_frontier(folder, checkpoint.card)
-    except FrontierError as error:  # the model is served all the same
-        frontier_fault = str(error)
-        _log.warning("model %s version %d: %s", name, version, error)
     loaded = engine.load(name, version, checkpoint)
     found = (loaded.deterministic, loaded.path, loaded.path_reason)
     return ModelVersion.of(
@@ -366,7 +360,6 @@ def load_version(
         *found,
         signature,
         lambda: engine.unload(loaded),
-        frontier,
-        frontier_fault,
+        FrontierFile(folder, checkpoint.card),
         partial(engine.pace, name, version),
     )

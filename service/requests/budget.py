@@ -105,9 +105,9 @@ def _check_alone(request: SampleRequest) -> None:
 def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -> tuple[Curve, str]:
     """Return the curve that holds for a request, and what is to be said of it."""
     command = f"python -m models measure {settings.models_dir.name}/{model.name}/{model.version}"
-    frontier = model.frontier
+    frontier, fault = model.frontier()
     if frontier is None:
-        why = f"cannot be used ({model.frontier_fault})" if model.frontier_fault else "was not measured"
+        why = f"cannot be used ({fault})" if fault else "was not measured"
         raise invalid(
             "budget", f"the frontier of model {model.name!r} {why}; name a solver, or have it measured: {command}"
         )

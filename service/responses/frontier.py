@@ -18,10 +18,10 @@ def frontier_response(model: ModelVersion, models_dir: Path) -> dict[str, Any]:
     Raises:
         ProblemError: 404 if it has none, or one that cannot be used.
     """
-    frontier = model.frontier
+    frontier, fault = model.frontier()
     if frontier is None:
         command = f"python -m models measure {models_dir.name}/{model.name}/{model.version}"
-        why = f"cannot be used: {model.frontier_fault}" if model.frontier_fault else "was not measured"
+        why = f"cannot be used: {fault}" if fault else "was not measured"
         detail = f"the frontier of model {model.name!r} version {model.version} {why}; measure it with: {command}"
         raise ProblemError(Kind.NO_FRONTIER, detail)
     return {
