@@ -156,6 +156,7 @@ MODEL = {
             "deterministic": True,
             "path": "fused",
             "path_reason": "",
+            "frontier": True,
             "card": {"format": 1, "name": "moons", "dtype": "float32", "event_shape": [2]},
             "loaded": True,
         }

@@ -122,6 +122,7 @@ class ModelVersion:
             "deterministic": self.deterministic,
             "path": self.path,
             "path_reason": self.path_reason,
+            "frontier": self.frontier()[0] is not None,
             "card": card,
         }
 
