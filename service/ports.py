@@ -9,6 +9,7 @@ import torch
 
 from models.checkpoint.loading import Checkpoint
 from service.engine.job import Job, JobResult, Operation, Priority
+from service.engine.workload import Workload
 
 Pace = Callable[[float, float, float, Priority], float]
 """Seconds of a job of one version by its calls, work, rows and priority: see `Engine.pace`."""
@@ -78,6 +79,10 @@ class Engine(Protocol):
 
     def ends_s(self) -> Mapping[Future[JobResult], float]:
         """Return the forecast of seconds until each job is done; jobs without a forecast are left out."""
+        ...
+
+    def workload(self) -> Workload:
+        """Return what there is to do, for all that is loaded."""
         ...
 
     def start(self) -> None:

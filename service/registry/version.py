@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -27,6 +27,8 @@ from models.repository import Signature
 from models.row_padding import RowCaller
 from service.engine.job import Priority
 from service.ports import Engine, Pace
+from service.registry.beside import NOTHING, Beside
+from solvers.tuned import TunedPlans
 
 _DECODED_AT_ONCE = 128  # rows
 
@@ -54,6 +56,7 @@ class ModelVersion:
         path: how its network is evaluated, `fused` or `eager`.
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
+        beside: what lies beside its weights and may change while it is loaded.
         frontier_file: what solvers cost on it, where that was measured.
         pace: see `Engine.pace`.
         leases: the leases that keep it in memory.
@@ -70,6 +73,7 @@ class ModelVersion:
     path: str = "eager"
     path_reason: str = ""
     signature: Signature = ()
+    beside: Beside = NOTHING
     frontier_file: FrontierFile | None = None
     pace: Pace = _unmeasured
     leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
@@ -82,6 +86,11 @@ class ModelVersion:
     def dtype(self) -> torch.dtype:
         """The dtype of states."""
         return DTYPES[self.card.dtype]
+
+    @property
+    def plans(self) -> TunedPlans | None:
+        """The solvers that were tuned for it."""
+        return self.beside.plans
 
     @property
     def data_dtype(self) -> torch.dtype:
@@ -123,6 +132,7 @@ class ModelVersion:
             "path": self.path,
             "path_reason": self.path_reason,
             "frontier": self.frontier()[0] is not None,
+            **self.beside.describe(),
             "card": card,
         }
 
@@ -135,6 +145,7 @@ class ModelVersion:
             "data_shape": self.card.data_shape,
             "deterministic": self.deterministic,
             "path": self.path,
+            **self.beside.describe(),
         }
 
     @classmethod
@@ -147,6 +158,7 @@ class ModelVersion:
         path: str = "eager",
         path_reason: str = "",
         signature: Signature = (),
+        beside: Beside = NOTHING,
         free: Callable[[], None] = lambda: None,
         frontier_file: FrontierFile | None = None,
         pace: Pace | None = None,
@@ -161,6 +173,7 @@ class ModelVersion:
             deterministic: whether the engine found the network deterministic.
             path, path_reason: how the engine evaluates it, and why not fused.
             signature: the files it was loaded from.
+            beside: what lies beside its weights.
             free: frees the engine's memory, from any thread.
             frontier_file, pace: see `ModelVersion`.
         """
@@ -178,6 +191,7 @@ class ModelVersion:
             path,
             path_reason,
             signature,
+            beside,
             frontier_file,
             pace or _unmeasured,
             Leases(free),
@@ -334,7 +348,13 @@ class Lease:
 
 
 def load_version(
-    engine: Engine, name: str, version: int, folder: Path, allow_programs: bool, signature: Signature = ()
+    engine: Engine,
+    name: str,
+    version: int,
+    folder: Path,
+    allow_programs: bool,
+    signature: Signature = (),
+    beside: Signature = (),
 ) -> ModelVersion:
     """Load and verify a checkpoint and give it to the engine.
 
@@ -352,7 +372,8 @@ def load_version(
     if not allow_programs and read_card(folder).architecture.name == PROGRAM:
         raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
     checkpoint = load(folder, engine.device)
-    loaded = engine.load(name, version, checkpoint)
+    files = Beside.read(name, version, folder, checkpoint.card.weights_sha256, beside)
+    loaded = engine.load(name, version, replace(checkpoint, plans=files.plans))
     found = (loaded.deterministic, loaded.path, loaded.path_reason)
     return ModelVersion.of(
         name,
@@ -360,6 +381,7 @@ def load_version(
         checkpoint,
         *found,
         signature,
+        files,
         lambda: engine.unload(loaded),
         FrontierFile(folder, checkpoint.card),
         partial(engine.pace, name, version),

@@ -17,7 +17,7 @@ from pathline._client import Client
 from pathline._compare import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
 from pathline._frontier import Frontier, FrontierCurve, FrontierPoint
-from pathline._info import ModelInfo, ModelList, SolverInfo
+from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import Budget, SampleOptions, SolverOptions
 from pathline._results import (
     DiagnoseResult,
@@ -131,6 +131,7 @@ __all__ = [
     "SampleOptions",
     "SampleResult",
     "ServerError",
+    "ServiceLoad",
     "SlowRequest",
     "SolverInfo",
     "SolverOptions",

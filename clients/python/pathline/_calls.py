@@ -272,6 +272,10 @@ class Calls:
         query = "" if version is None else f"?version={version:d}"
         return self._get(f"{_path_of(name)}/frontier{query}", _frontier.frontier_of)
 
+    def load(self) -> Flow[_info.ServiceLoad]:
+        """Ask how much work is left."""
+        return self._get("/v1/load", _info.load_of)
+
     def solvers(self) -> Flow[list[_info.SolverInfo]]:
         """List the solvers."""
         return self._get("/v1/solvers", _info.solvers_of)
