@@ -31,6 +31,7 @@ from solvers import SolverSpec, Status, catalogue
 from solvers import compile as compiled
 from solvers.errors import SolverError
 from solvers.integrate import Solution, integrate_indexed
+from solvers.tuned import TunedPlans
 
 TIGHT = 1e-9
 """Tolerance of the float64 solution that stands for the exact ends of the paths."""
@@ -98,14 +99,19 @@ class Field:
 
 @torch.no_grad()
 def solve(
-    field: Field, x0: Tensor, spec: SolverSpec, save_at: NDArray[np.float64] | None = None, progress: bool = False
+    field: Field,
+    x0: Tensor,
+    spec: SolverSpec,
+    save_at: NDArray[np.float64] | None = None,
+    progress: bool = False,
+    plans: TunedPlans | None = None,
 ) -> Solution:
     """Solve from the noise x0 (samples, *event) to t = 1.
 
     Raises:
         SolverError: the solver cannot be had in this dtype.
     """
-    return integrate_indexed(field, x0, compiled(spec, x0.dtype), save_at, progress=progress)
+    return integrate_indexed(field, x0, compiled(spec, x0.dtype, plans), save_at, progress=progress)
 
 
 def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT) -> Tensor:
@@ -141,7 +147,7 @@ def measure_curve(
     x0: Tensor,
     *,
     methods: Sequence[str] | None = None,
-    extra: Sequence[str] = (),
+    plans: TunedPlans | None = None,
     grids: Sequence[str] | None = None,
     tolerances: Sequence[float] | None = None,
     seconds: float = SECONDS,
@@ -155,7 +161,7 @@ def measure_curve(
         field: the velocity, in the dtype of x0, on the CPU.
         x0: noise, (samples, *event).
         methods: names of solvers with fixed steps; by default one of each order and kind.
-        extra: texts of further solvers, such as tuned plans, which are tried first.
+        plans: what was tuned for the checkpoint; it is tried first.
         grids: that the best methods are tried on too; by default `GRIDS`.
         tolerances: of error control; by default powers of ten that the dtype allows.
         seconds: when to stop, once the exact ends are known.
@@ -175,8 +181,8 @@ def measure_curve(
     spread = endpoint_error(ends[sound], ends[sound].mean(0, keepdim=True))
     if not spread > 0:
         raise MeasureError("all paths end at the same point, so errors have no scale")
-    run = _Run(field, x0, ends, sound, spread, until, close, progress)
-    run.all(extra)
+    run = _Run(field, x0, ends, sound, spread, until, close, progress, plans)
+    run.all(() if plans is None else plans.texts)
     names = tuple(methods or (name for name in catalogue.solvers() if name not in _SIMILAR))
     run.ladder(names)
     grids = GRIDS if grids is None else grids
@@ -206,6 +212,7 @@ class _Run:
     until: float
     close: float
     progress: Progress
+    plans: TunedPlans | None = None
 
     def __post_init__(self) -> None:
         self.points: dict[str, Point] = {}
@@ -248,7 +255,7 @@ class _Run:
         try:
             spec = SolverSpec.parse(text)
             self.progress(str(spec))
-            solution = solve(self.field, self.x0, spec)
+            solution = solve(self.field, self.x0, spec, plans=self.plans)
         except SolverError:
             return None
         distance = (solution.x.double() - self.ends).flatten(1).square().sum(1).sqrt()
@@ -281,7 +288,6 @@ def measure(
     said: str = "",
     guidances: Sequence[float] = (1.0,),
     seconds: float = SECONDS,
-    extra: Sequence[str] = (),
     progress: Progress = lambda _: None,
 ) -> Frontier:
     """Measure the frontier of a checkpoint.
@@ -293,7 +299,6 @@ def measure(
         said: what they are.
         guidances: of a conditional model, each a curve of its own.
         seconds: of all curves together; the cheapest solvers come first.
-        extra: texts of further solvers.
         progress: told what is being measured.
 
     Raises:
@@ -320,7 +325,7 @@ def measure(
         left = max(0.0, until - time.monotonic()) / (len(of) - place)
         field = Field(checkpoint.velocity, given, takes, guidance)
         told = lambda text, where=where: progress(where + text)  # noqa: E731
-        curves.append(measure_curve(field, x0, extra=extra, seconds=left, progress=told))
+        curves.append(measure_curve(field, x0, plans=checkpoint.plans, seconds=left, progress=told))
     return Frontier(
         weights_sha256=card.weights_sha256,
         plans_sha256=plans_hash(checkpoint.path),

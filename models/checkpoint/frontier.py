@@ -15,11 +15,11 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models.checkpoint.card import Card
+from models.checkpoint.plans import PLANS_FILE
 from models.messages import explain
 from models.regular import NotRegular, open_regular, write_atomically
 
 FRONTIER_FILE = "frontier.json"
-PLANS_FILE = "plans.json"
 
 _MOST_BYTES = 8 << 20
 _MOST_POINTS = 10_000

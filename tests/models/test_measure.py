@@ -32,6 +32,7 @@ from models.decoder import Decoder
 from models.measure import Field, MeasureError, limit_95, measure, measure_curve
 from models.noise import noise
 from solvers import integrate
+from solvers.tuned import TunedPlan, TunedPlans
 
 ABOUT: dict[str, Any] = {"dataset": {}, "training": {}, "seed": 0}
 FEW: dict[str, Any] = {"methods": ("euler", "ab4", "rk4"), "grids": (), "tolerances": (1e-3, 1e-6)}
@@ -108,6 +109,12 @@ def test_a_method_ends_once_it_is_close_and_the_best_try_other_grids() -> None:
     assert any(text.startswith("rk4") and text.endswith("/sway") for text in texts)
     assert [point.nfe for point in curve.points] == sorted(point.nfe for point in curve.points)
     assert curve.complete
+
+
+def test_what_was_tuned_is_tried_first() -> None:
+    plans = TunedPlans(grids={"ab2-3": TunedPlan(np.array([0.0, 0.3, 0.6, 1.0]))})
+    curve = measure_curve(Field(Decay()), X0, methods=("ab2",), grids=(), tolerances=(), plans=plans)
+    assert "ab2-3/tuned" in [point.solver for point in curve.points]
 
 
 def test_time_bounds_it_and_the_cheapest_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
