@@ -305,6 +305,9 @@ def measure(
         MeasureError: the model has no endpoint error, or is not usable.
     """
     card = checkpoint.card
+    if card.conditions:
+        names = ", ".join(card.conditions)
+        raise MeasureError(f"the model takes conditions by name ({names}), of which no examples are at hand")
     samples = _SAMPLES if np.prod(card.event_shape) <= _LARGE else _FEW
     x0 = noise(_SEED, 0, samples, card.event_shape, checkpoint.dtype)
     takes = card.condition

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 import solvers
+from models.named_conditions import repeated
 from service.engine.job import Job, JobResult, Priority
 from service.errors import REFUSALS, ProblemError
 from service.ledger import Hold, Ledger
@@ -117,7 +118,7 @@ def _tight(job: Job, dtype: torch.dtype) -> Job:
         job,
         solve=solvers.compile(spec, dtype),
         num_samples=n,
-        condition=None if job.condition is None else job.condition[:n],
+        conditions=repeated(job.conditions, np.arange(n)),
         save_at=None,
         trace="none",
         priority=Priority.BULK,

@@ -9,7 +9,7 @@ A version is unloaded when the registry has retired it and its last lease is bac
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import Checkpoint, load
 from models.decoder import Decoder, Inverse
+from models.named_conditions import Conditioning, NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.row_padding import RowCaller
@@ -56,6 +57,7 @@ class ModelVersion:
         path: how its network is evaluated, `fused` or `eager`.
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
+        nulls: of named conditions, those that are stored.
         beside: what lies beside its weights and may change while it is loaded.
         frontier_file: what solvers cost on it, where that was measured.
         pace: see `Engine.pace`.
@@ -73,6 +75,7 @@ class ModelVersion:
     path: str = "eager"
     path_reason: str = ""
     signature: Signature = ()
+    nulls: Mapping[str, torch.Tensor] = field(default_factory=dict)
     beside: Beside = NOTHING
     frontier_file: FrontierFile | None = None
     pace: Pace = _unmeasured
@@ -96,6 +99,12 @@ class ModelVersion:
     def data_dtype(self) -> torch.dtype:
         """The dtype of decoded samples."""
         return DTYPES[self.card.data_dtype]
+
+    @property
+    def conditioning(self) -> Conditioning | None:
+        """What its network is conditioned on; None if it is unconditional."""
+        takes = self.card.conditioning
+        return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -191,6 +200,7 @@ class ModelVersion:
             path,
             path_reason,
             signature,
+            checkpoint.nulls,
             beside,
             frontier_file,
             pace or _unmeasured,

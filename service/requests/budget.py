@@ -111,15 +111,20 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
         raise invalid(
             "budget", f"the frontier of model {model.name!r} {why}; name a solver, or have it measured: {command}"
         )
-    guidance = 1.0 if request.guidance is None and model.card.condition is not None else request.guidance
+    strength = request.guidance
+    if not isinstance(strength, float | int | None) or request.negative is not None:
+        raise invalid(
+            "budget",
+            "budget with guidance of several terms or negative conditions, which was not measured; name a solver",
+        )
+    guidance = 1.0 if strength is None and model.card.condition is not None else strength
     curve = frontier.curve(guidance)
     if curve is None:
         known = ", ".join(f"{each.guidance:g}" for each in frontier.curves if each.guidance is not None)
         raise invalid(
             "budget",
             f"the frontier of model {model.name!r} was measured with guidance {known}, and errors with guidance "
-            f"{request.guidance:g} may be larger; name a solver, or have it measured: {command} --guidance "
-            f"{request.guidance:g}",
+            f"{guidance:g} may be larger; name a solver, or have it measured: {command} --guidance {guidance:g}",
         )
     note = f"; measured with {frontier.conditions}" if frontier.conditions else ""
     if model.card.condition is not None and request.condition is None:
@@ -137,7 +142,8 @@ def _can_be_had(solver: str) -> bool:
 
 
 def _seconds(point: Point, request: SampleRequest, model: ModelVersion) -> float:
-    rows = request.num_samples * network_rows(request.guidance)
+    strength = request.guidance if isinstance(request.guidance, float | int) else None  # others were refused
+    rows = request.num_samples * network_rows(strength)
     return model.pace(point.nfe_most, rows * point.nfe, rows, Priority(request.priority))
 
 
