@@ -34,6 +34,7 @@ def _add_reproduce(parser: argparse.ArgumentParser, out: Path) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="one experiment; can be repeated")
     parser.add_argument("--out", type=Path, default=out, metavar="DIR", help="report, results (default: %(default)s)")
     parser.add_argument("--force", action="store_true", help="measure again what was measured; models are kept")
+    parser.add_argument("--measured", action="store_true", help="measure nothing, report what was measured so far")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
     parser.add_argument("--note", default="", metavar="TEXT", help="a sentence for the report (load of the machine)")
     data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
@@ -175,6 +176,8 @@ def _fit(arguments: argparse.Namespace) -> None:
 
 
 def _reproduce(arguments: argparse.Namespace) -> None:
+    if arguments.measured and (arguments.force or arguments.only):
+        raise UsageError("--measured measures nothing; leave --force and --only out")
     if arguments.threads is not None and arguments.threads < 1:
         raise UsageError(f"--threads is {arguments.threads}; it must be 1 or more")
     from training.reproduce import Options, reproduce, sizes_of
@@ -190,6 +193,7 @@ def _reproduce(arguments: argparse.Namespace) -> None:
             threads=arguments.threads,
             conditions=arguments.note,
             study=arguments.command == "study",
+            measured=arguments.measured,
         )
     )
 
