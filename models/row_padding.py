@@ -199,6 +199,7 @@ class RowStable:
         event_shape: shape of one state.
         dtype: type of states and velocities.
         condition: what the field is conditioned on, or None.
+        time_shape: shape of the times of one row: (), or (2,) for a field of average velocity.
     """
 
     def __init__(
@@ -212,6 +213,7 @@ class RowStable:
         unpadded: bool = False,
         derive: Callable[..., Tensor] | None = None,
         examples: Callable[[Tensor], Tensor] | None = None,
+        average: bool = False,
     ) -> None:
         """Measure the field.
 
@@ -227,6 +229,7 @@ class RowStable:
             derive: (velocity, x, t[, condition]) -> velocities, a field made of the velocity (see `solvers.derived`),
                 which is called in its place.
             examples: noise (rows, *event) -> the states to measure with; None takes the noise itself.
+            average: whether it is a field of average velocity, which is asked with the ends of steps, too.
 
         Raises:
             VelocityError: the field returns another shape or type than it was given.
@@ -234,10 +237,13 @@ class RowStable:
         self.event_shape = tuple(event_shape)
         self.dtype = dtype
         self.condition = condition
+        self.time_shape = (2,) if average else ()
         limit = max(1, -(-max_rows // BUCKETS[-1])) * BUCKETS[-1]
         x = noise(0, 0, limit, self.event_shape, dtype)
         x = (x if examples is None else examples(x)).to(device)
         t = torch.linspace(0.0, 1.0, limit, dtype=dtype, device=device)
+        if average:
+            t = torch.stack((t, 1.0 - (1.0 - t).square()), dim=1)
         given = () if condition is None else (condition.examples(limit, dtype, device),)
         candidates = UNPADDED if unpadded else BUCKETS
         apart = isinstance(velocity, RowByRow)
@@ -261,7 +267,7 @@ class RowStable:
         return self._call.buckets
 
     def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event).
+        """Evaluate states x (rows, *event) at times t (rows, *time_shape); returns (rows, *event).
 
         Args:
             x: states.
@@ -271,10 +277,12 @@ class RowStable:
         Raises:
             VelocityError: an argument or the result has the wrong shape or type.
         """
-        if x.shape[1:] != self.event_shape or x.dtype != self.dtype or t.shape != x.shape[:1]:
+        times = (len(x), *self.time_shape)
+        if x.shape[1:] != self.event_shape or x.dtype != self.dtype or t.shape != times:
             raise VelocityError(
                 f"states are {x.dtype} of shape {tuple(x.shape)} with times of shape {tuple(t.shape)}; this field "
-                f"takes {self.dtype} of shape (rows, {', '.join(map(str, self.event_shape))}) and (rows,)"
+                f"takes {self.dtype} of shape (rows, {', '.join(map(str, self.event_shape))}) and "
+                f"{'(rows, 2)' if self.time_shape else '(rows,)'}"
             )
         if not len(x):
             return torch.empty_like(x)

@@ -56,6 +56,8 @@ class Card(_Frozen):
         data_shape: shape of one decoded sample.
         condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
         time: the network's convention of time and noise (see `models.conventions`).
+        field: what the network returns: `velocity`, or `average_velocity` over a step, see `models.velocity`. The
+            former is not written.
         row_by_row: whether each row is a network call of its own (see `models.mixing`). False is not written, so that
             releases without the field can read the card.
         decoder: how samples become data.
@@ -78,6 +80,7 @@ class Card(_Frozen):
     data_shape: tuple[int, ...]
     condition: ConditionConfig | None = None
     time: TimeCard = TimeCard()
+    field: Literal["velocity", "average_velocity"] = "velocity"
     row_by_row: bool = False
     decoder: DecoderConfig
     dataset: dict[str, JsonValue]
@@ -95,6 +98,11 @@ class Card(_Frozen):
             if mine != decoders:
                 raise ValueError(f"{name} is {list(mine)}, but that of the decoder is {list(decoders)}")
         return self
+
+    @property
+    def average(self) -> bool:
+        """Whether the network is a field of average velocity."""
+        return self.field == "average_velocity"
 
     @property
     def data_dtype(self) -> Literal["float32", "float64"]:
@@ -117,6 +125,8 @@ class Card(_Frozen):
         fields = self.model_dump(mode="json")
         if not self.row_by_row:
             del fields["row_by_row"]
+        if not self.average:
+            del fields["field"]
         return fields
 
 

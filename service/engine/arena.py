@@ -74,7 +74,8 @@ class Arena:
         return self.network.path_reason
 
     def _empty(self) -> Lanes:
-        return Lanes(self.event_shape, self.dtype, self.device.device)
+        average = self.checkpoint.card.average
+        return Lanes(self.event_shape, self.dtype, self.device.device, step_ends=average)
 
     def __len__(self) -> int:
         """Running lanes of all groups."""

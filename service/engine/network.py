@@ -61,7 +61,10 @@ class Network:
             self.path, self.path_reason = ("fused" if made.fused else "eager"), made.reason
             if made.failed:
                 _log.warning("%s is evaluated as a torch module: %s", checkpoint.path, made.reason)
-            stable = RowStable(made.velocity, shape, self._dtype, place, condition=self._condition, unpadded=made.fused)
+            stable = RowStable(
+                made.velocity, shape, self._dtype, place, condition=self._condition, unpadded=made.fused,
+                average=checkpoint.card.average,
+            )  # fmt: skip
             return shape, stable
         if field.constants:
             self._constants = RowTable(place)
@@ -73,7 +76,7 @@ class Network:
         """Measure the seconds of one call with this number of rows."""
         dtype, place = self._dtype, self._device.device
         x = torch.zeros((rows, *self.velocity.event_shape), dtype=dtype, device=place)
-        t = torch.full((rows,), 0.5, dtype=dtype, device=place)
+        t = torch.full((rows, *self.velocity.time_shape), 0.5, dtype=dtype, device=place)
         given = () if self._condition is None else (self._condition.examples(rows, dtype, place),)
         begin = self._device.seconds()
         with torch.inference_mode():
@@ -98,7 +101,7 @@ class Network:
         """One call.
 
         Args:
-            x, t: states (n, *event) and times (n,) of the lanes.
+            x, t: states (n, *event) and times (n,) of the lanes; (n, 2) of a field of average velocity.
             chosen: the lanes, n in all.
             failed: filled with owner -> error message, for owners with rows that made the network raise.
 

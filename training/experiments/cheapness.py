@@ -137,8 +137,11 @@ REFLOWED = ("moons", "circles")
 EVERYWHERE = ("ema 0.999", "cosine schedule", "OT coupling", "cosine and OT")
 """Choices that are tried on all data sets; the others on moons only."""
 
-DECISIVE = (_FREQUENCY.format(BASE), _FREQUENCY.format(PAPER), "cosine schedule", "cosine and OT")
+DECISIVE = (_FREQUENCY.format(BASE), _FREQUENCY.format(PAPER), "cosine and OT")
 """Settings that are measured first, on all data sets."""
+
+NEXT = ("cosine schedule", "OT coupling")
+"""Those that are measured after them, before all others."""
 
 
 def settings(dataset: str) -> dict[str, Mapping[str, Any]]:
@@ -181,7 +184,7 @@ def order(context: Context) -> list[tuple[str, str, int]]:
         for dataset in context.sizes.price_datasets
         for name in (*settings(dataset), *((_REFLOW,) if dataset in REFLOWED else ()))
     ]
-    return sorted(whole, key=lambda model: model[1] not in DECISIVE)
+    return sorted(whole, key=lambda model: (model[1] not in DECISIVE, model[1] not in NEXT))
 
 
 def run(context: Context) -> Results:
