@@ -146,7 +146,7 @@ class ModelEntry:
         """The line of ``GET /v1/models``."""
         common = {"name": self.name, "status": self.status, "fallback_from": self.fallback_from}
         if self.current is None:
-            nothing = dict.fromkeys(("version", "dtype", "event_shape", "data_shape", "deterministic", "path"))
+            nothing = dict.fromkeys(("version", "dtype", "event_shape", "data_shape", "deterministic", "path", "field"))
             return {**common, "loaded": False, **nothing}
         found, _ = self.facts[self.current]
         return {**common, "loaded": self.current in self.loaded, **found}

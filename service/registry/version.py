@@ -117,6 +117,7 @@ class ModelVersion:
             "data_shape": self.card.data_shape,
             "deterministic": self.deterministic,
             "path": self.path,
+            "field": self.card.field,
         }
 
     @classmethod

@@ -21,6 +21,7 @@ from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
+from service.requests.average import solver_of
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import Encoder
@@ -195,19 +196,22 @@ def compiled(
     check_limit("steps", request.steps or 0, settings.max_steps)
     check_limit("max_nfe", request.max_nfe, settings.max_nfe)
     given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
+    solver = request.solver
+    if model.card.average:
+        solver, steps = solver_of(request, model, t_span)
     if steps is not None:
         given += (("steps", steps),)
     rest = (t_span, settings.max_steps, settings.max_nfe)
     grid = request.grid
     try:
         if isinstance(grid, str):
-            return solvers.compile(_spec(request.solver, given, *rest), model.dtype)
+            return solvers.compile(_spec(solver, given, *rest), model.dtype)
         if isinstance(grid, list):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
         elif not isinstance(grid, dict):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
         given = (*given, ("grid", request.in_its_dtype("grid")))
-        return solvers.compile(_spec.__wrapped__(request.solver, given, *rest), model.dtype)
+        return solvers.compile(_spec.__wrapped__(solver, given, *rest), model.dtype)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     except OverflowError:

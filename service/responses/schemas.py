@@ -130,6 +130,9 @@ class ModelSummary(BaseModel):
     path: Literal["fused", "eager"] | None = Field(
         description="what evaluates the network: one compiled call, or the torch module"
     )
+    field: Literal["velocity", "average_velocity"] | None = Field(
+        description="what the network returns; one of average velocity takes euler steps only, 1 by default"
+    )
 
 
 class PassedOver(BaseModel):

@@ -23,8 +23,8 @@ from training.experiments.experiment import Claim, Experiment, Finding, Part, Re
 from training.experiments.figures import Figures
 from training.experiments.trained import Model
 from training.experiments.verdicts import Interval, at_most, over_seeds
+from training.parents import pin_parent
 from training.price import MOST_NFE, price
-from training.reflow import pin_parent
 from training.validation import Validation
 
 BASE = 6.0
