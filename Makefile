@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
 MANIFESTS := pyproject.toml constraints.txt clients/python/pyproject.toml
 
-.PHONY: help setup models serve check docs test test-system lock bench soak clean
+.PHONY: help setup models serve check docs test test-system lock bench bench-peers bench-quick soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,15 @@ $(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.serve
 	@echo "setup: kserve, for its client and its model of a manifest"
 	@$(PYTHON) -m venv $(VENV)/kserve
 	@$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_kserve/requirements.txt
+	@touch $@
+
+# Servers to compare with, whose pins contradict ours (numpy < 2); they see the rest of the packages of .venv.
+$(VENV)/peers/.done: benchmarks/serving/peers/requirements.txt $(VENV)/.dev
+	@echo "setup: LitServe and Triton, to compare with"
+	@$(PYTHON) -m venv $(VENV)/peers
+	@$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/serving/peers/requirements.txt
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  "$$($(VENV)/peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_pathline.pth"
 	@touch $@
 
 setup: $(VENV)/.serve ## make .venv and install everything needed to serve and train
@@ -65,6 +74,11 @@ lock: $(VENV)/.dev ## hashes of what the image installs, for new versions in con
 
 bench: $(VENV)/.dev ## speed side by side with other software
 	@$(BIN)/python -m benchmarks
+
+bench-peers: $(VENV)/peers/.done ## install LitServe and Triton, for the benchmarks to compare with
+
+bench-quick: $(VENV)/.dev models ## the service beside others, in four minutes; a table
+	@$(BIN)/python -m benchmarks.serving --rounds 1 --seconds 3
 
 soak: $(VENV)/.dev ## ten minutes of mixed load against a real service
 	@$(BIN)/python -m benchmarks.soak

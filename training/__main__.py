@@ -123,7 +123,7 @@ def _own_data(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from training.assess import DEFAULT_SOLVERS, evaluate_checkpoint
+    from training.assess import evaluate_checkpoint
 
     path: Path = arguments.checkpoint
     out = arguments.out or Path("reports") / f"{path.resolve().parent.name}-{path.name}"
@@ -135,7 +135,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         return
     if arguments.guidance:
         raise UsageError("--guidance is for --by-class; without it solvers are compared at guidance 1")
-    evaluate_checkpoint(path, arguments.solver or DEFAULT_SOLVERS, arguments.samples, out, arguments.data_dir)
+    evaluate_checkpoint(path, arguments.solver or (), arguments.samples, out, arguments.data_dir)
 
 
 def _parent(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -104,11 +104,11 @@ class StudentConfig(ParentConfig):
         instants: part of the samples of a batch whose step has no length, so that the parent's velocity itself is
             learned.
         power: how much samples with a large error count for less: their gradient is divided by the squared error to
-            this power; 0 is the plain mean square.
+            this power. 0 is the plain mean square: with a parent's velocity as the goal, errors are no noise.
     """
 
     instants: float = Field(default=0.25, ge=0, le=1)
-    power: float = Field(default=1.0, ge=0, le=1)
+    power: float = Field(default=0.0, ge=0, le=1)
 
 
 class Recipe(Frozen):

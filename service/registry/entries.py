@@ -1,7 +1,10 @@
-"""The registry's entries of all models: which version answers, kept up to what is on disk by one thread."""
+"""The entries of all models: the version that answers, kept up to date with the disk by one thread.
+
+`Memory` limits the versions in memory: the least recently used give way.
+"""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -11,10 +14,91 @@ from service.errors import Kind, ProblemError
 from service.ports import Engine
 from service.registry.disk import Disk
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
-from service.registry.memory import Key, Memory
 from service.registry.version import ModelVersion, load_version
 
 _log = logging.getLogger("pathline")
+
+Key = tuple[str, int]
+Unload = Callable[[ModelVersion], None]
+
+
+class Memory:
+    """All versions with memory that is not freed yet, including those unloaded while leases are out.
+
+    Used by the loading thread only, except for `used`, which any thread sets.
+
+    Attributes:
+        used: when each version was asked for last.
+    """
+
+    def __init__(self, max_bytes: int, max_old: int) -> None:
+        """Begin empty.
+
+        Args:
+            max_bytes: bytes of all weights; 0 for no limit.
+            max_old: versions that answer by number only.
+        """
+        self.used: dict[Key, float] = {}
+        self._max_bytes, self._max_old = max_bytes, max_old
+        self._held: list[ModelVersion] = []
+
+    def add(self, model: ModelVersion) -> None:
+        """Add a loaded version."""
+        self._held = [each for each in self._held if not each.leases.freed] + [model]
+
+    def restored(self, name: str, version: int, signature: Signature) -> ModelVersion | None:
+        """Return a version that was unloaded with leases out, which need not be loaded again."""
+        for model in self._held:
+            if (model.name, model.version, model.signature) == (name, version, signature) and model.leases.restore():
+                return model
+        return None
+
+    def make_room(self, key: Key, needed: int, loaded: Iterable[ModelVersion], unload: Unload) -> None:
+        """Unload the least recently used of the `loaded` versions, as few as make room for another.
+
+        Raises:
+            CheckpointError: it would not fit even alone.
+        """
+        if not self._max_bytes:
+            return
+        if needed > self._max_bytes:
+            which = f"{key[0]}/{key[1]}"
+            raise CheckpointError(
+                f"{which}: its weights take {needed} bytes, over PATHLINE_MAX_MODEL_BYTES={self._max_bytes}"
+            )
+        models = sorted(loaded, key=self._last_used)
+        excess = sum(model.bytes for model in models) + needed - self._max_bytes
+        for model in models:
+            if excess <= 0:
+                return
+            unload(model)
+            excess -= model.bytes
+
+    def make_room_among_old(self, current: Collection[Key], unload: Unload) -> None:
+        """Unload versions that are neither `current` nor leased, until one more may be loaded.
+
+        Raises:
+            ProblemError: 429; all of them are leased.
+        """
+        old = [each for each in self._held if not each.leases.freed and (each.name, each.version) not in current]
+        count = len(old)
+        for model in sorted(old, key=self._last_used):
+            if count < self._max_old:
+                return
+            if model.leases.retire(if_idle=True):
+                unload(model)
+                count -= 1
+        if count >= self._max_old:
+            raise ProblemError(
+                Kind.OVERLOADED,
+                f"{count} older versions are in use, the limit is {self._max_old} (PATHLINE_MAX_OLD_VERSIONS); leave "
+                "version out, or try again in a second",
+                headers={"Retry-After": "1"},
+                retry_after_s=1,
+            )
+
+    def _last_used(self, model: ModelVersion) -> float:
+        return self.used.get((model.name, model.version), 0.0)
 
 
 class Entries:
@@ -39,11 +123,11 @@ class Entries:
         self._disk, self._memory, self._engine, self._allow_programs = disk, memory, engine, allow_programs
         self._notify, self._notify_fallback, self._clock = notify, notify_fallback, clock
         self.table: dict[str, ModelEntry] = {}
-        self._pinned: set[Key] = set()  # asked for by number: a newer version does not replace them
+        self._pinned: set[Key] = set()  # requested by number: a newer version does not replace them
         self.closed = False
 
     def current(self) -> list[Key]:
-        """Name and version of what answers where no version is asked for."""
+        """(name, version) of each model's version that answers by default."""
         return [(name, entry.current) for name, entry in sorted(self.table.items()) if entry.current is not None]
 
     def loaded(self) -> list[ModelVersion]:
@@ -85,7 +169,7 @@ class Entries:
         return entry, model
 
     def scan(self, changes: Changes) -> list[str]:
-        """See which models there are, so that their names are known before the first is loaded."""
+        """List the models, so that their names are known before the first is loaded."""
         found = self._disk.names()
         for name in [name for name in self.table if name not in found]:
             self._put(self.table[name].with_versions(()), changes)
@@ -104,7 +188,7 @@ class Entries:
         return entry.versions
 
     def refresh(self, name: str, changes: Changes, anew: bool = False, load: bool = False) -> None:
-        """Bring one model up to date; with `load` what answers is in memory afterwards."""
+        """Bring one model up to date; with `load`, the version that answers is in memory afterwards."""
         versions = () if self.closed else self._read_versions(name, changes)
         if not versions:
             return
@@ -129,10 +213,10 @@ class Entries:
         return self._try(name, version, changes)
 
     def _try(self, name: str, version: int, changes: Changes, by_number: bool = False) -> bool:
-        """Load a version, for a request that names it or for all; whether that went well.
+        """Load a version, for a request that names it or for all; return whether it was loaded.
 
-        Only what is wrong with the files themselves is kept until they change. All else (disk, permissions, memory, the
-        engine) may pass, and is tried again.
+        A fault of the files themselves is kept until they change. Any other (disk, permissions, memory, the engine) may
+        pass, so loading is tried again.
         """
         signature: Signature | None = None
         transient = True
@@ -212,7 +296,7 @@ class Entries:
         transient: bool = False,
         signature: Signature | None = None,
     ) -> None:
-        """Keep why a version cannot be loaded."""
+        """Store why a version cannot be loaded."""
         entry = self.entry(name)
         self._put(entry.with_fault(version, self._disk.reason(reason), self._clock(), transient, signature), changes)
 

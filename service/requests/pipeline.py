@@ -1,4 +1,4 @@
-"""The request pipeline: a body is read, parsed, validated and made into a `Job`, whose result becomes a response.
+"""The request pipeline: a body is read, parsed, validated and made into a `Job`; its result becomes a response.
 
     receive -> solve -> respond
 
@@ -58,12 +58,12 @@ async def receive(
         http: the request as it came.
         parse: body -> what it asks for, and the format of the response.
         validate: makes the job; see `validation.validate_sample`.
-        name: the model of the address, where the body does not name it.
+        name: the model in the address, if the body does not name it.
         allowed: content types of the body.
         beside: whether to validate in a worker thread even if the body is small.
 
     Raises:
-        ProblemError: What is wrong with it.
+        ProblemError: 400 to 504, as the body, the fields, the model or the limits require.
         ClientGoneError: The client disconnected before the body was complete.
     """
     service, context = service_of(http), context_of(http.scope)

@@ -82,7 +82,7 @@ class Solved(BaseModel):
 
 
 class SampleResponse(Solved):
-    """Response of ``POST /v1/sample``. A sample whose state is not finite is a null row."""
+    """Response of ``POST /v1/sample``. A sample that is not finite is a null row."""
 
     seed: int
     first_index: int

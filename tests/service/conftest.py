@@ -19,13 +19,27 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app
-from service.engine.job import Job, JobResult
-from service.engine.operation import Operation
+from service.engine.job import Job, JobResult, Operation
 from service.settings import Settings
 from service.state import Service
 from solvers.trace import Trace
 
 torch.set_num_threads(1)
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @dataclass(eq=False)

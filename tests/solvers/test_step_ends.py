@@ -1,5 +1,6 @@
 """Step ends: a network that is told where its lane's step ends, in the same call as all other lanes."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def by_hand(job: dict[str, Any], x: Tensor) -> Tensor:
     """Euler's steps one after the other, each told both of its ends."""
     grid = resolve(**job, dtype=x.dtype).times
     assert grid is not None
-    for begin, end in zip(grid[:-1], grid[1:], strict=True):
+    for begin, end in pairwise(grid):
         times = torch.tensor([[begin, end]], dtype=torch.float64).to(x.dtype).expand(len(x), 2)
         x = x + torch.tensor(end - begin, dtype=torch.float64).to(x.dtype) * average(x, times)
     return x

@@ -16,6 +16,8 @@ from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
 from training import draws
+from training.__main__ import main
+from training.assess import evaluate_checkpoint
 from training.config import CONFIGS, Recipe, StudentConfig, load_recipe
 from training.data import prepare
 from training.errors import UsageError
@@ -213,3 +215,48 @@ def test_a_picture_network_can_be_a_student(tmp_path: Path) -> None:
     places = Options(tmp_path / "models", tmp_path / "runs", device="cpu")
     path = fit(student(fit(recipe, places), recipe), places)
     assert read_card(path).average
+
+
+def test_evaluate_compares_its_steps_with_data(
+    parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = fit(student(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu"))
+    capsys.readouterr()
+    rows = evaluate_checkpoint(path, (), 50, tmp_path / "out")
+    assert [(row.solver, row.nfe) for row in rows] == [(f"euler-{n}", n) for n in (1, 2, 4, 8)]
+    assert all(row.endpoint_error is None and row.swd for row in rows)
+    assert "there is no ODE, so no endpoint error" in capsys.readouterr().out
+    record = read_card(path).training["evaluation"]
+    assert isinstance(record, dict)
+    assert record["tight"] is None
+    assert record["price"]["kind"] == "few_steps"  # type: ignore[index, call-overload]
+    assert (tmp_path / "out" / "evaluation.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match="takes steps of euler only"):
+        evaluate_checkpoint(path, ("rk4-5",), 50, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--student", "a", "--reflow", "b"], "each train a model of its own"),
+        (["--student", "a", "--pairs", "5"], "--pairs is for --reflow"),
+        (["--guidance", "2"], "name it with --reflow or --student CHECKPOINT"),
+        (["--paper", "--config", "x.toml"], "--paper is for fit moons, circles and mnist without --config"),
+    ],
+)
+def test_options_that_contradict_each_other_are_one_line(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "moons", *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_command_names_the_student_after_its_recipe(parent: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "small.toml"
+    text = (
+        (CONFIGS / "moons.toml").read_text().replace("hidden = 256", "hidden = 16").replace("blocks = 4", "blocks = 1")
+    )
+    recipe.write_text(text)
+    places = ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs")]
+    assert main(["fit", "moons", "--config", str(recipe), "--epochs", "1", "--student", str(parent), *places]) == 0
+    assert read_card(tmp_path / "models" / "moons-student" / "1").average

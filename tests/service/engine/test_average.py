@@ -1,6 +1,6 @@
 """Fields of average velocity in the engine: steps of any grids in one call, with the bits that each has alone."""
 
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -63,7 +63,7 @@ def test_steps_of_all_lengths_share_calls_and_each_sample_has_its_own_bits(quick
 def by_hand(quick: Checkpoint, given: dict[str, Any], x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     steps = given.get("steps")
     times = [k / steps for k in range(steps + 1)] if isinstance(steps, int) else [0.0, 0.3, 1.0]
-    for start, end in zip(times[:-1], times[1:], strict=True):
+    for start, end in pairwise(times):
         x = x + (end - start) * quick.velocity(x, torch.tensor([[start, end]]).repeat(len(x), 1), labels)
     return x
 
