@@ -18,7 +18,7 @@ from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
 from service.registry.registry import Registry
-from service.routes import admin, catalogue, docs, health, operations, page, sample, stream
+from service.routes import admin, catalogue, docs, health, operations, page, replay, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
 
@@ -54,7 +54,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    for module in (page, sample, stream, operations, admin, catalogue, health, docs, oip):
+    for module in (page, sample, stream, replay, operations, admin, catalogue, health, docs, oip):
         app.include_router(module.router)
     handle_errors(app)
     openapi.complete(app)

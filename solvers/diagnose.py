@@ -170,7 +170,7 @@ def _check_size(samples: int, times: int, width: int) -> None:
         raise DiagnoseError(
             "x0",
             f"{samples} samples at {times} times with {width} x {width} Jacobians are too many; "
-            f"at most {most} samples at so many times",
+            f"at most {most} samples at this many times",
         )
 
 

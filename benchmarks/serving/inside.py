@@ -60,7 +60,7 @@ def _job(draw: Random) -> Job:
 
 
 def engine_overhead(path: Path, concurrent: int = 256, requests: int = 3000) -> tuple[float, float, float]:
-    """Microseconds that the engine takes for a request outside the network, with so many requests at once.
+    """Microseconds that the engine takes for a request outside the network, with this number of requests at once.
 
     The mix is that of workload e. Everything runs on one core, so the time includes whoever submits and collects.
 

@@ -22,7 +22,9 @@ CORS: dict[str, Any] = {
     "expose_headers": [
         "Retry-After",
         "Server-Timing",
+        "X-Pathline-Digest-Matches",
         "X-Pathline-Fallback-From",
+        "X-Pathline-Replay",
         "X-Pathline-Seed",
         "X-Pathline-Status",
         "X-Request-ID",

@@ -38,7 +38,7 @@ class Holder(Protocol):
 
 
 class ConnectionLimit:
-    """Tracks which connections hold one of `most` slots or of the reserved ones.
+    """Tracks the connections that hold one of `most` slots or a reserved one.
 
     A connection is idle unless a request on it is being answered. When all slots are taken, the connection that has
     been idle longest is closed, so that unused sockets keep no client out.
@@ -170,7 +170,7 @@ class Connection(HttpToolsProtocol):
         running = self._running
         if running is None or running.response_started or self.transport.get_write_buffer_size():
             return
-        detail = "the service was stopped at once; send the request to another instance"
+        detail = "the service was stopped; send the request to another instance"
         with contextlib.suppress(OSError):
             os.write(self.transport.get_extra_info("socket").fileno(), _message(ProblemError(Kind.DRAINING, detail)))
 

@@ -95,12 +95,12 @@ class Disk:
         try:
             same = self.repository.signature(entry.name, version) == tried
         except (RepositoryError, LookupError) as error:
-            reason = f"{self.reason(error)}; what was loaded is served on"
+            reason = f"{self.reason(error)}; the loaded version stays in use"
             return entry.with_fault(version, reason, now) if loaded else entry
         if loaded and same:
             return entry.without_fault(version)
         if loaded:
-            reason = f"{entry.name}/{version}: was changed after it was loaded; what was loaded is served on"
+            reason = f"{entry.name}/{version}: was changed after it was loaded; the loaded version stays in use"
             return entry.with_fault(version, f"{reason}; put changes into a new version, or restart", now)
         if not same:
             return entry.untried(version)

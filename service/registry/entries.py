@@ -317,7 +317,7 @@ class Entries:
             self._notify(name, version, False)
             _log.info("model %s version %d was unloaded", name, version)
         for _, version, reason in new.refused:
-            how = "goes on as it was loaded" if version in entry.loaded else "is not served"
+            how = "stays in use as it was loaded" if version in entry.loaded else "is not served"
             how += ", and is tried again" if entry.broken[version].transient else ""
             _log.error("model %s version %d %s: %s", name, version, how, reason)
         if before.fallback_from != entry.fallback_from:

@@ -288,7 +288,7 @@ class Registry:
         """Bring the entries up to what is on disk: new models and versions are loaded, removed ones are unloaded.
 
         The highest version that can be loaded answers from then on. Versions are not meant to change: if the files of
-        a loaded one do, what was loaded is served on, and the change is told.
+        a loaded one do, the loaded version stays in use, and the change is reported.
 
         Args:
             anew: try also what failed and has not changed since.

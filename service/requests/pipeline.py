@@ -187,7 +187,7 @@ async def draw(http: Request, valid: Validated) -> ArrayResponse:
     """
     result = await solve(http, valid.job)
     count(http, valid.job, result)
-    arguments = (valid.model, valid.job, result, context_of(http.scope), valid.decode)
+    arguments = (valid.model, valid.job, result, context_of(http.scope), valid.decode, service_of(http).environment)
     if is_small(result):
         return sample_response(*arguments)
     return await asyncio.to_thread(sample_response, *arguments)
@@ -212,6 +212,8 @@ async def respond(http: Request, response: ArrayResponse, encoder: Encoder, head
     """Write a small response at once; a large one in a worker thread, piece by piece as it is sent."""
     context, pieces = context_of(http.scope), encoder.encode(response)
     said = {"X-Pathline-Status": str(response.document["status"]), **headers}
+    if encoder.bare:
+        said["X-Pathline-Replay"] = response.document["replay"]
     begun = time.perf_counter()
     if response.numbers > NUMBERS_A_PIECE or encoder.slow:
         if encoder.headers is not None:

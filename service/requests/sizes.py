@@ -9,11 +9,14 @@ from models.pictures import PictureError, TooManyError
 from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
 from service.registry.version import ModelVersion
+from service.replay.token import MOST_CHARACTERS
 from service.requests.schemas import SampleRequest
 from service.responses.arrays import ENCODERS, Encoder
 from solvers.plan import Plan
 
-_HEAD = 6_000  # bytes of names, numbers and texts around the arrays, quantiles of the steps included
+_HEAD = 6_000 + MOST_CHARACTERS
+"""Bytes of the names, numbers and texts around what is large: quantiles of the steps and the replay token included."""
+
 _A_TIME = 26
 _AN_EVENT = 120
 _A_SAMPLE = 128  # bytes of memory: its t, calls and status, and room to put them together

@@ -67,6 +67,7 @@ class FakeEngine:
     deterministic: bool = True
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     device_name: str = "cpu"
+    threads: int = 1
     queue_depth: int = 3
     active_jobs: int = 4
     active_lanes: int = 5
