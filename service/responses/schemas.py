@@ -151,6 +151,8 @@ class ModelSummary(BaseModel):
     field: Literal["velocity", "average_velocity"] | None = Field(
         description="what the network returns; one of average velocity takes euler steps only, 1 by default"
     )
+    tuned: list[str] = Field(default=[], description="solvers tuned for this model, as text: tuned-6, ab4-9/tuned")
+    tuned_fault: str = Field(default="", description="why tuned plans that are there cannot be used; otherwise empty")
 
 
 class PassedOver(BaseModel):
@@ -213,6 +215,35 @@ class Ready(BaseModel):
     device: str
     models: dict[str, int]
     unavailable: dict[str, Any] = Field(description="models that cannot be served, and why")
+
+
+class TickSeconds(BaseModel):
+    """How long a network call lasts, with what surrounds it."""
+
+    rows: float
+    seconds: float
+
+
+class ModelLoad(BaseModel):
+    """What one operation of a loaded model version has to do."""
+
+    model: str
+    version: int
+    operation: str
+    interactive: float = Field(description="network rows that interactive requests still need, over all calls")
+    bulk: float = Field(description="the same of bulk requests")
+    budget: int = Field(description="the most rows of one network call")
+    tick_s: list[TickSeconds] = Field(description="seconds by rows, as measured of late")
+
+
+class Load(BaseModel):
+    """Response of ``GET /v1/load``: how much work is left."""
+
+    accepts: bool = Field(description="whether requests are accepted: the service has started and does not drain")
+    jobs: int = Field(description="requests waiting or running")
+    work: float = Field(description="network rows that they still need, over all calls")
+    seconds: float = Field(description="until all of them are done, by forecast")
+    models: list[ModelLoad]
 
 
 class SolverList(BaseModel):
