@@ -29,7 +29,8 @@ def test_a_recipe_ships_for_every_data_set(name: str):
     ("name", "epochs", "hidden", "blocks"), [("moons", 300, 256, 4), ("circles", 300, 256, 4), ("mnist", 500, 512, 6)]
 )
 def test_paper_recipes(name: str, epochs: int, hidden: int, blocks: int):
-    recipe = load_recipe(CONFIGS / f"{name}.toml")
+    recipe = load_recipe(CONFIGS / f"{name}_paper.toml")
+    assert recipe.name == f"{name}-paper"
     assert (recipe.epochs, recipe.network) == (epochs, ResidualMLPSize(hidden=hidden, blocks=blocks))
     assert (recipe.learning_rate, recipe.batch_size, recipe.ema) == (1e-3, 256, 0.0)
 
