@@ -6,12 +6,12 @@ is loaded, as its card says (see `TimeCard`).
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from models.velocity import VelocityField, forms
+from models.velocity import VelocityField, forms, rows_of
 
 
 class TimeCard(BaseModel):
@@ -54,8 +54,9 @@ class Adapted(nn.Module):
         super().__init__()
         self.network = network
         self.time = time
+        self.rows = rows_of(network)
 
-    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,) in [0, 1] from noise to data."""
         return _adapted(self.network, self.time, x, t, condition)
 
@@ -65,7 +66,7 @@ class Adapted(nn.Module):
             yield partial(_adapted, form, self.time)
 
 
-def _adapted(network: VelocityField, time: TimeCard, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+def _adapted(network: VelocityField, time: TimeCard, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
     own = t if time.noise_at == 0 else 1.0 - t
     v = network(x, own if time.scale == 1.0 else own * time.scale, condition)
     return v if time.sign == (1 if time.noise_at == 0 else -1) else -v

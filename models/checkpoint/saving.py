@@ -31,6 +31,7 @@ from models.checkpoint.card import (
 from models.conventions import TimeCard
 from models.decoder import Decoder
 from models.messages import explain
+from models.named_conditions import NamedConditions
 from models.network import Network
 
 _TRIES = 1000
@@ -81,7 +82,7 @@ def save(
         kind, known = type(model).__name__, ", ".join(ARCHITECTURES)
         raise CheckpointError(f"{kind} is not a registered architecture; known are {known}")
     dtype = _dtype(model) if dtype is None else dtype
-    weights = safetensors.torch.save(_tensors(model, decoder, dtype))
+    weights = safetensors.torch.save(_tensors(model, decoder, dtype) | _nulls(model))
     try:
         root.mkdir(parents=True, exist_ok=True)
         _remove_stale(root)
@@ -115,6 +116,7 @@ def _card(
     row_by_row: bool,
 ) -> Card:
     """Describe a model; all but the version is a function of what is saved."""
+    takes = model.condition
     try:
         card = Card(
             name=name,
@@ -128,7 +130,8 @@ def _card(
             time=time,
             field="average_velocity" if model.average else "velocity",
             row_by_row=row_by_row,
-            condition=model.condition,
+            condition=None if isinstance(takes, NamedConditions) else takes,
+            conditions=dict(takes.entries) if isinstance(takes, NamedConditions) else {},
             decoder=decoder.config,
             dataset=dict(dataset),
             training=dict(training),
@@ -163,10 +166,28 @@ def _tensors(model: Network, decoder: Decoder, dtype: torch.dtype) -> dict[str, 
             if stored.untyped_storage().data_ptr() in seen:
                 stored = stored.clone()
             seen.add(stored.untyped_storage().data_ptr())
-            if not stored.isfinite().all():
+            masks = prefix == "velocity" and model.may_hold_infinities
+            if stored.isnan().any() or not (masks or stored.isfinite().all()):
                 raise CheckpointError(f"key {prefix}.{key}: holds numbers that are not finite; nothing was saved")
             tensors[f"{prefix}.{key}"] = stored
     return tensors
+
+
+def _nulls(model: Network) -> dict[str, Tensor]:
+    """The stored nulls of named conditions by their key in the file."""
+    takes = model.condition
+    if not isinstance(takes, NamedConditions):
+        return {}
+    found = {}
+    for name, entry in takes.entries.items():
+        if entry.null == "stored":
+            null = takes.stored[name].detach().to("cpu", entry.torch_dtype).reshape(entry.sizes).contiguous()
+            if not null.isfinite().all():
+                raise CheckpointError(
+                    f"the null of condition {name!r} holds numbers that are not finite; nothing was saved"
+                )
+            found[f"nulls.{name}"] = null.clone()
+    return found
 
 
 def _next_version(folder: Path) -> int:

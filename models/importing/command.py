@@ -7,12 +7,16 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from models.architectures import SIZES
 from models.conditions import LabelCondition
 from models.importing.files import ForeignError
 from models.importing.preview import preview
 from models.importing.weights import Declared, Imported, import_program, import_weights
-from models.messages import printable
+from models.messages import first_line, printable
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs to be imported and served."""
@@ -27,6 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
     parser.add_argument("--program", action="store_true", help="the file is a program of torch.export (.pt2)")
     parser.add_argument("--event-shape", type=_shape, help="shape of one state of the program, such as 1x28x28")
+    parser.add_argument(
+        "--inputs", type=_names, metavar="x,t,...", help="names of the program's arguments in order: x, t, conditions"
+    )
+    parser.add_argument(
+        "--conditions",
+        default="{}",
+        help="what the program cannot tell of them (null, default, scale, ...): JSON or a file",
+    )
+    parser.add_argument(
+        "--null", action="append", default=[], metavar="NAME=FILE.npy", help="array that stands for a missing condition"
+    )
     parser.add_argument("--classes", type=int, metavar="N", help="the program takes class labels from 0 to N - 1")
     parser.add_argument("--null-class", action="store_true", help="label N means no condition")
     parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, if the file has both")
@@ -69,6 +84,9 @@ def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         options.name,
         options.event_shape,
         labels=_labels(options),
+        inputs=options.inputs,
+        conditions=read_config(options.conditions, "--conditions"),
+        nulls=dict(map(_null, options.null)),
         declared=declared,
         decoder=decoder,
         version=options.version,
@@ -104,7 +122,7 @@ def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str,
     )
 
 
-def read_config(text: str) -> dict[str, Any]:
+def read_config(text: str, option: str = "--config") -> dict[str, Any]:
     """Read a config from JSON text, or from a JSON or TOML file.
 
     Raises:
@@ -117,12 +135,25 @@ def read_config(text: str) -> dict[str, Any]:
             content = Path(text).read_text()
             config = tomllib.loads(content) if text.endswith(".toml") else json.loads(content)
     except OSError as error:
-        raise ForeignError(f"--config {text}: cannot be read: {error.strerror or error}") from None
+        raise ForeignError(f"{option} {text}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise ForeignError(f"--config {printable(text)}: {error}") from None
+        raise ForeignError(f"{option} {printable(text)}: {error}") from None
     if not isinstance(config, dict):
-        raise ForeignError(f"--config {text}: is not a JSON object")
+        raise ForeignError(f"{option} {text}: is not a JSON object")
     return config
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _null(text: str) -> tuple[str, Tensor]:
+    """The name and the tensor of `name=file.npy`."""
+    name, _, path = text.partition("=")
+    try:
+        return name, torch.from_numpy(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise ForeignError(f"--null {printable(text)}: {first_line(error)}; write it as text=null.npy") from None
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Imports: a foreign state dict or program becomes a checkpoint."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from models.importing.matching import Which, select
 from models.importing.programs import read_program
 from models.messages import first_line
 from models.mixing import Mixing, find_mixing
+from models.named_conditions import NamedConditions
 from models.network import Network
 from models.row_padding import RowByRow
 
@@ -109,6 +110,9 @@ def import_program(
     event_shape: tuple[int, ...] | None = None,
     *,
     labels: LabelCondition | None = None,
+    inputs: Sequence[str] | None = None,
+    conditions: Mapping[str, Mapping[str, Any]] | None = None,
+    nulls: Mapping[str, Tensor] | None = None,
     declared: Declared | None = None,
     decoder: Mapping[str, Any] | None = None,
     version: int | None = None,
@@ -121,22 +125,43 @@ def import_program(
         repository, name, declared, decoder, version, row_by_row: see `import_weights`.
         event_shape: the shape that one state must have; None takes the program's.
         labels: the class labels that it takes as a condition; it declares the width of a vector itself.
+        inputs, conditions: see `read_program`.
+        nulls: tensors that stand for conditions that are not given, by name.
 
     Raises:
         ForeignError: the archive is not a program, holds what a program may not, or the program mixes rows.
         CheckpointError: the checkpoint cannot be written.
     """
-    config, tensors, order = read_program(file, event_shape, labels)
+    config, tensors, order = read_program(file, event_shape, labels, inputs, _with_nulls(conditions or {}, nulls or {}))
     try:
         with torch.device("meta"):
             network = build(PROGRAM, config)
     except ArchitectureError as error:
         raise ForeignError(f"{file}: {error}") from None
     network.load_state_dict({f"data_{key}": tensor for key, tensor in tensors.items()}, assign=True)
+    if isinstance(network.condition, NamedConditions):
+        network.condition = replace(network.condition, stored=_fitting(network.condition, nulls or {}))
     report = [f"program: {len(config['steps'])} steps, {len(tensors)} tensors, arguments ({order})"]
     source: dict[str, JsonValue] = {"imported_from": file.name}
     path, stored = _store(network, repository, name, source, declared or Declared(), decoder or {}, version, row_by_row)
     return Imported(path, [*report, *stored])
+
+
+def _with_nulls(
+    conditions: Mapping[str, Mapping[str, Any]], nulls: Mapping[str, Tensor]
+) -> dict[str, Mapping[str, Any]]:
+    return {**conditions, **{name: {**conditions.get(name, {}), "null": "stored"} for name in nulls}}
+
+
+def _fitting(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The stored nulls, if all are there and of the shapes of their conditions."""
+    for name, entry in takes.entries.items():
+        if entry.null == "stored" and (name not in nulls or tuple(nulls[name].shape) != entry.sizes):
+            found = list(nulls[name].shape) if name in nulls else "nothing"
+            raise ForeignError(
+                f"the stored null of {name} is {found}, expected a tensor of shape {list(entry.sizes)}: --null"
+            )
+    return dict(nulls)
 
 
 def _store(
@@ -181,7 +206,7 @@ def detect_convention(network: Network, asked: nn.Module | None = None) -> Detec
     Raises:
         ForeignError: it cannot be evaluated.
     """
-    dtype, given = _dtype_of(network), network.condition
+    dtype, given = _dtype_of(network), None if network.condition is None else network.condition.sized({})
     asked = network if asked is None else asked
 
     def ask(x: Tensor, t: Tensor) -> Tensor:
@@ -194,7 +219,8 @@ def detect_convention(network: Network, asked: nn.Module | None = None) -> Detec
 def _mixing(network: Network) -> Mixing | None:
     with _evaluated():
         shape = network.event_shape
-        return find_mixing(network, shape, _dtype_of(network), condition=network.condition)
+        takes = None if network.condition is None else network.condition.sized({})
+        return find_mixing(network, shape, _dtype_of(network), condition=takes)
 
 
 def _dtype_of(network: Network) -> torch.dtype:

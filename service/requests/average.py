@@ -24,6 +24,11 @@ def solver_of(request: Solving, model: ModelVersion, t_span: tuple[float, float]
             "t_span",
             f"t_span = [{t_span[0]:g}, {t_span[1]:g}] runs backwards; {_what(model)}: it goes from noise to data only",
         )
+    if request.guidance not in (None, 1):
+        raise invalid(
+            "guidance",
+            f"guidance was given; {_what(model)}, and guided in training only: leave guidance out",
+        )
     text = request.solver if "solver" in request.model_fields_set else SOLVER
     try:
         said = read_solver(text)

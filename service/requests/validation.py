@@ -15,13 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 import solvers
-from models.conditions import ConditionError
+from models.named_conditions import repeated
 from models.nested import NestedError, to_floats
 from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
 from service.requests.average import solver_of
+from service.requests.conditions import Told, told_of
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import Encoder
@@ -82,7 +83,7 @@ def validate_sample(
         raise invalid(
             "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
         )
-    condition = condition_of(request, model, n)
+    told = told_of(request, model, n)
     check_form(request, model, encoder)
     solve = compiled(request, model, t_span, settings)
     save_at = None if request.save_at is None else times_of(request, "save_at", solve)
@@ -95,16 +96,16 @@ def validate_sample(
     most_bytes = response_bytes(request, model, solve, encoder)
     check_size(request, most_bytes, encoder, settings.max_answer_bytes)
     x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
-    hold = take(memory_bytes(request, model, solve, encoder, most_bytes), deadline)
+    hold = take(memory_bytes(request, model, solve, encoder, most_bytes, told), deadline, told.bytes)
     job = job_of(
         request,
         model,
         solve,
         hold,
+        told,
         num_samples=n,
         deadline=deadline,
         trace=request.trace,
-        condition=condition,
         seed=seed_of(request.seed),
         first_index=request.first_index,
         x0=x0,
@@ -119,10 +120,12 @@ def job_of(
     model: ModelVersion,
     solve: Plan,
     hold: Hold,
+    told: Told,
     *,
     num_samples: int,
     deadline: float,
     trace: str = "none",
+    lanes_of: NDArray[np.int64] | None = None,
     **others: Any,
 ) -> Job:
     """Return the job of a checked request; it reserves memory for attempted steps beyond those that `hold` expects.
@@ -132,15 +135,21 @@ def job_of(
         model: the requested model.
         solve: the compiled solver.
         hold: memory of the request.
+        told: what its samples are told.
+        lanes_of: (lanes,) the sample whose conditions each lane has; None where lane i is sample i.
         num_samples, deadline, trace: see `Job`.
         others: more fields of `Job`.
     """
+    conditions, negative = told.conditions(), told.negatives()
     return Job(
         model=model.name,
         version=model.version,
         solve=solve,
         num_samples=num_samples,
-        guidance=request.guidance,
+        conditions=conditions if lanes_of is None else repeated(conditions, lanes_of),
+        guidance=told.guidance,
+        negative=negative if lanes_of is None else repeated(negative, lanes_of),
+        sizes=told.sizes,
         deadline=deadline,
         trace=trace,
         priority=Priority(request.priority),
@@ -180,35 +189,6 @@ def seed_of(seed: int | None) -> int:
 def deadline_of(request: Solving, settings: Settings) -> float:
     """Return when the time limit passes, in `time.monotonic`."""
     return request.came + (request.timeout_s or settings.timeout_s)
-
-
-def condition_of(request: Solving, model: ModelVersion, num_samples: int) -> torch.Tensor | None:
-    """Return the condition as a tensor with one row for each sample; None for none.
-
-    Raises:
-        ProblemError: 422 for a condition or guidance that the model does not accept.
-    """
-    takes = model.card.condition
-    if takes is None:
-        for name in ("condition", "guidance"):
-            if getattr(request, name) is not None:
-                raise invalid(name, f"{name} was given, but model {model.name!r} is unconditional; leave {name} out")
-        return None
-    try:
-        if request.guidance is not None:
-            if request.condition is None:
-                raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
-            if request.guidance != 1:
-                takes.nulls(1, model.dtype)
-        if request.condition is None:
-            takes.nulls(1, model.dtype)  # the model must have learned to do without
-            return None
-    except ConditionError as error:
-        raise invalid("condition" if request.guidance is None else "guidance", str(error)) from None
-    try:
-        return takes.tensor(request.condition, num_samples, model.dtype)
-    except (ConditionError, OverflowError) as error:
-        raise invalid("condition", str(error)) from None
 
 
 def compiled(
