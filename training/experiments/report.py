@@ -114,7 +114,8 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
     if study:
         compared = (
             f"Each model is trained with the seeds {_list(sizes.training_seeds)}, as far as the column `seeds` says. "
-            f"The price is measured on {sizes.price_samples} paths, SWD against the data set's unseen reference. MNIST has "
+            f"The price is measured on {sizes.price_samples} paths, SWD against the data set's unseen reference. "
+            "MNIST has "
             f"{sizes.price_digits:,} digits and {sizes.price_mnist_epochs} epochs here. "
         )
     else:
