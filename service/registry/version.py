@@ -137,6 +137,7 @@ class ModelVersion:
             "deterministic": self.deterministic,
             "path": self.path,
             "field": self.card.field,
+            "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
             **self.beside.describe(),
         }
 

@@ -85,7 +85,7 @@ def validate_sample(
         )
     told = told_of(request, model, n)
     check_form(request, model, encoder)
-    solve = compiled(request, model, t_span, settings)
+    solve = compiled(request, model, t_span, settings, usual=_authors_solver(model, t_span))
     save_at = None if request.save_at is None else times_of(request, "save_at", solve)
     if solve.batch and request.first_index != 0:
         raise invalid(
@@ -191,8 +191,19 @@ def deadline_of(request: Solving, settings: Settings) -> float:
     return request.came + (request.timeout_s or settings.timeout_s)
 
 
+def _authors_solver(model: ModelVersion, t_span: tuple[float, float]) -> str | None:
+    """Return the solver that a model's card names, which is meant for the whole way from noise to data."""
+    sampling = model.card.sampling
+    return None if sampling is None or t_span != WHOLE else sampling.solver
+
+
 def compiled(
-    request: Solving, model: ModelVersion, t_span: tuple[float, float], settings: Settings, steps: int | None = None
+    request: Solving,
+    model: ModelVersion,
+    t_span: tuple[float, float],
+    settings: Settings,
+    steps: int | None = None,
+    usual: str | None = None,
 ) -> Plan:
     """Return the solver of a request, compiled: its text and the fields given apart make one `SolverSpec`.
 
@@ -202,6 +213,7 @@ def compiled(
         t_span: start and end.
         settings: the limits.
         steps: fixed steps if the request names none.
+        usual: text of the solver if the request says nothing of how to solve but `max_nfe`; None for the service's.
 
     Raises:
         ProblemError: 422 where its arguments contradict each other, cannot be met or are over a limit.
@@ -212,6 +224,8 @@ def compiled(
     solver = request.solver
     if model.card.average:
         solver, steps = solver_of(request, model, t_span)
+    if usual is not None and not _names_solver(request):
+        solver, steps = usual, None
     if steps is not None:
         given += (("steps", steps),)
     rest = (t_span, settings.max_steps, settings.max_nfe)
@@ -233,6 +247,12 @@ def compiled(
 
 _APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
 """Fields of a request that are fields of a `SolverSpec`."""
+
+
+def _names_solver(request: Solving) -> bool:
+    """Whether a request says how to solve; `max_nfe` and what is null say nothing of it."""
+    said = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
+    return any(getattr(request, name) is not None for name in said)
 
 
 @lru_cache(maxsize=1024)
