@@ -111,7 +111,8 @@ def solve(
     Raises:
         SolverError: the solver cannot be had in this dtype.
     """
-    return integrate_indexed(field, x0, compiled(spec, x0.dtype, plans), save_at, progress=progress)
+    average = bool(getattr(field.velocity, "average", False))
+    return integrate_indexed(field, x0, compiled(spec, x0.dtype, plans), save_at, progress=progress, step_ends=average)
 
 
 def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT) -> Tensor:
@@ -305,6 +306,11 @@ def measure(
         MeasureError: the model has no endpoint error, or is not usable.
     """
     card = checkpoint.card
+    if card.average:
+        raise MeasureError(
+            "the model is a field of average velocity: it has no endpoint error, as there is no path to be faithful to; "
+            "compare its samples with data: python -m training evaluate"
+        )
     if card.conditions:
         names = ", ".join(card.conditions)
         raise MeasureError(f"the model takes conditions by name ({names}), of which no examples are at hand")

@@ -40,7 +40,8 @@ def solve(
     """Solve from the noise x0 (samples, *event) to t = 1, showing a progress bar on a terminal.
 
     Args:
-        velocity: called as velocity(x, t), or velocity(x, t, condition) where there are conditions.
+        velocity: called as velocity(x, t), or velocity(x, t, condition) where there are conditions. One with a true
+            `average` is a field of average velocity, which only Euler's steps suit.
         x0: starting states, in the dtype of the velocity.
         conditions: one a sample, or None.
         spec: the solver.

@@ -105,6 +105,12 @@ def _check_alone(request: SampleRequest) -> None:
 def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -> tuple[Curve, str]:
     """Return the curve that holds for a request, and what is to be said of it."""
     command = f"python -m models measure {settings.models_dir.name}/{model.name}/{model.version}"
+    if model.card.average:
+        raise invalid(
+            "budget",
+            f"model {model.name!r} is a field of average velocity: it has no endpoint error that could be promised; "
+            "name the number of steps instead, as euler-4",
+        )
     frontier, fault = model.frontier()
     if frontier is None:
         why = f"cannot be used ({fault})" if fault else "was not measured"
