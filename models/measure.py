@@ -308,7 +308,7 @@ def measure(
     card = checkpoint.card
     if card.average:
         raise MeasureError(
-            "the model is a field of average velocity: it has no endpoint error, as there is no path to be faithful to; "
+            "the model is a field of average velocity: it has no endpoint error, as there is no path to keep to; "
             "compare its samples with data: python -m training evaluate"
         )
     if card.conditions:
