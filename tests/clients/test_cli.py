@@ -196,6 +196,21 @@ class TestSample:
         assert printed["samples"] == [[None, 1.0], [1.0, 1.0]]
         assert printed["seed"] == 1
 
+    @pytest.mark.parametrize(
+        ("status", "advice"),
+        [("deadline", "a longer --timeout"), ("max_nfe", "a larger --max-nfe"), ("non_finite", "a looser tolerance, more steps")],
+    )
+    def test_failed_samples_come_with_what_may_help(
+        self, service: FakeService, capsys: Capture, status: str, advice: str
+    ) -> None:
+        def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+            arrays["status"] = np.array(["success", status])
+            meta |= {"status": status, "failed": [{"index": 1, "status": status, "t": 0.5}]}
+
+        service.change = change
+        assert main(["sample", "moons", "-n", "2", "--seed", "1"]) == 1
+        assert f"1 of 2 samples did not reach the end (sample 1: {status}); {advice}" in capsys.readouterr().err
+
     def test_failed_samples_are_told_and_counted_over_pages(
         self, service: FakeService, tmp_path: Path, capsys: Capture
     ) -> None:
@@ -365,6 +380,11 @@ class TestOthers:
             ("sample moons --solver rk4-20 --steps 9", "--solver rk4-20 says --steps 20, but --steps 9 was given too"),
             ("sample moons --rtol nan", "not finite"),
             ("sample moons --trace some", "invalid choice"),
+            ("sample moons --sampler rk4", "pathline sample: unknown argument --sampler; did you mean --solver?"),
+            ("sample moons --num-steps=4", "unknown argument --num-steps=4; did you mean --steps?"),
+            ("sample moons --version 2", "unknown argument --version; did you mean --model-version?"),
+            ("sample moons --tiemout 2", "unknown argument --tiemout; did you mean --timeout?"),
+            ("sample moons more", "pathline sample: unknown argument more; see pathline sample --help"),
             ("bench moons --concurrency 1000", "from 1 to 100"),
             ("bench moons --duration nan", "seconds above 0, at most 600"),
             ("compare moons --solvers rk4-", "is not understood"),

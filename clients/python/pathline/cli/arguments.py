@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from pathline._calls import DEFAULT_URL
 from pathline._compare import CANDIDATES, REFERENCE
+from pathline._request import nearest
 from pathline.cli.output import FORMATS
 
 _NAMES = (
@@ -42,6 +43,9 @@ _CHOICES = {
 }
 
 
+_FLAGS = {"version": "--model-version", "bare_steps": "--steps", "decode": "--no-decode"}
+"""Options with another name than what they set."""
+
 _EXIT = (
     "Exit status: 0 done; 1 done, but samples did not reach the end or requests of bench failed; 2 invalid command or "
     "environment; 3 no valid response received; 4 the service refused or failed; 5 the output could not be written."
@@ -60,8 +64,23 @@ _KINDS |= dict.fromkeys(("first_step", "max_step", "guidance"), float)
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        arguments, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            prog = self.prog if arguments.command is None else f"{self.prog} {arguments.command}"
+            self.exit(2, f"{prog}: unknown argument {unknown[0]}{_meant(unknown[0], arguments)}; see {prog} --help\n")
+        return arguments
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def _meant(unknown: str, arguments: argparse.Namespace) -> str:
+    """Return what an unknown option probably means, among those of the command."""
+    flags = {name: _FLAGS.get(name, "--" + name.replace("_", "-")) for name in vars(arguments) if name != "command"}
+    written = {flag[2:].replace("-", "_"): flag for flag in flags.values()} | flags
+    near = nearest(unknown.partition("=")[0].lstrip("-").replace("-", "_"), list(written))
+    return f"; did you mean {written[near]}?" if near and unknown.startswith("-") else ""
 
 
 def parser() -> argparse.ArgumentParser:
