@@ -7,8 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from service.banner import ProgressPrinter, greeting, opening
-from service.logs import EscapingFormatter
+from service.console import EscapingFormatter, ProgressPrinter, greeting, opening
 from service.settings import ONE_PROCESS, Settings, SettingsError, StartError, load_settings, unknown_variables
 
 USAGE, FAILED = 2, 1  # exit codes: an invalid setting; a part that is missing

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from models.checkpoint.loading import Checkpoint
-from service.engine.job import Job, JobResult
-from service.engine.operation import Operation
+from service.engine.job import Job, JobResult, Operation
 
 
 class Arena(Protocol):

@@ -17,8 +17,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from service.http.connection_limit import RESERVED
-from service.http.connections import Connection, protocol
+from service.http.connections import RESERVED, Connection, protocol
 from service.settings import Settings, StartError
 from service.state import Service
 

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from models.guidance import network_rows
-from service.engine.forecast import Demand, Lot, alone_s, wall
+from service.engine.cost import Cost
+from service.engine.forecast import KEPT, Demand, Lot, Prospects, alone_s, wall
 from service.engine.job import Job, Overloaded, Priority, TooSlow
-from service.engine.nfe import Cost
-from service.engine.promises import KEPT, Prospects
 from service.engine.scheduler import Entry, Place
 from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
 

@@ -11,11 +11,10 @@ import torch
 from models.checkpoint.loading import Checkpoint
 from models.guidance import network_rows
 from models.noise import noise, noise_of
+from service.engine.cost import TickCostModel
 from service.engine.device import Device
-from service.engine.job import Job
+from service.engine.job import Job, Operation
 from service.engine.network import Network
-from service.engine.operation import Operation
-from service.engine.tick_cost import TickCostModel
 from solvers import warm_up
 from solvers.errors import Status
 from solvers.lanes import Admission, Finished, Lanes, Saved

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from service.engine.arena import Arena
+from service.engine.cost import NfeEstimates
 from service.engine.job import Job, JobResult, Priority
-from service.engine.nfe import NfeEstimates
 from service.engine.result_builder import ResultBuilder
 from service.engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns, part_of
 from service.engine.snapshot import ArenaSnapshot

@@ -23,12 +23,20 @@ from models.checkpoint.loading import Checkpoint
 from service.engine.admission import Admission
 from service.engine.arena import Arena
 from service.engine.arena_queue import ArenaQueue
-from service.engine.commands import Cancel, GiveUp, Open, Retire, Stop, Submit
 from service.engine.device import Device, choose_device, device_of
-from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Overloaded, Priority, TooSlow
+from service.engine.job import (
+    DeadlineExceeded,
+    Draining,
+    EngineFailed,
+    Job,
+    JobResult,
+    Operation,
+    Overloaded,
+    Priority,
+    TooSlow,
+)
 from service.engine.job_table import Observer, Told, settle
-from service.engine.loop import STOPPED, Loop
-from service.engine.operation import Operation
+from service.engine.loop import STOPPED, Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
 

@@ -1,8 +1,13 @@
-"""Forecasts: when jobs would be done. Knows numbers of calls, no tensors.
+"""Forecasts: when jobs would be done, and the promises that rest on them. Knows numbers of calls, no tensors.
 
 `walk` plays what the scheduler does through to its end: small jobs enter as there is room, the earliest deadline first,
 and all lanes take part in every tick; large ones share equally what they get. Its seconds are those of the jobs' own
 ticks. Jobs of another priority or model have ticks of their own in between: `Lot` and `wall` count them in.
+
+A job that is accepted is promised to meet its deadline: `Prospects` tells whether it and all accepted before it are
+forecast to. A promise is made with some time to spare, as forecasts are estimates. Shorter jobs that come later may use
+most of that, so that a long one never keeps them all out. Where that is not enough, as the machine has become slower or
+a sample is harder than others of its kind, `hopeless` chooses the job to give up so that the rest make it.
 """
 
 from __future__ import annotations
@@ -15,10 +20,26 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from service.engine.cost import Curve
 from service.engine.scheduler import BULK_SHARE, Place, SchedulerSnapshot
-from service.engine.tick_cost import Curve
 
 Times = NDArray[np.float64]
+
+KEPT = 0.45
+"""A forecast may take up this share of a job's time: the rest is for what it cannot know.
+
+It costs no goodput: under overload the device is never idle, only the queue is shorter."""
+
+_KEPT_FOR_SHORT = 0.9
+"""The same share after a much shorter job has joined."""
+
+_SHORT = 0.25
+"""A job is much shorter than another if it takes at most this share of what that one still takes."""
+
+_SURELY = 0.7
+"""A job is given up once this share of what it is forecast to take does not fit in its time."""
+
+_BISECTIONS = 8
 
 
 @dataclass(frozen=True)
@@ -211,3 +232,80 @@ def wall(lot: Lot, ends: Times, others: Sequence[tuple[Lot, float]]) -> Times:
     for other, total in others:
         out += np.minimum(total, lot.weight(other) * ends)
     return out
+
+
+class Prospects:
+    """What the jobs present make of a newcomer.
+
+    Args:
+        lots: of all models that have work, and that of the newcomer.
+        mine: the newcomer's.
+        job: the newcomer; its `left_s` counts from when it comes.
+    """
+
+    def __init__(self, lots: Sequence[Lot], mine: Lot, job: Demand) -> None:
+        self._lots, self._mine, self._job = lots, mine, job
+        self._alone_s = alone_s(job.calls, job.work, job.rows, mine.budget, mine.curve)
+        self._before = [wall(lot, lot.ends, self._others(lot)) for lot in lots]
+
+    def _others(self, lot: Lot, total: float | None = None) -> list[tuple[Lot, float]]:
+        """The other lots and the seconds they want; `total` is that of the newcomer's own, once it has come."""
+        return [
+            (other, other.total if total is None or other is not self._mine else total)
+            for other in self._lots
+            if other is not lot
+        ]
+
+    def fits(self, joins_s: float = 0.0) -> bool:
+        """Return whether all promises hold if the newcomer arrives in `joins_s` seconds."""
+        ends = self._mine.joined(self._job, joins_s)
+        total = float(ends.max())
+        after = wall(self._mine, ends, self._others(self._mine))
+        took = float(after[-1]) - joins_s
+        left, alone = self._job.left_s, self._alone_s
+        # A job that hardly fits even alone is taken where nothing holds it up.
+        if alone <= left < np.inf and took > max(KEPT * left, min(left, 1.1 * alone)):
+            return False
+        for lot, before in zip(self._lots, self._before, strict=True):
+            now = after[:-1] if lot is self._mine else wall(lot, lot.ends, self._others(lot, total))
+            if self._breaks(lot, before, now, joins_s):
+                return False
+        return True
+
+    def _breaks(self, lot: Lot, before: Times, after: Times, joins_s: float) -> bool:
+        """Whether one of a lot's promises holds before and not after, seen from when the newcomer comes."""
+        short = self._alone_s <= _SHORT * (before - joins_s)
+        kept = joins_s + np.where(short, _KEPT_FOR_SHORT, KEPT) * (lot.left - joins_s)
+        held = lot.promised & ~(short & lot.tight) & (before <= lot.left)
+        return bool((held & (after > kept) & (after > before + 1e-9)).any())
+
+    def fits_in_s(self) -> float:
+        """Return the seconds until the newcomer would be taken if no other job arrives."""
+        low, high = 0.0, sum(lot.total for lot in self._lots)
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            if self.fits(middle):
+                high = middle
+            else:
+                low = middle
+        return high
+
+
+def hopeless(lots: Sequence[Lot]) -> tuple[Lot, int] | None:
+    """The job to give up, so that others keep their promises; None where all are forecast to be in time.
+
+    Of those that will be late it is the one that still wants most: others gain most from it, and least is lost. A job
+    that has the device to itself runs on, as no other job would gain.
+    """
+    if sum(len(lot.demands) for lot in lots) < 2:
+        return None
+    worst: tuple[float, Lot, int] | None = None
+    for lot in lots:
+        others = [(other, other.total) for other in lots if other is not lot]
+        late = lot.promised & (_SURELY * wall(lot, lot.ends, others) > lot.left)
+        for place in np.flatnonzero(late):
+            demand = lot.demands[place]
+            wants = demand.work * lot.curve.seconds(demand.rows) / demand.rows
+            if worst is None or wants > worst[0]:
+                worst = wants, lot, demand.number
+    return None if worst is None else worst[1:]

@@ -1,4 +1,4 @@
-"""Jobs as the engine is given them, their results, and its exceptions."""
+"""Jobs: operations, jobs as the engine is given them, their results, and its exceptions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from service.engine.operation import Operation
+from solvers.derived import DerivedField, JacobianField, LogDensityField
 from solvers.plan import Plan
 from solvers.trace import Trace
+
+
+class Operation(StrEnum):
+    """What the lanes of a job follow.
+
+    Jobs of one operation of one model version share network calls; each operation has an arena of its own. The one for
+    samples is made when a model is loaded, the others when they are first asked for.
+
+    `sample`: x, by the velocity. The others' states are flat: `log_prob_*`: [x, log p], with the divergence exact or
+    estimated; `jacobian`: a row of the Jacobian at a given place, in one Euler step from zero (see `solvers.derived`).
+    """
+
+    SAMPLE = "sample"
+    LOG_PROB_EXACT = "log_prob_exact"
+    LOG_PROB_HUTCHINSON = "log_prob_hutchinson"
+    JACOBIAN = "jacobian"
+
+
+def derived_field(operation: Operation, event_shape: tuple[int, ...]) -> DerivedField | None:
+    """The field that the lanes of an operation follow; None where it is the velocity itself."""
+    if operation is Operation.SAMPLE:
+        return None
+    if operation is Operation.JACOBIAN:
+        return JacobianField(event_shape)
+    return LogDensityField(event_shape, probes=0 if operation is Operation.LOG_PROB_EXACT else 1)
 
 
 class Priority(StrEnum):
@@ -153,3 +178,7 @@ class JobResult:
     queue_s: float
     solve_s: float
     network_s: float
+
+
+Outcome = JobResult | Exception | None
+"""How a job ends: with a result, with an error, or cancelled (None)."""

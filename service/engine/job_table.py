@@ -10,8 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from service.engine.arena_queue import ActiveJob, ArenaQueue
-from service.engine.commands import Built, Command, Outcome
-from service.engine.job import DeadlineExceeded, EngineFailed, JobResult
+from service.engine.job import DeadlineExceeded, EngineFailed, JobResult, Outcome
 from solvers.errors import Status
 from solvers.lanes import Finished
 
@@ -51,14 +50,17 @@ class JobTable:
     Args:
         observer: counts calls spent in vain.
         clock: of the engine.
-        send: gives a command to the engine's thread, from any other.
+        send: has the engine's thread call `built`, from any other.
 
     Attributes:
         next_deadline: the soonest of all, a time of the clock.
     """
 
     def __init__(
-        self, observer: Observer | None, clock: Callable[[], float], send: Callable[[Command], object]
+        self,
+        observer: Observer | None,
+        clock: Callable[[], float],
+        send: Callable[[Future[JobResult], Outcome], object],
     ) -> None:
         self._observer, self._clock, self._send = observer, clock, send
         self._jobs: dict[Future[JobResult], ActiveJob] = {}
@@ -136,7 +138,7 @@ class JobTable:
                 outcome: Outcome = builder.result(network_s, start_of)
             except Exception as error:
                 outcome = EngineFailed(f"{type(error).__name__}: {error}")
-            self._send(Built(active.future, outcome))
+            self._send(active.future, outcome)
 
         self._forget(active)
         self._building += 1

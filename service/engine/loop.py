@@ -5,7 +5,7 @@ Each turn of it:
     take commands -> end what is too late -> schedule -> tick -> publish and deliver
 
 A turn is of the arena that has used the least time, so that models share the device fairly. Other threads send
-commands and read `snapshot`; nothing else of it is theirs.
+commands, which are the only way to change its state, and read `snapshot`; nothing else of it is theirs.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import NamedTuple
 
 import torch
 
 from service.engine.arena_queue import ActiveJob, ArenaQueue
-from service.engine.commands import Built, Cancel, Command, GiveUp, Open, Retire, Stop, Submit
 from service.engine.device import Device
-from service.engine.forecast import Lot
-from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Priority
+from service.engine.forecast import Lot, hopeless
+from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Outcome, Priority
 from service.engine.job_table import JobTable, Observer, Told, settle
-from service.engine.promises import hopeless
 from service.engine.result_builder import ResultBuilder
+from service.engine.scheduler import Entry
 from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
 
 _log = logging.getLogger("pathline")
@@ -43,6 +43,52 @@ _MOST_GIVEN_UP = 16
 """Most jobs given up in one such check: the next one knows more."""
 
 STOPPED = "the engine has stopped; restart the service"
+
+
+class Open(NamedTuple):
+    """Take jobs for an arena."""
+
+    queue: ArenaQueue
+
+
+class Retire(NamedTuple):
+    """Let arenas go, by number, once their jobs are done."""
+
+    arenas: tuple[int, ...]
+
+
+class Submit(NamedTuple):
+    """Solve a job in an arena."""
+
+    arena: int
+    job: Job
+    entry: Entry
+    future: Future[JobResult]
+
+
+class Cancel(NamedTuple):
+    """Cancel a job."""
+
+    future: Future[JobResult]
+
+
+class Built(NamedTuple):
+    """Deliver a result that was put together beside the engine's thread."""
+
+    future: Future[JobResult]
+    outcome: Outcome
+
+
+class GiveUp(NamedTuple):
+    """End all jobs with `Draining`."""
+
+
+class Stop(NamedTuple):
+    """End the thread."""
+
+
+Command = Open | Retire | Submit | Cancel | Built | GiveUp | Stop
+"""Every change of the state of the thread is one of these, taken from one queue in order."""
 
 
 class _Mark(NamedTuple):
@@ -68,7 +114,7 @@ class Loop:
         self.deliver: Callable[[Told], object] = settle
         self.closed = False
         self._tools, self._observer, self._clock = tools, observer, clock
-        self._table = JobTable(observer, clock, self.commands.put)
+        self._table = JobTable(observer, clock, lambda future, outcome: self.commands.put(Built(future, outcome)))
         self._queues: dict[int, ArenaQueue] = {}
         self._seen = -math.inf
         self._stopping = False

@@ -17,8 +17,7 @@ from models.guidance import Guided
 from models.row_padding import RowStable
 from service.engine.conditions import Conditions, RowTable
 from service.engine.device import Device
-from service.engine.job import Job
-from service.engine.operation import Operation, derived_field
+from service.engine.job import Job, Operation, derived_field
 from solvers.lanes import Finished, Lanes
 from solvers.parted import Parted
 

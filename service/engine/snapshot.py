@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from service.engine.cost import Curve, NfeEstimates
 from service.engine.job import Priority
-from service.engine.nfe import NfeEstimates
 from service.engine.scheduler import SchedulerSnapshot
-from service.engine.tick_cost import Curve
 
 
 class ArenaSnapshot(NamedTuple):

@@ -20,15 +20,13 @@ from typing import Any, TypeVar
 import torch
 
 from models.repository import RepositoryError
-from service.engine.job import Draining
-from service.engine.operation import Operation
+from service.engine.job import Draining, Operation
 from service.errors import Kind, ProblemError, invalid
 from service.ports import Engine
 from service.registry.disk import Disk
-from service.registry.entries import Entries
+from service.registry.entries import Entries, Key, Memory
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
 from service.registry.loading import Loads, shutting_down
-from service.registry.memory import Key, Memory
 from service.registry.version import Lease, ModelVersion
 from service.settings import StartError
 

@@ -19,8 +19,7 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app
-from service.engine.job import Job, JobResult
-from service.engine.operation import Operation
+from service.engine.job import Job, JobResult, Operation
 from service.settings import Settings
 from service.state import Service
 from solvers.trace import Trace

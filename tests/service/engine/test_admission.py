@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from service.engine.admission import Admission
+from service.engine.cost import Curve, NfeEstimates
 from service.engine.job import Overloaded, Priority
-from service.engine.nfe import NfeEstimates
 from service.engine.scheduler import Entry, Scheduler
 from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
-from service.engine.tick_cost import Curve
 
 from .conftest import job
 

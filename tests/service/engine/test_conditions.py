@@ -20,7 +20,7 @@ from service.engine.admission import Admission
 from service.engine.arena_queue import ArenaQueue
 from service.engine.engine import Engine
 from service.engine.forecast import Demand
-from service.engine.operation import Operation
+from service.engine.job import Operation
 from service.engine.scheduler import Place
 from service.engine.snapshot import EngineSnapshot
 from solvers import integrate

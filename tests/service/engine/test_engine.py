@@ -13,8 +13,7 @@ from torch import Tensor
 from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from service.engine.engine import DeadlineExceeded, Draining, Engine, EngineFailed, Overloaded
-from service.engine.job import JobResult, Priority
-from service.engine.operation import Operation
+from service.engine.job import JobResult, Operation, Priority
 from solvers import integrate, resolve
 from solvers.lanes import Admission, Lanes
 

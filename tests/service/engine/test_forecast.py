@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from service.engine.forecast import Demand, Lot, walk, wall
-from service.engine.promises import Prospects, hopeless
+from service.engine.cost import Curve
+from service.engine.forecast import Demand, Lot, Prospects, hopeless, walk, wall
 from service.engine.scheduler import Entry, Scheduler
-from service.engine.tick_cost import Curve
 
 BUDGET = 100
 

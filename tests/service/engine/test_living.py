@@ -10,7 +10,7 @@ import torch
 
 from models.checkpoint.loading import Checkpoint
 from service.engine.engine import Engine
-from service.engine.operation import Operation
+from service.engine.job import Operation
 
 from ..waiting import eventually
 from .conftest import Field, job

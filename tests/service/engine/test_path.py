@@ -9,7 +9,7 @@ from models.checkpoint.loading import Checkpoint
 from service.engine.arena import Arena
 from service.engine.device import device_of
 from service.engine.engine import Engine
-from service.engine.operation import Operation
+from service.engine.job import Operation
 
 from .conftest import Settings, job
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import torch
 
 from service.engine.engine import Engine
-from service.engine.job import Job, JobResult, Priority
-from service.engine.operation import Operation
+from service.engine.job import Job, JobResult, Operation, Priority
 
 from .conftest import Field, Observed, job
 from .test_engine import same

@@ -5,7 +5,7 @@ import pytest
 from models.repository import Signature
 from service.errors import Kind
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
-from tests.service.registry.test_memory import version
+from tests.service.registry.test_entries import version
 
 FILES: Signature = ((1, 2, 3), None)
 

@@ -9,8 +9,7 @@ import torch
 
 from models.checkpoint.loading import Checkpoint
 from service.engine.engine import Engine
-from service.engine.job import Draining, EngineFailed, Job
-from service.engine.operation import Operation
+from service.engine.job import Draining, EngineFailed, Job, Operation
 from tests.service.engine.conftest import Field, Observed, field, job, net  # noqa: F401
 from tests.service.engine.conftest import Settings as EngineSettings
 from tests.service.waiting import eventually

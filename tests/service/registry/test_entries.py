@@ -6,7 +6,7 @@ import pytest
 
 from models.checkpoint.card import CheckpointError
 from service.errors import Kind, ProblemError
-from service.registry.memory import Memory
+from service.registry.entries import Memory
 from service.registry.version import Lease, ModelVersion
 
 NOTHING: Any = None

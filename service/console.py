@@ -1,13 +1,17 @@
-"""Startup messages: settings that differ from the defaults, loading progress, and what to try first."""
+"""The console: messages at the start (changed settings, loading progress, first commands) and the format of the log."""
 
+import logging
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from service.settings import Settings
 
 _LOOK_S = 0.2
 _PYTHON = ".venv/bin/python"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def opening(settings: Settings) -> str:
@@ -96,3 +100,23 @@ Three commands to try in another terminal:
 
   curl -s {base}/v1/solvers{key}
 """
+
+
+class EscapingFormatter(logging.Formatter):
+    """Escapes control characters in messages, and indents tracebacks.
+
+    Messages repeat what clients sent, in which a line break could start a line that looks like a record of its own.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the name in the standard library)
+        """Return the first line."""
+        return _escaped(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Return the traceback, each line of it indented."""
+        lines = super().formatException(ei).splitlines()
+        return "\n".join("  " + _escaped(line) for line in lines)
+
+
+def _escaped(text: str) -> str:
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -1,10 +1,12 @@
-"""Startup messages: progress in lines that change, and commands with the address that users reach."""
+"""The console: progress in lines that change, commands with the address that users reach, and an unforgeable log."""
 
+import logging
+import sys
 from pathlib import Path
 
 import pytest
 
-from service.banner import ProgressPrinter, greeting, opening, progress
+from service.console import EscapingFormatter, ProgressPrinter, greeting, opening, progress
 from service.settings import Settings
 
 
@@ -48,3 +50,22 @@ def test_only_changed_settings_are_printed() -> None:
     assert "All settings have their defaults." in opening(Settings.model_construct())
     changed = Settings.model_construct(port=9001)
     assert opening(changed).splitlines()[:2] == ["Settings that differ from the defaults:", "  PATHLINE_PORT = 9001"]
+
+
+@pytest.mark.parametrize("evil", ["\n", "\r\n", "\x1b[2J", "\x85", "\u2028", "\x00"])
+def test_control_characters_are_escaped(evil: str) -> None:
+    forged = f"/a{evil}ERROR: the disk is full"
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        record = logging.LogRecord("x", logging.INFO, "f", 1, "%s failed", (forged,), sys.exc_info())
+    lines = EscapingFormatter("%(levelname)s: %(message)s").format(record).splitlines()
+    assert lines[0].startswith("INFO: /a\\")
+    assert lines[0].endswith("ERROR: the disk is full failed")
+    assert all(line.startswith("  ") for line in lines[1:])
+    assert not any(evil in line for line in lines)
+
+
+def test_other_text_stays() -> None:
+    record = logging.LogRecord("x", logging.INFO, "f", 1, "modèle %d", (3,), None)
+    assert EscapingFormatter("%(levelname)s: %(message)s").format(record) == "INFO: modèle 3"
