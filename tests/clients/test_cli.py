@@ -198,7 +198,11 @@ class TestSample:
 
     @pytest.mark.parametrize(
         ("status", "advice"),
-        [("deadline", "a longer --timeout"), ("max_nfe", "a larger --max-nfe"), ("non_finite", "a looser tolerance, more steps")],
+        [
+            ("deadline", "a longer --timeout"),
+            ("max_nfe", "a larger --max-nfe"),
+            ("non_finite", "a looser tolerance, more steps"),
+        ],
     )
     def test_failed_samples_come_with_what_may_help(
         self, service: FakeService, capsys: Capture, status: str, advice: str

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import re
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -64,15 +65,18 @@ _KINDS |= dict.fromkeys(("first_step", "max_step", "guidance"), float)
 
 
 class _Parser(argparse.ArgumentParser):
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        arguments, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            prog = self.prog if arguments.command is None else f"{self.prog} {arguments.command}"
-            self.exit(2, f"{prog}: unknown argument {unknown[0]}{_meant(unknown[0], arguments)}; see {prog} --help\n")
-        return arguments
-
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of a command; those of the process where `argv` is left out."""
+    top = parser()
+    arguments, unknown = top.parse_known_args(argv)
+    if unknown:
+        prog = top.prog if arguments.command is None else f"{top.prog} {arguments.command}"
+        top.exit(2, f"{prog}: unknown argument {unknown[0]}{_meant(unknown[0], arguments)}; see {prog} --help\n")
+    return arguments
 
 
 def _meant(unknown: str, arguments: argparse.Namespace) -> str:
