@@ -1,4 +1,5 @@
-# One image for both programs: `training` fills the model repository, `service` serves it. docs/deploy.md says how.
+# One image for all programs: `training` fills the model repository, `service` serves it, `fleet` makes files of samples.
+# docs/deploy.md and docs/scale.md say how.
 FROM python:3.11.16-slim-bookworm AS base
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1
@@ -30,6 +31,7 @@ COPY solvers /opt/pathline/solvers
 COPY models /opt/pathline/models
 COPY training /opt/pathline/training
 COPY service /opt/pathline/service
+COPY fleet /opt/pathline/fleet
 # Bytecode is made here, because the running containers cannot write any.
 RUN python -m compileall -q --invalidation-mode unchecked-hash /opt/pathline
 # So is the machine code of the solvers' loops and of fused networks, beside them, from where each start copies it to

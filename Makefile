@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
 MANIFESTS := pyproject.toml constraints.txt clients/python/pyproject.toml
 
-.PHONY: help setup models serve check docs test test-system lock bench soak clean
+.PHONY: help setup models serve check docs test test-system lock bench bench-peers bench-quick soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,12 +17,12 @@ $(VENV)/.serve: $(MANIFESTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pathline needs Python >= 3.11; run make PYTHON=/path/to/python3.11")'
 	@echo "setup: installing into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
-	@$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt) -e '.[training]' -e clients/python
+	@$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt) -e '.[training,fleet]' -e clients/python
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.serve
 	@echo "setup: installing the tools for check and test"
-	@$(PIP) -e '.[training,benchmarks,dev]'
+	@$(PIP) -e '.[training,fleet,benchmarks,dev]'
 	@touch $@
 
 # kserve has an environment of its own, because its pins (protobuf < 7, python-dateutil < 3) contradict ours: 450 MB.
@@ -30,6 +30,15 @@ $(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.serve
 	@echo "setup: kserve, for its client and its model of a manifest"
 	@$(PYTHON) -m venv $(VENV)/kserve
 	@$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_kserve/requirements.txt
+	@touch $@
+
+# Servers to compare with, whose pins contradict ours (numpy < 2); they see the rest of the packages of .venv.
+$(VENV)/peers/.done: benchmarks/serving/peers/requirements.txt $(VENV)/.dev
+	@echo "setup: LitServe and Triton, to compare with"
+	@$(PYTHON) -m venv $(VENV)/peers
+	@$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/serving/peers/requirements.txt
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  "$$($(VENV)/peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_pathline.pth"
 	@touch $@
 
 setup: $(VENV)/.serve ## make .venv and install everything needed to serve and train
@@ -51,11 +60,21 @@ docs: $(VENV)/.dev ## the documentation as a site, in site/
 	@$(SITE) --site-dir site
 	@echo "docs: open site/index.html"
 
+# Ray, an S3 server and its client in an environment that builds on .venv: botocore's pin (python-dateutil < 3) contradicts
+# ours, and Ray is large. 550 MB.
+$(VENV)/fleet/.done: tests/system/with_fleet/requirements.txt $(VENV)/.serve
+	@echo "setup: Ray and an S3 server, for the tests of fleet"
+	@$(PYTHON) -m venv $(VENV)/fleet
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	  >"$$($(VENV)/fleet/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
+	@$(VENV)/fleet/bin/python -m pip install --quiet --disable-pip-version-check -r tests/system/with_fleet/requirements.txt
+	@touch $@
+
 test: $(VENV)/.dev ## all tests that need only Python
 	@echo "test: everything but what needs Debian packages, $(WORKERS) at a time"
 	@$(BIN)/python -m pytest -m "not system" -n $(WORKERS) --dist worksteal
 
-test-system: $(VENV)/.dev $(VENV)/kserve/.done ## tests that need Debian's chromium and prometheus, kserve or TorchCFM (installs them; needs root)
+test-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done ## tests that need Debian's chromium and prometheus, kserve or TorchCFM (installs them; needs root)
 	@sh tests/system/install.sh
 	@$(BIN)/python -m pytest -m system
 
@@ -65,6 +84,11 @@ lock: $(VENV)/.dev ## hashes of what the image installs, for new versions in con
 
 bench: $(VENV)/.dev ## speed side by side with other software
 	@$(BIN)/python -m benchmarks
+
+bench-peers: $(VENV)/peers/.done ## install LitServe and Triton, for the benchmarks to compare with
+
+bench-quick: $(VENV)/.dev models ## the service beside others, in four minutes; a table
+	@$(BIN)/python -m benchmarks.serving --rounds 1 --seconds 3
 
 soak: $(VENV)/.dev ## ten minutes of mixed load against a real service
 	@$(BIN)/python -m benchmarks.soak

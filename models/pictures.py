@@ -42,7 +42,7 @@ class PictureError(ValueError):
 
 
 class TooManyError(PictureError):
-    """One sheet cannot hold so many pictures."""
+    """More pictures than one sheet holds."""
 
 
 def check(samples: int, shape: Sequence[int]) -> None:

@@ -21,7 +21,7 @@ from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
 from service.registry.registry import Registry
-from service.routes import admin, catalogue, docs, health, operations, page, sample, stream
+from service.routes import admin, catalogue, docs, health, operations, page, replay, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
 
@@ -57,7 +57,7 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    routers = [each.router for each in (page, sample, stream, operations, admin, catalogue, health, docs, oip)]
+    routers = [each.router for each in (page, sample, stream, replay, operations, admin, catalogue, health, docs, oip)]
     for router in routers:
         app.include_router(router)
     _expect_requests([route for router in routers for route in router.routes], service.metrics)

@@ -23,7 +23,7 @@ def opening(settings: Settings) -> str:
 
 
 def progress(total: int, pending: Iterable[list[str]]) -> Iterator[str]:
-    """Yield a line for each change of what is still to load.
+    """Yield a line each time the list of models still to load changes.
 
     Args:
         total: The number of models.

@@ -115,6 +115,15 @@ class Kind(Enum):
         "The client took longer than PATHLINE_RECEIVE_S to send headers and body.",
         "Send the request again in one go. On slow links, an operator can raise PATHLINE_RECEIVE_S.",
     )
+    DIFFERS = _Kind(
+        "replay-differs",
+        409,
+        "The same samples cannot be promised",
+        "A replay token was made with other weights, other versions, on another machine or device, or the samples came "
+        "out otherwise, so their bits cannot be promised.",
+        "`differences` lists each thing that differs. Send the token to a service like the first one, or set `force` "
+        "to sample anyway; `digest_matches` then says whether the bits are the same.",
+    )
     TOO_LARGE = _Kind(
         "body-too-large",
         413,

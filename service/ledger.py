@@ -122,7 +122,7 @@ class Ledger:
             return hold
 
     def extend(self, hold: Hold, more: int) -> None:
-        """Reserve more for what is still to come.
+        """Reserve more memory for later data of the same request.
 
         Raises:
             ProblemError: as `take`; what was reserved before is kept.
@@ -146,7 +146,7 @@ class Ledger:
         raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait_s)
 
     def _until_free(self, missing: int) -> float:
-        """Seconds until so many bytes are released, by the forecast for the jobs they are kept for.
+        """Seconds until the missing bytes are released, by the forecast for the jobs that hold them.
 
         Without a forecast, a hold is assumed to last as long as those before it.
         """

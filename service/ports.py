@@ -39,6 +39,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def threads(self) -> int:
+        """CPU threads of the networks."""
+        ...
+
+    @property
     def device_name(self) -> str:
         """The vendor's name for it."""
         ...

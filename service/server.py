@@ -191,7 +191,7 @@ class _Server(uvicorn.Server):
         elif self._drained_by is None:
             return
         elif engine.active_jobs == 0:  # uvicorn still waits for responses being sent
-            self._end(1 if self._gave_up else self._drain_s)  # but not for one that nobody reads
+            self._end(1 if self._gave_up else self._drain_s)  # but not for one that its client does not read
         elif now > self._drained_by + _LET_GO_S:
             self._leave(_FAILED, "the engine does not stop its work; the process ends")
         elif now > self._drained_by and not self._gave_up:
@@ -199,7 +199,7 @@ class _Server(uvicorn.Server):
             engine.give_up()
 
     def _end(self, wait_s: float) -> None:
-        """Shut down, waiting so long for responses; a part that hangs then does not keep the process."""
+        """Shut down, waiting `wait_s` for responses; a part that hangs after that does not keep the process alive."""
         self.should_exit = True
         self.config.timeout_graceful_shutdown = max(1, round(wait_s))
         fuse = threading.Timer(wait_s + _LAST_S, self._leave, (self.code or _FAILED, "shutdown hangs"))

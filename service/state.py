@@ -4,8 +4,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from starlette.requests import Request
 
@@ -19,6 +20,7 @@ from service.ports import Engine
 from service.registry.disk import Watch
 from service.registry.registry import Registry
 from service.registry.version import Lease
+from service.replay.environment import environment
 from service.settings import Settings, StartError
 
 _LOOK_AGAIN_S = 2.0  # at start, while the repository cannot be read
@@ -123,6 +125,11 @@ class Service:
         if self._watch is not None:
             self._watch.stop()
         self.engine.stop()
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        """What the bits of answers depend on beside requests and weights."""
+        return environment(str(self.engine.device), self.engine.device_name, self.engine.threads)
 
     def fault(self) -> tuple[Kind, str] | None:
         """Return why no request is taken now, or None."""

@@ -193,7 +193,7 @@ def first_slope(lanes: Records, index: Index, d0: Numbers, d1: Numbers, rows: Re
 
     Args:
         lanes: (n,) records.
-        index: (m,) those that made their first call.
+        index: (m,) lanes that made their first call.
         d0, d1: (m,) scaled norms of state and velocity, NaN where one of them is not finite.
         rows: (R,) of the bank.
 
@@ -224,7 +224,7 @@ def end_first_step(lanes: Records, index: Index, d2: Numbers, rows: Records) -> 
 
     Args:
         lanes: (n,) records.
-        index: (m,) those that made the trial step.
+        index: (m,) lanes that made the trial step.
         d2: (m,) scaled norms of the change of the velocity, not finite where the velocity is not.
         rows: (R,) of the bank.
 
@@ -253,7 +253,7 @@ def end_adaptive(lanes: Records, index: Index, error: Numbers, rows: Records, ac
 
     Args:
         lanes: (n,) records.
-        index: (m,) those whose attempt ended.
+        index: (m,) lanes that ended an attempt.
         error: (m,) scaled errors, infinite for a stage that is not finite.
         rows: (R,) of the bank.
         accepted: (m,) receives the verdicts.
@@ -281,7 +281,7 @@ def end_adaptive(lanes: Records, index: Index, error: Numbers, rows: Records, ac
             if np.isfinite(lane.wary) and not _beyond(lane, lane.mark, lane.t):
                 lane.wary = np.inf
         elif np.isinf(lane.wary) or _beyond(lane, lane.t_next, lane.mark):
-            # What this attempt met lies before its end: until then no step is longer than its error asks for.
+            # The obstacle lies before the end of this attempt: until then no step is longer than the error asks for.
             lane.wary, lane.mark = abs(h), lane.t_next
         lane.rejected = not accepted[j]
         _begin(lane, h, rows)
@@ -291,7 +291,7 @@ def end_adaptive(lanes: Records, index: Index, error: Numbers, rows: Records, ac
 
 @compiled
 def _beyond(lane: Any, one: float, other: float) -> bool:
-    """Whether a lane comes to t = one later than to t = other."""
+    """Whether a lane reaches t = one after t = other."""
     return one > other if lane.h > 0 else one < other
 
 

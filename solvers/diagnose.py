@@ -73,7 +73,7 @@ def stiffness(real: Array) -> Array:
     """How fast the fastest direction contracts, as a rate by t: the most negative real part without its sign, or 0.
 
     A method with real stability limit L (see `solvers.catalogue`) must take steps below L over this. The span has
-    length 1, so it is the number of time constants along the path too (Hairer & Wanner II, IV.2).
+    length 1, so it is also the number of time constants along the path (Hairer & Wanner II, IV.2).
 
     Args:
         real: (..., width) real parts of eigenvalues; NaN gives NaN.
@@ -170,7 +170,7 @@ def _check_size(samples: int, times: int, width: int) -> None:
         raise DiagnoseError(
             "x0",
             f"{samples} samples at {times} times with {width} x {width} Jacobians are too many; "
-            f"at most {most} samples at so many times",
+            f"at most {most} samples at this many times",
         )
 
 

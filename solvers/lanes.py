@@ -66,7 +66,7 @@ class Finished:
         t: (n,) float64 the time reached.
         nfe: (n,) calls.
         status: (n,) codes, see `errors.status_of`.
-        attempts: (n,) how many steps of each lane stand in `steps` (0 for plans, whose trace is their grid).
+        attempts: (n,) number of steps of each lane in `steps` (0 for plans: their grid is the trace).
         steps: (sum, 5) t, h, error, accepted, stiffness of those, lane by lane.
         grid_steps: (n,) steps that a plan's lane completed; 0 under error control.
     """
@@ -209,8 +209,8 @@ class Lanes:
         """Where the network is asked in this tick.
 
         Returns:
-            x (n, *event) and t (n,), both in the state's dtype; t is never outside a lane's span. The caller may do
-            with them what it likes.
+            x (n, *event) and t (n,), both in the state's dtype; t is never outside a lane's span. The caller
+            may change both.
         """
         x, t = self.states.query(self.records, self.bank)
         return (x, t) if self._flat else (x.view(-1, *self.event_shape), t)
@@ -225,7 +225,7 @@ class Lanes:
             The lanes that ended; None where there are none.
 
         Raises:
-            SolverError: for anything but such a tensor; nothing has changed then.
+            SolverError: for anything else; the lanes are unchanged.
         """
         kinds, present, ended = self.receive(v)
         return self._finish(kinds, present, ended)
@@ -270,7 +270,7 @@ class Lanes:
             self.saved += save_grid(self.records, self.states, self.bank, clocks.of_kind(kinds, END_FIXED))
 
     def _finish(self, kinds: Index, present: int, ended: int) -> Finished | None:
-        """End what steps under error control end with this call; the lanes that ended."""
+        """Complete steps under error control that end with this call; return the lanes that ended."""
         if present & ~_ON_GRIDS:
             for kind in UNDER_CONTROL:
                 if present >> kind & 1:
@@ -284,10 +284,10 @@ class Lanes:
         return clocks.norms(self.records, index, sums, self.width, errors)
 
     def measure(self, kind: int, index: Index) -> tuple[Sequence[Numbers], Attempts | None]:
-        """What the data say where a row of this kind, of error control, has ended for lanes `index` (m,).
+        """Measure lanes `index` (m,) at the end of a row of this kind, for error control.
 
         Returns:
-            Sums of squares (m,), of which `decide` wants the norms, and the attempted steps if there are any.
+            Sums of squares (m,), from which the norms for `decide` follow, and the attempted steps if there are any.
         """
         if kind == FIRST_SLOPE:
             return self.states.slopes(index, self.records), None

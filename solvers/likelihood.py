@@ -19,7 +19,7 @@ from solvers.state import Velocity
 from solvers.trace import Trace
 
 EXACT_UP_TO = 16
-"""Dimensions up to which `auto` takes the exact divergence, at a cost of so many vector-Jacobian products a call."""
+"""Dimensions up to which `auto` takes the exact divergence; it costs as many vector-Jacobian products a call."""
 
 DIVERGENCES = ("auto", "exact", "hutchinson")
 

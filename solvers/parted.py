@@ -26,7 +26,7 @@ from solvers.state import Attempts
 
 @dataclass
 class _Part:
-    """Some of the lanes, what their last call told, and the norms that decide what follows.
+    """Some of the lanes, the measurements of their last call, and the norms that decide on the step.
 
     Lanes that share their steps are all at rows of one kind.
     """
@@ -39,7 +39,7 @@ class _Part:
 
 
 class Parted:
-    """Lanes of one admission; a tick sees those of the part whose turn it is.
+    """Lanes of one admission; each tick takes those of one part in turn.
 
     Args:
         admission: of a plan under batch error control.
@@ -67,7 +67,7 @@ class Parted:
 
     @property
     def records(self) -> Records:
-        """Of the lanes that take part in the next tick."""
+        """The records of the lanes that take part in the next tick."""
         return self._parts[self._turn].lanes.records
 
     @property
@@ -76,7 +76,7 @@ class Parted:
         return [part.lanes for part in self._parts]
 
     def query(self) -> tuple[Tensor, Tensor]:
-        """See `Lanes.query`; of the part whose turn it is."""
+        """See `Lanes.query`; for the current part."""
         return self._parts[self._turn].lanes.query()
 
     def absorb(self, v: Tensor) -> Finished | None:
@@ -124,12 +124,12 @@ class Parted:
         return part.lanes.decide(part.kind, np.arange(len(part.lanes)), found, norms)
 
     def stop(self, owner: int, status: Status) -> None:
-        """End all lanes of an owner; `collect` gives them back."""
+        """End all lanes of an owner; `collect` returns them."""
         for part in self._parts:
             part.lanes.stop(owner, status)
 
     def collect(self) -> Finished | None:
-        """Take the ended lanes out."""
+        """Remove and return the ended lanes."""
         ended = [finished for part in self._parts if (finished := part.lanes.collect()) is not None]
         return _joined(ended)
 

@@ -22,8 +22,8 @@ from solvers.plan import Plan
 
 LANE = np.dtype(
     [
-        # The first eight are what every call touches: one line of the cache, which the network's call has emptied.
-        ("t", np.float64),  # where the lane stands
+        # Every call touches the first eight: one line of the cache, which the network's call has evicted.
+        ("t", np.float64),  # current time of the lane
         ("h", np.float64),  # the step, signed; 0 until the automatic first step is chosen
         ("t_next", np.float64),  # where the step ends, exactly
         ("row", np.int64),  # next row, absolute in the bank
@@ -63,12 +63,12 @@ LANE = np.dtype(
 
 
 def plain(records: NDArray[Any]) -> NDArray[np.int64]:
-    """Records (n,) of `LANE` as the words (n, 32) they consist of: NumPy copies records field by field otherwise."""
+    """Records (n,) of `LANE` as words (n, 32): NumPy copies records field by field otherwise."""
     return records.view(np.int64).reshape(len(records), LANE.itemsize // 8)
 
 
 def first_record(plan: Plan, first_row: int, first_time: int) -> Records:
-    """The record () of a lane at the start of a plan, whose rows and times the bank holds from these indices on."""
+    """The record () of a lane at the start of a plan; the bank holds its rows and times from these indices on."""
     one = np.zeros((), dtype=LANE)
     start, end = plan.t_span
     one["row"] = first_row
@@ -192,7 +192,7 @@ class States(ABC):
         """
 
     def run(self, runner: Runner, lanes: Records, bank: Bank, kinds: Index, limits: Limits) -> tuple[int, int, int]:
-        """Let a runner work on the states, see `Runner`; only for states in the host's memory."""
+        """Run lanes within one compiled call, see `Runner`; only for states in the host's memory."""
         raise TypeError("states on a device have no runner")
 
     @abstractmethod
@@ -243,7 +243,7 @@ class States(ABC):
         return x
 
     def widen(self, slots: int) -> None:
-        """Keep so many velocities of each lane, more than before."""
+        """Increase the number of velocities kept for each lane."""
         rooms, old, width = self._room_k.shape
         k = self._room_k.new_zeros((rooms, slots, width))
         k[:, :old] = self._room_k

@@ -36,7 +36,7 @@ def components(
     """Flat pictures in [0, 1], (n, pixels), as their first principal components.
 
     Raises:
-        DataError: there are too few pictures or pixels for so many components.
+        DataError: there are too few pictures or pixels for this many components.
     """
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits

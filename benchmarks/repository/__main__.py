@@ -71,9 +71,9 @@ def main() -> int:
         settings = {"PATHLINE_ADMIN_KEY": KEY, "PATHLINE_WATCH_S": "0"}
         os.environ.update(settings)  # `server` hands the environment on
         os.sched_setaffinity(0, {cores[-1]})
-        with server("pathline", first, cores[0]) as url:
-            print(_swaps(rounds(url, KEY, root, stock, options.rounds, options.seconds, options.clients)), "\n")
-            print(transfers(url, WIDE))
+        with server("pathline", first, cores[0]) as service:
+            print(_swaps(rounds(service.url, KEY, root, stock, options.rounds, options.seconds, options.clients)), "\n")
+            print(transfers(service.url, WIDE))
     return 0
 
 

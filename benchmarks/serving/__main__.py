@@ -1,7 +1,9 @@
-"""`python -m benchmarks.serving`: the service beside a plain FastAPI + torchdiffeq service, on one core each in turn.
+"""`python -m benchmarks.serving`: the service beside others with the same model, on one core each in turn.
 
-The services run on the first core of this process, the clients on the second. Rounds of all workloads and both services
-take turns; the table shows medians over the rounds and their range.
+Beside it stand a plain FastAPI + torchdiffeq service and, after `make bench-peers`, LitServe and Triton. The services
+run on the first core of this process, the clients on the last. Rounds of all workloads and services take turns; the
+tables show medians over the rounds and their range. The processor time of an answer is read from the clocks of the
+threads, so other load on the machine hardly touches it.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import argparse
 import os
 import platform
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
@@ -19,30 +22,30 @@ import torch
 from benchmarks.serving.beside import in_turn
 from benchmarks.serving.inside import engine_overhead, seconds_a_row
 from benchmarks.serving.load import Round, run_round
-from benchmarks.serving.servers import server
+from benchmarks.serving.servers import KINDS, PEERS, server
 from benchmarks.serving.workloads import WORKLOADS
 from models.checkpoint.loading import load
 
-KINDS = ("pathline", "plain")
 Found = dict[tuple[str, str], list[Round]]
 
 
 def _measure(
-    names: list[str], path: Path, cores: tuple[int, int], rounds: int, seconds: float
+    names: list[str], kinds: list[str], path: Path, cores: tuple[int, int], rounds: int, seconds: float
 ) -> tuple[Found, list[tuple[float, float]]]:
-    """Rounds of all workloads at both services; and for c, what `in_turn` finds."""
-    found: Found = {(kind, name): [] for kind in KINDS for name in names}
+    """Return rounds of all workloads at all services; and for c, what `in_turn` finds."""
+    found: Found = {(kind, name): [] for kind in kinds for name in names}
     core, own = cores
     os.sched_setaffinity(0, {own})
-    with server("pathline", path, core) as ours, server("plain", path, core) as plain:
+    with ExitStack() as stack:
+        services = {kind: stack.enter_context(server(kind, path, core)) for kind in kinds}
         for turn in range(rounds + 1):
             for name in names:
-                for kind, url in (("pathline", ours), ("plain", plain)):
-                    result = run_round(url, WORKLOADS[name], seconds if turn else 1.0, turn)
+                for kind, service in services.items():
+                    result = run_round(service, WORKLOADS[name], seconds if turn else 1.0, turn)
                     if turn:  # the first one warms up
                         found[kind, name].append(result)
             print(f"round {turn} of {rounds}", file=sys.stderr, flush=True)
-        return found, in_turn(ours, load(path), cores) if "c" in names else []
+        return found, in_turn(services["pathline"].url, load(path), cores) if "c" in names else []
 
 
 def _milliseconds(rounds: list[Round], quantile: float, of: str | None = None) -> list[float]:
@@ -53,55 +56,94 @@ def _milliseconds(rounds: list[Round], quantile: float, of: str | None = None) -
 def _spread(values: list[float], digits: int = 1) -> str:
     if not values:
         return "no answer"
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def _table(found: Found, names: list[str], row: float) -> str:
+def _table(found: Found, names: list[str], kinds: list[str], row: float) -> str:
+    """Return the comparison: answers and useful network rows a second, latencies, processor time."""
     lines = [
-        "| workload | service | answers/s | p50 ms | p99 ms | times plain | to reach | roof, times plain |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| workload | service | answers/s | rows/s | p50 ms | p99 ms | rows/s, times plain | CPU ms an answer "
+        "| CPU, times plain |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name in names:
-        plain = [each.rate for each in found["plain", name]]
-        for kind in KINDS:
+        plain = found["plain", name]
+        for kind in kinds:
             rounds = found[kind, name]
-            ratios = [each.rate / other for each, other in zip(rounds, plain, strict=True)]
-            rows = sum(each.rows for each in rounds) / sum(len(each.latencies) for each in rounds)
-            target = WORKLOADS[name].target
-            ours = kind == "pathline" and target is not None
+            rows = [each.rows / each.seconds for each in rounds]
+            beside = [own / (each.rows / each.seconds) for own, each in zip(rows, plain, strict=True)]
+            dearer = [each.cost / own.cost for own, each in zip(rounds, plain, strict=True)]
             lines.append(
                 f"| {name}: {WORKLOADS[name].title} | {kind} | {_spread([each.rate for each in rounds])} "
-                f"| {_spread(_milliseconds(rounds, 0.5))} | {_spread(_milliseconds(rounds, 0.99))} "
-                f"| {_spread(ratios, 2)} | {target if ours else ''} "
-                f"| {f'{1 / (rows * row) / median(plain):.1f}' if ours else ''} |"
+                f"| {_spread(rows, 0)} | {_spread(_milliseconds(rounds, 0.5))} "
+                f"| {_spread(_milliseconds(rounds, 0.99))} "
+                f"| {_spread(beside, 2)} | {_spread([1000 * each.cost for each in rounds], 2)} | {_spread(dearer, 2)} |"
             )
+    return "\n".join([*lines, "", _roof(found, names, row)])
+
+
+def _roof(found: Found, names: list[str], row: float) -> str:
+    """Return where an answer's processor time goes, and the most that a faster Python could bring."""
+    lines = [
+        "| workload | goal, times plain | roof | of the roof | network ms | engine's thread ms | HTTP's thread ms |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in names:
+        rounds, goal = found["pathline", name], WORKLOADS[name].target
+        answers = sum(len(each.latencies) for each in rounds)
+        network = row * sum(each.rows for each in rounds) / answers
+        cost = median(each.cost for each in rounds)
+        threads = [1000 * sum(each.clocks[k] for each in rounds) / answers for k in (0, 1)]
+        plain = median(each.cost for each in found["plain", name])
+        lines.append(
+            f"| {name} | {goal or ''} | {plain / network:.1f} | {100 * network / cost:.0f} % "
+            f"| {1000 * network:.2f} | {threads[0]:.2f} | {threads[1]:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def _light(found: Found, kinds: list[str]) -> str:
+    """Return how long light requests of workload b wait beside heavy ones."""
+    lines = ["| b | p50 ms | p99 ms |", "| --- | --- | --- |"]
+    for kind in kinds:
+        for label in ("rk4-10", "dopri5"):
+            rounds = found[kind, "b"]
+            p50, p99 = (_spread(_milliseconds(rounds, quantile, label)) for quantile in (0.5, 0.99))
+            lines.append(f"| {kind}, {label} | {p50} | {p99} |")
     return "\n".join(lines)
 
 
 def main() -> int:
+    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
     parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; all where left out")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoints/moons/1"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of one round")
+    parser.add_argument("--beside", nargs="*", default=None, help=f"of {', '.join(KINDS)}; all that are installed")
     arguments = parser.parse_args()
     names, path = arguments.workloads or sorted(WORKLOADS), arguments.checkpoint.resolve()
     if not (path / "card.json").is_file():
         parser.error(f"there is no checkpoint in {path}; make it with: python -m training fit moons")
+    wanted = KINDS if arguments.beside is None else {"pathline", "plain", *arguments.beside}
+    kinds = [kind for kind in KINDS if kind in wanted and KINDS[kind].python.is_file()]
+    if not PEERS.is_file():
+        print("LitServe and Triton are left out: make bench-peers installs them", file=sys.stderr)
     cores = sorted(os.sched_getaffinity(0))
     load_before = os.getloadavg()[0]
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {cores[0]})
     row, rows = seconds_a_row(load(path))
     overhead, rate, share = engine_overhead(path)
-    found, turns = _measure(names, path, (cores[0], cores[-1]), arguments.rounds, arguments.seconds)
+    found, turns = _measure(names, kinds, path, (cores[0], cores[-1]), arguments.rounds, arguments.seconds)
     print(
         f"Python {platform.python_version()}, torch {torch.__version__}, one core for the service, one for the clients "
-        f"({len(cores)} in all), load {load_before:.1f} at the start.\n\n{_table(found, names, row)}\n"
+        f"({len(cores)} in all), load {load_before:.1f} at the start.\n\n{_table(found, names, kinds, row)}\n"
     )
     if "b" in names:
-        for label in ("rk4-10", "dopri5"):
-            print(f"b, pathline, {label}: p50 {_spread(_milliseconds(found['pathline', 'b'], 0.5, label))} ms")
+        print(f"{_light(found, kinds)}\n")
     if "c" in names:
         asked, alone = (1000 * median(each) for each in zip(*turns, strict=True))
         more = 1000 * median(a - b for a, b in turns)

@@ -54,13 +54,13 @@ def one_solve(checkpoint: Checkpoint, repetitions: int = 40) -> float:
 
 
 def _job(draw: Random) -> Job:
-    wish: dict[str, Any] = WORKLOADS["e"].draw(draw)
-    count = wish.pop("num_samples")
-    return Job("moons", 1, resolve(**wish), count, seed=draw.randrange(2**31), trace="summary")
+    request: dict[str, Any] = WORKLOADS["e"].draw(draw)
+    count = request.pop("num_samples")
+    return Job("moons", 1, resolve(**request), count, seed=draw.randrange(2**31), trace="summary")
 
 
 def engine_overhead(path: Path, concurrent: int = 256, requests: int = 3000) -> tuple[float, float, float]:
-    """Microseconds that the engine takes for a request outside the network, with so many requests at once.
+    """Microseconds that the engine takes for a request outside the network, with this number of requests at once.
 
     The mix is that of workload e. Everything runs on one core, so the time includes whoever submits and collects.
 

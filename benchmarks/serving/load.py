@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 import aiohttp
-import orjson
 
+from benchmarks.serving.servers import Running
 from benchmarks.serving.workloads import Workload, label
 
 
@@ -21,46 +21,55 @@ class Round:
         seconds: how long it took.
         latencies: (label, seconds) of every answer that came in that time.
         rows: network rows that these answers took, as far as the service tells.
+        clocks: seconds of processor time of each thread of the service, the busiest first.
     """
 
     seconds: float = 0.0
     latencies: list[tuple[str, float]] = field(default_factory=list)
     rows: float = 0.0
+    clocks: list[float] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
         """Answers a second."""
         return len(self.latencies) / self.seconds
 
+    @property
+    def cost(self) -> float:
+        """Seconds of processor time an answer, over all threads."""
+        return sum(self.clocks) / max(len(self.latencies), 1)
+
 
 async def _client(
-    session: aiohttp.ClientSession, url: str, workload: Workload, seed: int, end: float, out: Round
+    session: aiohttp.ClientSession, service: Running, workload: Workload, seed: int, end: float, out: Round
 ) -> None:
-    draw = Random(seed)  # noqa: S311  (load, not secrets)
+    draw, kind = Random(seed), service.kind  # noqa: S311  (load, not secrets)
+    headers = {"Content-Type": "application/json"}
     while time.perf_counter() < end:
-        wish = {"model": "moons", "seed": draw.randrange(2**31), **workload.draw(draw)}
+        request = {"model": "moons", "seed": draw.randrange(2**31), **workload.draw(draw)}
         begin = time.perf_counter()
-        async with session.post(f"{url}/v1/sample", json=wish) as response:
+        async with session.post(service.url + kind.path, data=kind.encode(request), headers=headers) as response:
             content = await response.read()
             if response.status != 200:
-                raise RuntimeError(f"{wish}: {response.status} {content[:300]!r}")
+                raise RuntimeError(f"{request}: {response.status} {content[:300]!r}")
         done = time.perf_counter()
         if done < end:
-            out.latencies.append((label(wish), done - begin))
-            answer = orjson.loads(content)
-            per_sample = answer["nfe_per_sample"]["mean"] if "nfe_per_sample" in answer else answer["nfe"]
-            out.rows += per_sample * len(answer["samples"])
+            out.latencies.append((label(request), done - begin))
+            answer = kind.decode(content)
+            out.rows += answer.nfe * len(answer.samples)
 
 
-async def _round(url: str, workload: Workload, seconds: float, seed: int) -> Round:
-    out = Round(seconds)
-    async with aiohttp.ClientSession(json_serialize=lambda value: orjson.dumps(value).decode()) as session:
+async def _round(service: Running, workload: Workload, seconds: float, seed: int) -> Round:
+    out, before = Round(seconds), service.clocks()
+    async with aiohttp.ClientSession() as session:
         end = time.perf_counter() + seconds
-        clients = (_client(session, url, workload, 1000 * seed + k, end, out) for k in range(workload.clients))
+        clients = (_client(session, service, workload, 1000 * seed + k, end, out) for k in range(workload.clients))
         await asyncio.gather(*clients)
+    after = service.clocks()
+    out.clocks = sorted((after[thread] - before.get(thread, 0.0) for thread in after), reverse=True)
     return out
 
 
-def run_round(url: str, workload: Workload, seconds: float, seed: int) -> Round:
+def run_round(service: Running, workload: Workload, seconds: float, seed: int) -> Round:
     """Load a service for some seconds; the same seed asks for the same."""
-    return asyncio.run(_round(url, workload, seconds, seed))
+    return asyncio.run(_round(service, workload, seconds, seed))

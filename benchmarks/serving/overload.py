@@ -44,9 +44,9 @@ class Found:
         )
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, wish: dict[str, object], found: Found) -> None:
+async def _ask(session: aiohttp.ClientSession, url: str, request: dict[str, object], found: Found) -> None:
     begin = time.perf_counter()
-    async with session.post(f"{url}/v1/sample", json=wish) as answer:
+    async with session.post(f"{url}/v1/sample", json=request) as answer:
         content = await answer.read()
     found.statuses[answer.status] += 1
     if answer.status == 200:
@@ -55,18 +55,18 @@ async def _ask(session: aiohttp.ClientSession, url: str, wish: dict[str, object]
         found.retries.append(json.loads(content)["retry_after_s"])
 
 
-async def _open(url: str, wish: dict[str, object], rate: float, seconds: float) -> Found:
+async def _open(url: str, request: dict[str, object], rate: float, seconds: float) -> Found:
     found, chance = Found(rate), Random(1)  # noqa: S311  (load, not secrets)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         begin, when, asking = time.perf_counter(), 0.0, []
         while (when := when + chance.expovariate(rate)) < seconds:
             await asyncio.sleep(max(0.0, begin + when - time.perf_counter()))
-            asking.append(asyncio.ensure_future(_ask(session, url, wish, found)))
+            asking.append(asyncio.ensure_future(_ask(session, url, request, found)))
         await asyncio.gather(*asking)
     return found
 
 
-async def _capacity(url: str, wish: dict[str, object], seconds: float) -> float:
+async def _capacity(url: str, request: dict[str, object], seconds: float) -> float:
     """Answers a second to a few clients that ask again as soon as they have their answer."""
     found = Found(0.0)
     async with aiohttp.ClientSession() as session:
@@ -74,7 +74,7 @@ async def _capacity(url: str, wish: dict[str, object], seconds: float) -> float:
 
         async def client() -> None:
             while time.perf_counter() < end:
-                await _ask(session, url, {**wish, "timeout_s": 60}, found)
+                await _ask(session, url, {**request, "timeout_s": 60}, found)
 
         await asyncio.gather(*(client() for _ in range(_AT_ONCE)))
     return found.statuses[200] / seconds
@@ -90,16 +90,16 @@ def main() -> None:
     parser.add_argument("--times", type=float, nargs="*", default=[0.5, 1.0, 2.0, 4.5], help="of what can be done")
     given = parser.parse_args()
     path = given.checkpoint.resolve()
-    wish = {"model": path.parent.name, "num_samples": given.samples, "solver": "dopri5", "timeout_s": given.timeout}
+    request = {"model": path.parent.name, "num_samples": given.samples, "solver": "dopri5", "timeout_s": given.timeout}
     cores, load = sorted(os.sched_getaffinity(0)), os.getloadavg()[0]
-    with server("pathline", path, cores[0]) as url:
-        asyncio.run(_capacity(url, wish, 3.0))  # warms up
-        most = asyncio.run(_capacity(url, wish, given.seconds / 2))
+    with server("pathline", path, cores[0]) as service:
+        asyncio.run(_capacity(service.url, request, 3.0))  # warms up
+        most = asyncio.run(_capacity(service.url, request, given.seconds / 2))
         print(f"load {load:.1f} at the start; {_AT_ONCE} clients in a closed loop: {most:.1f} answers a second\n")
         print("| asked/s | asked | 200 | 429 | 422 | 504 | 504, % of taken | goodput/s | p50 s |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for times in given.times:
-            print(asyncio.run(_open(url, wish, times * most, given.seconds)).row(given.seconds), flush=True)
+            print(asyncio.run(_open(service.url, request, times * most, given.seconds)).row(given.seconds), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The opponent: FastAPI solves each request on its own with torchdiffeq, in the thread pool, in inference mode."""
+"""The plain service: FastAPI solves each request on its own with torchdiffeq, in the thread pool."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from pathlib import Path
 
 import orjson
 import torch
-import torchdiffeq
 import uvicorn
 from fastapi import FastAPI, Response
 from pydantic import BaseModel
-from torch import Tensor
 
-from models.checkpoint.loading import load
+from benchmarks.serving.solving import Question, Solver
 
 
-class Wish(BaseModel):
+class Request(BaseModel):
     """What the workloads ask for; the names are Pathline's."""
 
     model: str
@@ -25,34 +23,21 @@ class Wish(BaseModel):
     seed: int
     steps: int | None = None
     rtol: float = 1e-5
-    atol: float = 1e-5
+
+    @property
+    def question(self) -> Question:
+        """What to solve."""
+        return Question(self.solver, self.steps, self.rtol, self.num_samples, self.seed)
 
 
 def application(checkpoint: Path) -> FastAPI:
     """The service, with one model."""
-    app, loaded = FastAPI(), load(checkpoint)
-    velocity, decode, shape = loaded.velocity, loaded.decoder.decode, tuple(loaded.card.event_shape)
+    app, solver = FastAPI(), Solver(checkpoint)
 
     @app.post("/v1/sample")
-    def sample(wish: Wish) -> Response:
-        calls = 0
-
-        def field(t: Tensor, x: Tensor) -> Tensor:
-            nonlocal calls
-            calls += 1
-            return velocity(x, t.expand(len(x)))
-
-        generator = torch.Generator().manual_seed(wish.seed)
-        with torch.inference_mode():
-            x0 = torch.randn((wish.num_samples, *shape), generator=generator)
-            span = torch.tensor([0.0, 1.0])
-            options = {"step_size": 1 / wish.steps} if wish.steps else None
-            path = torchdiffeq.odeint(
-                field, x0, span, method=wish.solver, rtol=wish.rtol, atol=wish.atol, options=options
-            )
-            assert isinstance(path, Tensor)
-            samples = decode(path[-1])
-        content = orjson.dumps({"samples": samples.numpy(), "nfe": calls}, option=orjson.OPT_SERIALIZE_NUMPY)
+    def sample(request: Request) -> Response:
+        ((samples, nfe),) = solver.solve([request.question])
+        content = orjson.dumps({"samples": samples.numpy(), "nfe": nfe}, option=orjson.OPT_SERIALIZE_NUMPY)
         return Response(content, media_type="application/json")
 
     @app.get("/readyz")

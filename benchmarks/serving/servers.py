@@ -1,63 +1,201 @@
-"""The two services as processes on a core of their own."""
+"""The services that are compared, each as processes on a core of their own, and how a client speaks to them."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
+import orjson
+
+from benchmarks.serving.workloads import SOLVERS, Request
 
 ROOT = Path(__file__).parents[2]
+PEERS = ROOT / ".venv" / "peers" / "bin" / "python"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PATHLINE_THREADS": "1"}
+WAITING_S = 0.005
+"""How long LitServe and Triton wait for requests to join a batch."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a service said: (samples, *event) nested lists, and the network evaluations of a sample (the mean)."""
+
+    samples: list[Any]
+    nfe: float
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A service to measure.
+
+    Attributes:
+        command: its arguments, given the checkpoint and the port.
+        path: where it takes requests.
+        ready: answers 200 once it can.
+        encode: a request as a body.
+        decode: the body of an answer.
+        python: the interpreter that runs it.
+    """
+
+    command: Callable[[Path, int], list[str]]
+    decode: Callable[[bytes], Answer]
+    path: str = "/v1/sample"
+    ready: str = "/readyz"
+    encode: Callable[[Request], bytes] = orjson.dumps
+    python: Path = Path(sys.executable)
+
+
+def _pathline(content: bytes) -> Answer:
+    answer = orjson.loads(content)
+    return Answer(answer["samples"], answer["nfe_per_sample"]["mean"] if "nfe_per_sample" in answer else answer["nfe"])
+
+
+def _named(content: bytes) -> Answer:
+    answer = orjson.loads(content)
+    return Answer(answer["samples"], answer["nfe"])
+
+
+def _triton_request(request: Request) -> bytes:
+    samples = int(str(request["num_samples"]))
+    columns = {
+        "solver": SOLVERS.index(str(request["solver"])),
+        "steps": request.get("steps", 0),
+        "seed": request["seed"],
+        "tolerance": request.get("rtol", 1e-5),
+    }
+    inputs = [
+        {"name": name, "shape": [samples, 1], "datatype": "FP64", "data": [value] * samples}
+        for name, value in columns.items()
+    ]
+    return orjson.dumps({"inputs": inputs})
+
+
+def _triton_answer(content: bytes) -> Answer:
+    outputs = {each["name"]: each for each in orjson.loads(content)["outputs"]}
+    return Answer([outputs["samples"]["data"]] * outputs["samples"]["shape"][0], outputs["nfe"]["data"][0])
+
+
+def _peer(module: str) -> Callable[[Path, int], list[str]]:
+    name = f"benchmarks.serving.peers.with_{module}"
+    return lambda checkpoint, port: ["-m", name, str(checkpoint), str(port), str(WAITING_S)]
+
+
+KINDS = {
+    "pathline": Kind(lambda checkpoint, port: ["-m", "service"], _pathline),
+    "plain": Kind(lambda checkpoint, port: ["-m", "benchmarks.serving.plain", str(checkpoint), str(port)], _named),
+    "litserve": Kind(_peer("litserve"), _named, python=PEERS),
+    "triton": Kind(
+        _peer("triton"), _triton_answer, "/v2/models/moons/infer", "/v2/models/moons/ready", _triton_request, PEERS
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A service that is ready.
+
+    Attributes:
+        kind: which.
+        url: its address.
+        pid: of its first process.
+    """
+
+    kind: Kind
+    url: str
+    pid: int
+
+    def clocks(self) -> dict[int, float]:
+        """Return the seconds of processor time of each of its threads, children's too, by thread number."""
+        found: dict[int, float] = {}
+        for pid in _family(self.pid):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                try:
+                    found[int(task.name)] = int((task / "schedstat").read_text().split()[0]) / 1e9
+                except (FileNotFoundError, ProcessLookupError):  # it has just ended
+                    continue
+        return found
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and all that it started, and so on."""
+    found = [pid]
+    for one in found:
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            try:
+                found.extend(int(child) for child in children.read_text().split())
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return found
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @contextmanager
-def server(kind: str, checkpoint: Path, core: int) -> Iterator[str]:
-    """Run `pathline` or `plain` with a checkpoint on a core; gives its address.
+def server(name: str, checkpoint: Path, core: int) -> Iterator[Running]:
+    """Run a service of `KINDS` with a checkpoint on a core.
 
     Raises:
         RuntimeError: it did not become ready in two minutes.
     """
-    port = _free_port()
-    environment = {**os.environ, **ONE_THREAD}
-    if kind == "pathline":
-        # <repository>/<name>/<version>
-        environment |= {"PATHLINE_MODELS_DIR": str(checkpoint.parents[1]), "PATHLINE_PORT": str(port)}
-        command = [sys.executable, "-m", "service"]
-    else:
-        command = [sys.executable, "-m", "benchmarks.serving.plain", str(checkpoint), str(port)]
-    running = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    port, kind = _free_port(), KINDS[name]
+    # <repository>/<name>/<version>
+    environment = {
+        **os.environ,
+        **ONE_THREAD,
+        "PATHLINE_MODELS_DIR": str(checkpoint.parents[1]),
+        "PATHLINE_PORT": str(port),
+        # Triton looks for libpython, and must not find another Python's.
+        "LD_LIBRARY_PATH": f"{sysconfig.get_config_var('LIBDIR')}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+    }
+    command = ["taskset", "--cpu-list", str(core), str(kind.python), *kind.command(checkpoint, port)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
-        os.sched_setaffinity(running.pid, {core})
-        url = f"http://127.0.0.1:{port}"
-        _wait(url, running)
-        for task in Path(f"/proc/{running.pid}/task").iterdir():  # threads that began before the line above
-            os.sched_setaffinity(int(task.name), {core})
-        yield url
+        running = Running(kind, f"http://127.0.0.1:{port}", process.pid)
+        _wait(running, process)
+        yield running
     finally:
-        running.terminate()
-        running.wait()
+        _end(process)
 
 
-def _wait(url: str, running: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a service and whatever it started: LitServe leaves its workers behind."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=20)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _wait(running: Running, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + 120
-    while time.monotonic() < end and running.poll() is None:
+    while time.monotonic() < end and process.poll() is None:
         try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
+            if httpx.get(f"{running.url}{running.kind.ready}").status_code == 200:
                 return
         except httpx.TransportError:
             pass
         time.sleep(0.2)
-    raise RuntimeError(f"{running.args} did not become ready")
+    raise RuntimeError(f"{process.args} did not become ready")

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-Wish = dict[str, object]
+Request = dict[str, object]
 
-FIVE: tuple[Wish, ...] = (
+SOLVERS = ("euler", "midpoint", "rk4", "dopri5")
+
+FIVE: tuple[Request, ...] = (
     {"solver": "euler", "steps": 50},
     {"solver": "midpoint", "steps": 40},
     {"solver": "rk4", "steps": 10},
@@ -17,17 +19,17 @@ FIVE: tuple[Wish, ...] = (
 )
 
 
-def label(wish: Wish) -> str:
+def label(request: Request) -> str:
     """`rk4-20`, or the solver's name under error control."""
-    return f"{wish['solver']}-{wish['steps']}" if "steps" in wish else str(wish["solver"])
+    return f"{request['solver']}-{request['steps']}" if "steps" in request else str(request["solver"])
 
 
-def _mixed(draw: Random, most: int) -> Wish:
+def _mixed(draw: Random, most: int) -> Request:
     return {**draw.choice(FIVE), "num_samples": draw.randint(1, most)}
 
 
-def _own(draw: Random) -> Wish:
-    kind = draw.choice(("euler", "midpoint", "rk4", "dopri5"))
+def _own(draw: Random) -> Request:
+    kind = draw.choice(SOLVERS)
     if kind == "dopri5":
         tolerance = 10 ** draw.uniform(-6, -3)
         return {"solver": kind, "rtol": tolerance, "atol": tolerance, "num_samples": draw.randint(1, 4)}
@@ -48,18 +50,18 @@ class Workload:
 
     title: str
     clients: int
-    draw: Callable[[Random], Wish]
+    draw: Callable[[Random], Request]
     target: float | None
 
 
 WORKLOADS = {
     "a": Workload(
-        "Euler-16, 16 samples, all alike", 32, lambda _: {"solver": "euler", "steps": 16, "num_samples": 16}, 2.2
+        "Euler-16, 16 samples, all alike", 32, lambda _: {"solver": "euler", "steps": 16, "num_samples": 16}, 4.0
     ),
-    "b": Workload("five solvers, 1 to 64 samples", 32, lambda draw: _mixed(draw, 64), 1.7),
+    "b": Workload("five solvers, 1 to 64 samples", 32, lambda draw: _mixed(draw, 64), 3.6),
     "c": Workload(
         "one client, RK4-20, 16 samples", 1, lambda _: {"solver": "rk4", "steps": 20, "num_samples": 16}, None
     ),
-    "d": Workload("five solvers, 1 to 4 samples", 32, lambda draw: _mixed(draw, 4), 5.0),
-    "e": Workload("own steps or tolerance each, 1 to 4 samples", 32, _own, 6.0),
+    "d": Workload("five solvers, 1 to 4 samples", 32, lambda draw: _mixed(draw, 4), 14.0),
+    "e": Workload("own steps or tolerance each, 1 to 4 samples", 32, _own, 13.0),
 }

@@ -111,9 +111,10 @@ def text(found: Pins, head: str) -> str:
 
 
 def requirements() -> list[str]:
-    """What the service and the training need, as pyproject.toml says."""
+    """What the programs in the image need, as pyproject.toml says."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [*project["dependencies"], *project["optional-dependencies"]["training"]]
+    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *extras["training"], *extras["fleet"]]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -15,9 +15,9 @@ from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.conventions import TimeCard
 from models.decoder import Decoder, DecoderConfig
+from models.importing.detection import Detected, detect
 from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select
-from models.importing.probe import Probe, probe
 from models.importing.programs import read_program
 from models.messages import first_line
 from models.mixing import Mixing, find_mixing
@@ -27,14 +27,14 @@ from models.row_padding import RowByRow
 
 @dataclass(frozen=True)
 class Declared:
-    """The convention that the user declares; None is left to the probe."""
+    """The convention that the user declares; None is left to be detected."""
 
     noise_at: int | None = None
     scale: float | None = None
     sign: int | None = None
 
-    def resolve(self, found: Probe) -> tuple[TimeCard, list[str]]:
-        """The convention to store, and lines for the user: what was taken, and where the probe disagrees."""
+    def resolve(self, found: Detected) -> tuple[TimeCard, list[str]]:
+        """The convention to store, and lines for the user: what was taken, and where the network disagrees."""
         usual = found.time or TimeCard()
         declared = {"noise_at": self.noise_at, "scale": self.scale, "sign": self.sign}
         taken = {name: getattr(usual, name) if value is None else value for name, value in declared.items()}
@@ -44,7 +44,7 @@ class Declared:
             report.append(f"warning: the convention {found}")
         wrong = [name for name, value in declared.items() if found.time and value not in (None, getattr(usual, name))]
         if wrong:
-            report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the probe says {found}")
+            report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the network shows {found}")
         return time, report
 
 
@@ -78,7 +78,7 @@ def import_weights(
         architecture: a key of `models.architectures.ARCHITECTURES`.
         config: its config.
         which: averaged or raw weights, if the file has both.
-        declared: the network's convention; what is left out is probed.
+        declared: the network's convention; what is left out is detected.
         decoder: `data_shape` and `clip` of an identity decoder; None leaves samples as they are.
         version: an unused version; None takes the next.
         row_by_row: whether each row is to be a network call of its own.
@@ -151,7 +151,7 @@ def _store(
 ) -> tuple[Path, list[str]]:
     network.eval().requires_grad_(False)
     asked = RowByRow(network) if row_by_row else network
-    time, report = declared.resolve(probe_network(network, asked))
+    time, report = declared.resolve(detect_convention(network, asked))
     if row_by_row:
         report.append("rows: each is a network call of its own")
     elif (mixing := _mixing(network)) is not None:
@@ -171,8 +171,8 @@ def _store(
     return path, report
 
 
-def probe_network(network: Network, asked: nn.Module | None = None) -> Probe:
-    """Probe a network in its own convention.
+def detect_convention(network: Network, asked: nn.Module | None = None) -> Detected:
+    """Detect the convention of a network.
 
     Args:
         network: the network.
@@ -188,7 +188,7 @@ def probe_network(network: Network, asked: nn.Module | None = None) -> Probe:
         return asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
 
     with _evaluated():
-        return probe(ask, network.event_shape, dtype)
+        return detect(ask, network.event_shape, dtype)
 
 
 def _mixing(network: Network) -> Mixing | None:

@@ -22,7 +22,9 @@ CORS: dict[str, Any] = {
     "expose_headers": [
         "Retry-After",
         "Server-Timing",
+        "X-Pathline-Digest-Matches",
         "X-Pathline-Fallback-From",
+        "X-Pathline-Replay",
         "X-Pathline-Seed",
         "X-Pathline-Status",
         "X-Request-ID",
@@ -41,7 +43,7 @@ _SHORT = re.compile(r"\d+(\.\d+){0,3}", re.ASCII)
 """IPv4 addresses, including short forms with fewer than four numbers."""
 
 _OPEN_FOLDERS = ("/static/", "/docs/", "/problems/")
-"""What a browser needs before anybody can enter a key; it reveals nothing of models or users."""
+"""Files that a browser needs before a key can be entered; they reveal nothing of models or users."""
 
 
 class Keyring:
@@ -63,8 +65,8 @@ class Keyring:
 class RefuseForeign:
     """ASGI middleware: answers 403 to requests from pages of other origins and for host names of other services.
 
-    A browser says where a request comes from (Sec-Fetch-Site, Origin), and a page cannot change that. A page whose name
-    was made to point here (DNS rebinding) looks like one of ours, but its Host header shows that name.
+    A browser states where a request comes from (Sec-Fetch-Site, Origin), and a page cannot change that. A page with a
+    name that was made to point here (DNS rebinding) looks like one of ours, but its Host header shows that name.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -98,7 +100,7 @@ class RefuseForeign:
     def _is_ours(self, host: str) -> bool:
         name = _name_of(host)
         if not name or _address(name) or name == "localhost" or name.endswith(".localhost"):
-            return True  # nobody else can make these names point here
+            return True  # no one else can make these names point here
         return name in self._names or (not self._names and "." not in name)
 
     def _is_foreign(self, scope: Scope, headers: Headers) -> bool:

@@ -38,10 +38,10 @@ class Holder(Protocol):
 
 
 class ConnectionLimit:
-    """Tracks which connections hold one of `most` slots or of the reserved ones.
+    """Tracks the connections that hold one of `most` slots or a reserved one.
 
     A connection is idle unless a request on it is being answered. When all slots are taken, the connection that has
-    been idle longest is closed, so that unused sockets keep nobody out.
+    been idle longest is closed, so that unused sockets keep no client out.
     """
 
     def __init__(self, most: int) -> None:
@@ -170,7 +170,7 @@ class Connection(HttpToolsProtocol):
         running = self._running
         if running is None or running.response_started or self.transport.get_write_buffer_size():
             return
-        detail = "the service was stopped at once; send the request to another instance"
+        detail = "the service was stopped; send the request to another instance"
         with contextlib.suppress(OSError):
             os.write(self.transport.get_extra_info("socket").fileno(), _message(ProblemError(Kind.DRAINING, detail)))
 
@@ -274,7 +274,7 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End the request; the time of the engine starts."""
+        """End the request; from here on the engine's time limits apply."""
         self._boundary()
         self._in_message = False
         super().on_message_complete()
@@ -304,7 +304,7 @@ class Connection(HttpToolsProtocol):
             self._read()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, including one whose client never read its last response."""
+        """Close an idle connection, even if the client never read its last response."""
         super().timeout_keep_alive_handler()
         self._watch_reader()
 

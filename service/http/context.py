@@ -69,7 +69,7 @@ class Context:
             self.body.over()
 
     def end(self) -> None:
-        """End the request: its response is sent, or nobody waits for it."""
+        """End the request: its response is sent, or its client has disconnected."""
         self._over = True
         self.understood()
         if self.hold is not None:
@@ -78,7 +78,7 @@ class Context:
             self.lease.release()
 
     def fallback(self) -> dict[str, int]:
-        """Return the response member that tells of a fallback; usually none."""
+        """Return the response member that reports a fallback; usually none."""
         return {} if self.fallback_from is None else {"fallback_from": self.fallback_from}
 
     def elapsed(self) -> float:

@@ -72,7 +72,7 @@ class Observe:
         except asyncio.CancelledError:
             if response.status or not _is_draining(scope):
                 raise
-            # Cancelled by the server, whose drain time is over; it would answer in plain text.
+            # Cancelled by the server because its drain time is over; it would answer in plain text.
             detail = "the service is shutting down; send the request to another instance"
             await respond(scope, ProblemError(Kind.DRAINING, detail))(scope, receive, response.send)
         except Exception:
@@ -199,8 +199,8 @@ class LimitBursts:
 class SubPath:
     """Serves under a path that a proxy leaves in the address, as ``/pathline/v1/sample``; other paths are unchanged.
 
-    The setting alone decides. Anybody could send a header such as X-Forwarded-Prefix, and reach with it what a proxy
-    forbids by path.
+    Only the setting counts. Any client could send a header such as X-Forwarded-Prefix, and reach with it paths that a
+    proxy forbids.
     """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:

@@ -92,7 +92,7 @@ class InferResponse(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """Error response under ``/v2``: what is wrong, what is allowed and what to do."""
+    """Error response under ``/v2``: the fault, the values allowed and the remedy."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -110,7 +110,7 @@ def datatype_of(array: Array) -> str:
 
 
 def from_bytes(tensor: InputTensor, content: memoryview) -> Array:
-    """Return the array whose little-endian, C-ordered bytes were sent.
+    """Return the array that was sent as little-endian, C-ordered bytes.
 
     Raises:
         ProblemError: The datatype is unknown, or the number of bytes does not fit the shape.
@@ -127,7 +127,7 @@ def from_bytes(tensor: InputTensor, content: memoryview) -> Array:
 
 
 def from_list(tensor: InputTensor) -> Array:
-    """Return the array whose numbers were sent as JSON, flat or nested.
+    """Return the array that was sent as JSON numbers, flat or nested.
 
     Raises:
         ProblemError: The datatype is unknown, or numbers do not fit it, or their count does not fit the shape.
@@ -174,7 +174,7 @@ def _dtype(tensor: InputTensor) -> "np.dtype[Any]":
 def _shaped(tensor: InputTensor, array: Array) -> Array:
     try:
         return array.reshape(tensor.shape)
-    except ValueError:  # an empty array in a shape whose other sizes exceed any memory
+    except ValueError:  # an empty array in a shape with other sizes beyond any memory
         raise invalid(tensor.name, f"input {tensor.name!r} has no numbers in shape {tensor.shape}") from None
 
 

@@ -15,24 +15,24 @@ from models.repository import Repository, RepositoryError, UnknownModel
 from service.registry.entry import ModelEntry
 
 MOST_PASSED_OVER = 50
-"""Things in a repository that are passed over: so many are said."""
+"""Most entries reported of those that are passed over."""
 
 _STEP_MS, _GATHER_MS = 250, 2000
-"""Changes are looked at once none has come for so long, or after so long if more keep coming."""
+"""Milliseconds without a further change before a look, and most milliseconds while changes keep coming."""
 
 _log = logging.getLogger("pathline")
 
 
 class Disk:
-    """The repository, and what in it is passed over.
+    """The repository, and its entries that are not models.
 
     Attributes:
-        repository: it.
-        passed_over: path and reason of what is neither a model nor a version of one.
+        repository: the folder of all models.
+        passed_over: (path, reason) of entries that are neither a model nor a version of one.
     """
 
     def __init__(self, root: Path) -> None:
-        """See whether there is a repository.
+        """Check that the repository can be read.
 
         Raises:
             RepositoryError: it is missing or cannot be read.
@@ -42,7 +42,7 @@ class Disk:
         self.passed_over: tuple[tuple[str, str], ...] = ()
 
     def names(self) -> list[str]:
-        """The models there are; what is passed over is logged once.
+        """The names of all models; entries that are passed over are logged once.
 
         Raises:
             RepositoryError: the repository cannot be read.
@@ -58,12 +58,12 @@ class Disk:
         return names
 
     def summary(self) -> dict[str, Any]:
-        """The members of ``GET /v1/models`` about what is passed over."""
+        """The members of ``GET /v1/models`` about entries that are not models."""
         found = [{"path": path, "reason": reason} for path, reason in self.passed_over[:MOST_PASSED_OVER]]
         return {"passed_over": found, "more_passed_over": len(self.passed_over) - len(found)}
 
     def reason(self, error: object) -> str:
-        """What an error says, without where the repository lies, which clients need not know."""
+        """The text of an error without the repository's path, which clients need not know."""
         return str(error).replace(f"{self.repository.root}/", "")
 
     def with_versions(self, entry: ModelEntry) -> ModelEntry:
@@ -82,10 +82,10 @@ class Disk:
         """An entry that knows whether the files of a version that was tried have changed since.
 
         Args:
-            entry: it.
-            version: which.
+            entry: the entry to update.
+            version: the version to compare.
             now: the time, by the registry's clock.
-            anew: whether what failed is tried again though nothing has changed.
+            anew: whether to retry failures even if their files have not changed.
         """
         fault, tried, loaded = entry.broken.get(version), entry.signatures.get(version), version in entry.loaded
         if not loaded and fault is not None and anew:
@@ -95,12 +95,12 @@ class Disk:
         try:
             same = self.repository.signature(entry.name, version) == tried
         except (RepositoryError, LookupError) as error:
-            reason = f"{self.reason(error)}; what was loaded is served on"
+            reason = f"{self.reason(error)}; the loaded version stays in use"
             return entry.with_fault(version, reason, now) if loaded else entry
         if loaded and same:
             return entry.without_fault(version)
         if loaded:
-            reason = f"{entry.name}/{version}: was changed after it was loaded; what was loaded is served on"
+            reason = f"{entry.name}/{version}: was changed after it was loaded; the loaded version stays in use"
             return entry.with_fault(version, f"{reason}; put changes into a new version, or restart", now)
         if not same:
             return entry.untried(version)
@@ -112,8 +112,8 @@ class Disk:
 class Watch:
     """A thread that calls `refresh` when files change and at intervals, at low priority.
 
-    Not every file system tells of changes (network mounts do not), so a look at intervals stays; it costs a few system
-    calls a version. A change is looked at soon, and while more follow, as in a copy, at the same intervals.
+    Not every file system reports changes (network mounts do not), so the watch also looks at intervals, at a cost of a
+    few system calls a version. It looks soon after a change, and at the same intervals while more follow, as in a copy.
     """
 
     def __init__(self, root: Path, refresh: Callable[[], object], every_s: float) -> None:
@@ -121,7 +121,7 @@ class Watch:
 
         Args:
             root: the repository.
-            refresh: looks at it; an error is logged once, until a look goes well again.
+            refresh: looks at the repository; an error is logged once, until a look succeeds again.
             every_s: the most seconds between two looks.
         """
         self._root, self._refresh, self._every_s = root, refresh, every_s
@@ -141,13 +141,13 @@ class Watch:
         while not self._stopped.is_set():
             try:
                 self._follow()
-            except (OSError, RuntimeError) as error:  # no notifications to be had, or no folder: at intervals alone
+            except (OSError, RuntimeError) as error:  # no notifications, or no folder: look at intervals only
                 _log.debug("no notifications of changes in %s: %s", self._root, error)
                 if not self._stopped.wait(self._every_s):
                     self._look()
 
     def _follow(self) -> None:
-        """Look when told of changes, until a look fails: a folder that comes again must be followed anew."""
+        """Look after each change, until a look fails: a folder that is made again must be watched anew."""
         most_ms = max(1, round(self._every_s * 1000))
         told = watchfiles.watch(
             self._root,

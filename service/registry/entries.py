@@ -1,6 +1,6 @@
-"""The registry's entries of all models: which version answers, kept up to what is on disk by one thread.
+"""The entries of all models: the version that answers, kept up to date with the disk by one thread.
 
-Memory is limited: the least recently used versions give way.
+`Memory` limits the versions in memory: the least recently used give way.
 """
 
 import logging
@@ -23,9 +23,9 @@ Unload = Callable[[ModelVersion], None]
 
 
 class Memory:
-    """Every version whose memory is not freed yet, also those that were unloaded with leases out.
+    """All versions with memory that is not freed yet, including those unloaded while leases are out.
 
-    Of the thread that loads, but for `used`, which any thread sets.
+    Used by the loading thread only, except for `used`, which any thread sets.
 
     Attributes:
         used: when each version was asked for last.
@@ -35,7 +35,7 @@ class Memory:
         """Begin empty.
 
         Args:
-            max_bytes: bytes of all weights; 0 for any number.
+            max_bytes: bytes of all weights; 0 for no limit.
             max_old: versions that answer by number only.
         """
         self.used: dict[Key, float] = {}
@@ -43,7 +43,7 @@ class Memory:
         self._held: list[ModelVersion] = []
 
     def add(self, model: ModelVersion) -> None:
-        """Take in a version that was loaded."""
+        """Add a loaded version."""
         self._held = [each for each in self._held if not each.leases.freed] + [model]
 
     def restored(self, name: str, version: int, signature: Signature) -> ModelVersion | None:
@@ -54,10 +54,10 @@ class Memory:
         return None
 
     def make_room(self, key: Key, needed: int, loaded: Iterable[ModelVersion], unload: Unload) -> None:
-        """Unload the least recently used of what is `loaded`, as few as make room for a version.
+        """Unload the least recently used of the `loaded` versions, as few as make room for another.
 
         Raises:
-            CheckpointError: it does not fit into all of the memory.
+            CheckpointError: it would not fit even alone.
         """
         if not self._max_bytes:
             return
@@ -75,7 +75,7 @@ class Memory:
             excess -= model.bytes
 
     def make_room_among_old(self, current: Collection[Key], unload: Unload) -> None:
-        """Unload versions that are not `current` and that nobody leases, until one more may be loaded.
+        """Unload versions that are neither `current` nor leased, until one more may be loaded.
 
         Raises:
             ProblemError: 429; all of them are leased.
@@ -123,11 +123,11 @@ class Entries:
         self._disk, self._memory, self._engine, self._allow_programs = disk, memory, engine, allow_programs
         self._notify, self._notify_fallback, self._clock = notify, notify_fallback, clock
         self.table: dict[str, ModelEntry] = {}
-        self._pinned: set[Key] = set()  # asked for by number: a newer version does not replace them
+        self._pinned: set[Key] = set()  # requested by number: a newer version does not replace them
         self.closed = False
 
     def current(self) -> list[Key]:
-        """Name and version of what answers where no version is asked for."""
+        """(name, version) of each model's version that answers by default."""
         return [(name, entry.current) for name, entry in sorted(self.table.items()) if entry.current is not None]
 
     def loaded(self) -> list[ModelVersion]:
@@ -169,7 +169,7 @@ class Entries:
         return entry, model
 
     def scan(self, changes: Changes) -> list[str]:
-        """See which models there are, so that their names are known before the first is loaded."""
+        """List the models, so that their names are known before the first is loaded."""
         found = self._disk.names()
         for name in [name for name in self.table if name not in found]:
             self._put(self.table[name].with_versions(()), changes)
@@ -188,7 +188,7 @@ class Entries:
         return entry.versions
 
     def refresh(self, name: str, changes: Changes, anew: bool = False, load: bool = False) -> None:
-        """Bring one model up to date; with `load` what answers is in memory afterwards."""
+        """Bring one model up to date; with `load`, the version that answers is in memory afterwards."""
         versions = () if self.closed else self._read_versions(name, changes)
         if not versions:
             return
@@ -213,10 +213,10 @@ class Entries:
         return self._try(name, version, changes)
 
     def _try(self, name: str, version: int, changes: Changes, by_number: bool = False) -> bool:
-        """Load a version, for a request that names it or for all; whether that went well.
+        """Load a version, for a request that names it or for all; return whether it was loaded.
 
-        Only what is wrong with the files themselves is kept until they change. All else (disk, permissions, memory, the
-        engine) may pass, and is tried again.
+        A fault of the files themselves is kept until they change. Any other (disk, permissions, memory, the engine) may
+        pass, so loading is tried again.
         """
         signature: Signature | None = None
         transient = True
@@ -296,7 +296,7 @@ class Entries:
         transient: bool = False,
         signature: Signature | None = None,
     ) -> None:
-        """Keep why a version cannot be loaded."""
+        """Store why a version cannot be loaded."""
         entry = self.entry(name)
         self._put(entry.with_fault(version, self._disk.reason(reason), self._clock(), transient, signature), changes)
 
@@ -317,7 +317,7 @@ class Entries:
             self._notify(name, version, False)
             _log.info("model %s version %d was unloaded", name, version)
         for _, version, reason in new.refused:
-            how = "goes on as it was loaded" if version in entry.loaded else "is not served"
+            how = "stays in use as it was loaded" if version in entry.loaded else "is not served"
             how += ", and is tried again" if entry.broken[version].transient else ""
             _log.error("model %s version %d %s: %s", name, version, how, reason)
         if before.fallback_from != entry.fallback_from:

@@ -14,7 +14,7 @@ UNREADABLE = 0
 """In place of a version where a model's folder cannot be read; versions begin at 1."""
 
 LOOK_AGAIN_S = 1.0
-"""Requests for a version that could not be loaded have it tried again after so long, before the next look at the
+"""Seconds after which a request has a version that failed to load tried again, before the next look at the
 repository."""
 
 _LONGEST_S = 60.0
@@ -25,9 +25,9 @@ class Fault:
     """Why a version could not be loaded, or why its changed files are left alone.
 
     Attributes:
-        reason: what clients and the log are told.
+        reason: message for clients and the log.
         again_at: when it may be tried again, by the registry's clock.
-        transient: whether the reason lies outside of the files (disk, permissions, memory, the engine), so that the
+        transient: whether the cause lies outside the files (disk, permissions, memory, the engine), so that the
             same files may load later. Other faults hold until the files change.
         tries: failures in a row; each transient one doubles the wait.
     """
@@ -78,7 +78,7 @@ class ModelEntry:
     def with_fault(
         self, version: int, reason: str, now: float, transient: bool = False, signature: Signature | None = None
     ) -> Self:
-        """With a fault, tried again the later the more often it was transient; the signature is of the files tried."""
+        """With a fault; each transient one in a row is retried later. `signature` is of the files that were tried."""
         before = self.broken.get(version)
         tries = before.tries + 1 if transient and before is not None and before.transient else 1
         fault = Fault(reason, now + min(LOOK_AGAIN_S * 2.0 ** min(tries - 1, 16), _LONGEST_S), transient, tries)
@@ -114,12 +114,12 @@ class ModelEntry:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to say of the model."""
+        """Whether the model has neither versions nor faults."""
         return not self.versions and not self.broken
 
     @property
     def pending(self) -> bool:
-        """Whether nothing answers yet, but a version was not tried."""
+        """Whether no version answers yet, but one has not been tried."""
         return self.current is None and any(version not in self.broken for version in self.versions)
 
     @property
@@ -167,7 +167,7 @@ class ModelEntry:
         }
 
     def absent(self, version: int | None, now: float) -> ProblemError:
-        """The problem of a request for a version that cannot be had."""
+        """The problem of a request for a version that is unavailable."""
         at = version if version is not None else max(self.broken, default=UNREADABLE)
         if at not in self.broken and UNREADABLE in self.broken:
             at = UNREADABLE
@@ -192,7 +192,7 @@ class ModelEntry:
 
 @dataclass
 class Changes:
-    """What a refresh changed: pairs of a model's name and a version, and for refusals the reason too."""
+    """Changes made by a refresh: (name, version) pairs, and for refusals the reason too."""
 
     loaded: list[tuple[str, int]] = field(default_factory=list)
     unloaded: list[tuple[str, int]] = field(default_factory=list)
@@ -200,7 +200,7 @@ class Changes:
 
     @classmethod
     def between(cls, before: ModelEntry, after: ModelEntry) -> Self:
-        """What differs of a model; a refusal for the same reason as before is none."""
+        """The difference between two entries of a model; a refusal for the same reason as before does not count."""
         name, reasons = after.name, {version: fault.reason for version, fault in before.broken.items()}
         return cls(
             [(name, version) for version in after.loaded.keys() - before.loaded.keys()],
@@ -209,7 +209,7 @@ class Changes:
         )
 
     def add(self, others: "Changes") -> None:
-        """Add what else changed."""
+        """Add further changes."""
         self.loaded += others.loaded
         self.unloaded += others.unloaded
         self.refused += others.refused

@@ -1,4 +1,4 @@
-"""Loading: one thread, and what requests wait for in it."""
+"""Loading: one thread that loads versions, and the loads that requests wait for."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def shutting_down() -> ProblemError:
-    """The problem of a request whose load is not begun any more."""
+    """Return the problem of a request that waits for a load when the service shuts down."""
     detail = "the service is shutting down; send the request to another instance"
     return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
 
@@ -29,9 +29,9 @@ class _Load:
     """A load that requests wait for.
 
     Attributes:
-        lease: what it ends with: a lease of its own, so that the version stays until those who wait have theirs.
+        lease: its result: a lease of its own, so that the version stays until every waiting request has one.
         ended: set on the event loop.
-        waiting: how many requests there are.
+        waiting: number of requests that wait for it.
     """
 
     lease: Future[Lease]
@@ -39,16 +39,16 @@ class _Load:
     waiting: int = 0
 
     def release(self) -> None:
-        """Return its lease, if it has got one."""
+        """Return its lease, if it has one."""
         if not self.lease.cancelled() and self.lease.exception() is None:
             self.lease.result().release()
 
 
 class Loads:
-    """The thread that loads, and what requests wait for in it: each load is done once for all of them.
+    """The loading thread and the loads that requests wait for; each is done once for all of them.
 
     Attributes:
-        load_s: seconds that a load takes, about.
+        load_s: estimated seconds of a load.
     """
 
     def __init__(self) -> None:
@@ -57,15 +57,15 @@ class Loads:
         self.load_s = 1.0
 
     def __len__(self) -> int:
-        """How many loads requests wait for."""
+        """Return the number of loads that requests wait for."""
         return len(self._waited_for)
 
     def close(self) -> None:
-        """Begin nothing more: those who wait are told, and what runs is not waited for."""
+        """Begin no more loads: waiting requests are told, and a running load is not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call something in the thread, after what is queued there already; cancelled where it is closed."""
+        """Queue a call in the thread; the future is cancelled if the thread is closed."""
         try:
             return self._pool.submit(function, *args, **kwargs)
         except RuntimeError:  # it was shut down
@@ -76,20 +76,20 @@ class Loads:
     async def once(
         self, key: Hashable, load: Callable[[], Lease], then: Callable[[Lease], T], deadline: float, late: str
     ) -> T:
-        """Load something, once for all who wait for it, and let each of them do something before its lease is back.
+        """Load something once for all requests that wait for it, and call `then` for each before its lease is returned.
 
-        It goes on when whoever waited gives up, but is not begun if nobody waits any more.
+        A load that runs goes on when its requests give up; one that is queued is not begun once none waits.
 
         Args:
-            key: says who waits for the same.
-            load: done in the thread; returns a lease of what it loaded.
-            then: done for each who waited, on the event loop.
-            deadline: how long to wait, in `time.monotonic`.
-            late: what to say then.
+            key: the same for requests that wait for the same load.
+            load: called in the thread; returns a lease of the version it loaded.
+            then: called on the event loop for each waiting request.
+            deadline: end of the wait, in `time.monotonic`.
+            late: message of the problem at the deadline.
 
         Raises:
-            ProblemError: 429 where too much is waited for already, 504 at the deadline, 503 at shutdown. What `load`
-                raises passes through.
+            ProblemError: 429 if too many loads are waited for, 504 at the deadline, 503 at shutdown. What `load` raises
+                passes through.
         """
         awaited = self._waited_for.get(key) or self._begin(key, load)
         awaited.waiting += 1
@@ -119,7 +119,7 @@ class Loads:
         def tell(_: Future[Lease]) -> None:
             try:
                 loop.call_soon_threadsafe(self._end, key, begun)
-            except RuntimeError:  # the loop is closed, and nobody waits
+            except RuntimeError:  # the loop is closed, so no request waits
                 begun.release()
 
         begun.lease.add_done_callback(tell)
@@ -138,7 +138,7 @@ class Loads:
             load.release()
 
     def _leave(self, key: Hashable, load: _Load) -> None:
-        """Nobody waits any more."""
+        """Give up a load that no request waits for any more."""
         if load.ended.is_set():
             load.release()
         elif load.lease.cancel():  # it had not begun

@@ -1,4 +1,4 @@
-"""The model registry: which models there are, which version of each answers, and what is in memory.
+"""The model registry: the models of a repository, the version of each that answers, and those in memory.
 
 `refresh` brings it up to what is on disk. It is called at start, by `service.registry.disk.Watch` and for ``POST
 /v1/models:reload``. A version that is replaced or unloaded is leased no more from then on, and leaves the device when
@@ -35,7 +35,7 @@ _log = logging.getLogger("pathline")
 T = TypeVar("T")
 
 _MOST_NAMED = 5
-"""Things that are named where there is nothing to serve."""
+"""Most entries named in the error of a repository without a model."""
 
 
 class Registry:
@@ -56,24 +56,24 @@ class Registry:
         notify_fallback: Callable[[str, bool], None] = lambda name, falls_back: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """See whether there is a repository.
+        """Check that the repository can be read.
 
         Args:
             root: the repository.
-            engine: what solves.
+            engine: solves for the models.
             max_bytes: bytes of weights in memory; beyond it the least recently used are unloaded. 0 for any number.
             notify: told (name, version, whether it is loaded now) of each change.
             allow_programs: whether imported programs are served.
             max_old: versions in memory that answer by number only; beyond it the least recently used are unloaded.
             notify_fallback: told (name, whether) when an older version begins or ceases to answer for a model, as its
                 highest cannot be loaded.
-            clock: seconds, of `time.monotonic` or of a test.
+            clock: `time.monotonic`, or a simulated one.
 
         Raises:
             StartError: the repository is missing or cannot be read.
         """
         self._engine, self._clock = engine, clock
-        self._retried: set[str] = set()  # models whose better version is about to be tried again
+        self._retried: set[str] = set()  # models with a better version that is about to be tried again
         self._loads = Loads()
         self._looking = ThreadPoolExecutor(1, "pathline-looking")
         self.complete = False
@@ -87,10 +87,10 @@ class Registry:
     # Start and stop.
 
     def open(self) -> None:
-        """Learn which models there are, loading none yet.
+        """List the models of the repository without loading any.
 
         Raises:
-            StartError: there is none.
+            StartError: the repository has no model.
         """
         self._loads.run(self._entries.scan, Changes()).result()
         if self._entries.table:
@@ -130,14 +130,14 @@ class Registry:
         self._loads.close()
         self._looking.shutdown(wait=False, cancel_futures=True)
 
-    # What is known of the models.
+    # Reading the entries.
 
     def names(self) -> list[str]:
         """Return the names of all models, served or broken."""
         return sorted(self._entries.table)
 
     def current(self) -> list[Key]:
-        """Return name and version of what answers where no version is asked for."""
+        """Return (name, version) of each model's version that answers by default."""
         return self._entries.current()
 
     def loaded(self) -> list[ModelVersion]:
@@ -154,7 +154,7 @@ class Registry:
         return [name for name, entry in sorted(self._entries.table.items()) if entry.pending]
 
     def passed_over(self) -> dict[str, Any]:
-        """Return the members of ``GET /v1/models`` about what in the repository is no model, and why."""
+        """Return the members of ``GET /v1/models`` about entries of the repository that are not models."""
         return self._disk.summary()
 
     def summary(self, name: str) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class Registry:
         loaded.release()
 
     async def load_beside(self, lease: Lease) -> None:
-        """Do what `load` does beside the event loop, once for all who wait for the same version.
+        """Do what `load` does beside the event loop, once for all requests that wait for the same version.
 
         Raises:
             ProblemError: as `load`; 429 where too much is to be loaded already; 504 at the lease's deadline.
@@ -288,7 +288,7 @@ class Registry:
         """Bring the entries up to what is on disk: new models and versions are loaded, removed ones are unloaded.
 
         The highest version that can be loaded answers from then on. Versions are not meant to change: if the files of
-        a loaded one do, what was loaded is served on, and the change is told.
+        a loaded one do, the loaded version stays in use, and the change is reported.
 
         Args:
             anew: try also what failed and has not changed since.

@@ -35,17 +35,17 @@ class ModelVersion:
     """A version that can be asked for samples.
 
     Attributes:
-        name, version: where it stands in the repository.
+        name, version: its place in the repository.
         digest: hash of its card and weights.
-        card: what the checkpoint says of itself.
-        decoder: what turns states into data.
+        card: description of the checkpoint.
+        decoder: turns states into data.
         decode: the same for states (rows, *event_shape), on the CPU, each row from its own alone.
         deterministic: whether a sample's bits depend on checkpoint, solver, seed and index only.
         bytes: size of its tensors.
-        path: what evaluates its network, `fused` or `eager`.
+        path: how its network is evaluated, `fused` or `eager`.
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
-        leases: who uses it.
+        leases: the leases that keep it in memory.
     """
 
     name: str
@@ -96,7 +96,7 @@ class ModelVersion:
     def describe(self) -> dict[str, Any]:
         """Return what ``GET /v1/models/{name}`` shows of this version."""
         card = self.card.model_dump(mode="json")
-        if self.card.architecture.name == PROGRAM:  # thousands of steps help nobody
+        if self.card.architecture.name == PROGRAM:  # thousands of steps are of no use to a reader
             config = card["architecture"]["config"]
             config["steps"], config["tensors"] = len(config["steps"]), len(config["tensors"])
         return {
@@ -138,7 +138,7 @@ class ModelVersion:
             version: its version.
             checkpoint: its decoder is moved to the CPU, where results arrive, and padded so that a decoded sample does
                 not depend on how many there are.
-            deterministic: what the engine found of the network.
+            deterministic: whether the engine found the network deterministic.
             path, path_reason: how the engine evaluates it, and why not fused.
             signature: the files it was loaded from.
             free: frees the engine's memory, from any thread.
@@ -159,9 +159,9 @@ class Leases:
     The lock is held for a few instructions, never while something is loaded or freed.
 
     Attributes:
-        out: how many there are.
-        retired: whether the version goes when the last is back.
-        freed: whether it is gone.
+        out: number of leases not yet returned.
+        retired: whether the version is freed when the last one is returned.
+        freed: whether it has been freed.
     """
 
     __slots__ = ("_free", "_lock", "freed", "out", "retired")
@@ -218,7 +218,7 @@ class Leases:
 
 
 class Lessor(Protocol):
-    """What fills leases: the registry."""
+    """The filler of leases: the registry."""
 
     def fill(self, lease: "Lease") -> bool:
         """Have a lease take a version that is in memory; False where it must be loaded first."""
@@ -238,14 +238,14 @@ class Lease:
 
     Made empty by `Registry.lease`; `acquire`, ``with`` or ``async with`` fill it. `release` returns it, once however
     often it is called. A lease that is dropped without is logged, and its version stays in memory: no collector
-    decides what is unloaded.
+    decides when a version is unloaded.
 
     Attributes:
-        name, version: what is asked for; None for the version that answers.
-        deadline: when loading has taken too long, in `time.monotonic`.
-        model: the version that it holds.
-        fallback_from: the version that should have answered but cannot be loaded; None as a rule.
-        held: whether it is out.
+        name, version: the version requested; None for the one that answers.
+        deadline: end of the wait for loading, in `time.monotonic`.
+        model: the leased version.
+        fallback_from: the version that should have answered but cannot be loaded; usually None.
+        held: whether it holds a version.
     """
 
     __slots__ = ("_lessor", "deadline", "fallback_from", "held", "model", "name", "version")
@@ -274,7 +274,7 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Return it, from any thread."""
+        """Return the lease, from any thread."""
         if self.held:
             self.model.leases.give_back(self)
 
@@ -304,11 +304,11 @@ def load_version(
     """Load and verify a checkpoint and give it to the engine.
 
     Args:
-        engine: what solves.
-        name, version: under which it is asked for.
-        folder: its files.
+        engine: evaluates the network.
+        name, version: by which requests ask for it.
+        folder: the checkpoint.
         allow_programs: whether it may be an imported program.
-        signature: what changes when the files do.
+        signature: of the files, which changes when they do.
 
     Raises:
         CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes

@@ -13,18 +13,19 @@ from pydantic import Field, WithJsonSchema
 
 from models.decoder import InverseError
 from models.noise import signs
-from service.engine.job import Job, Operation, Priority
+from service.engine.job import Operation
 from service.errors import invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
 from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
-from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes, logged_beyond
+from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.validation import (
     Validated,
     check_limit,
     compiled,
     condition_of,
     deadline_of,
+    job_of,
     seed_of,
     to_array,
 )
@@ -103,19 +104,7 @@ def validate_encode(
     needed = lanes_bytes(model, n, width, given=True, steps=steps)
     hold = take(needed + _data_bytes(n, model) + response_bytes, deadline)
     states = _states_of(request, model)
-    job = Job(
-        model=model.name,
-        version=model.version,
-        solve=solve,
-        num_samples=n,
-        x0=states.x,
-        condition=condition,
-        guidance=request.guidance,
-        deadline=deadline,
-        trace="none",
-        priority=Priority(request.priority),
-        on_logged=logged_beyond(hold, n * steps),
-    )
+    job = job_of(request, model, solve, hold, num_samples=n, deadline=deadline, condition=condition, x0=states.x)
     return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
 
 
@@ -144,21 +133,18 @@ def validate_log_prob(
     seed = 0 if exact else seed_of(request.seed)
     drawn = [signs(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
     flat = states.x.reshape(n, width)
-    job = Job(
-        model=model.name,
-        version=model.version,
-        solve=solve,
+    job = job_of(
+        request,
+        model,
+        solve,
+        hold,
         num_samples=lanes,
+        deadline=deadline,
+        condition=None if condition is None else torch.cat([condition] * probes),
         seed=seed,
         x0=torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1),
-        condition=None if condition is None else torch.cat([condition] * probes),
-        guidance=request.guidance,
-        deadline=deadline,
-        trace="none",
-        priority=Priority(request.priority),
         operation=Operation.LOG_PROB_EXACT if exact else Operation.LOG_PROB_HUTCHINSON,
         constants=torch.cat(drawn) if drawn else None,
-        on_logged=logged_beyond(hold, lanes * steps),
     )
     return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
 
@@ -215,7 +201,7 @@ def _states_of(request: Given, model: ModelVersion) -> States:
 
     Raises:
         ProblemError: 422 for another shape, for numbers that are not finite in the model's dtype, and for data of a
-            model whose decoder has no inverse.
+            model with a decoder that has no inverse.
     """
     name, shape = ("data_shape", model.card.data_shape) if request.decode else ("event_shape", model.event_shape)
     array = to_array(request.samples, (_count(request), *shape), "samples", name)

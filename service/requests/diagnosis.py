@@ -5,12 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
 from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Drawn, Finite, Solving
-from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes, logged_beyond
+from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.validation import (
     WHOLE,
     Validated,
@@ -19,6 +18,7 @@ from service.requests.validation import (
     compiled,
     condition_of,
     deadline_of,
+    job_of,
     seed_of,
     start_of,
     times_of,
@@ -69,21 +69,18 @@ def validate_diagnose(
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
     response_bytes = check_arrays_size("num_samples", shapes, "float64", solve, encoder, settings.max_answer_bytes)
     hold = take(_memory(n, times, width, model, solve) + response_bytes, deadline)
-    job = Job(
-        model=model.name,
-        version=model.version,
-        solve=solve,
+    job = job_of(
+        request,
+        model,
+        solve,
+        hold,
         num_samples=n,
+        deadline=deadline,
+        condition=condition,
         seed=seed_of(request.seed),
         first_index=request.first_index,
         x0=x0,
         save_at=at,
-        condition=condition,
-        guidance=request.guidance,
-        deadline=deadline,
-        trace="none",
-        priority=Priority(request.priority),
-        on_logged=logged_beyond(hold, n * kept_steps(solve, "none")),
     )
     return Validated(model, job, encoder)
 

@@ -1,4 +1,4 @@
-"""The request pipeline: a body is read, parsed, validated and made into a `Job`, whose result becomes a response.
+"""The request pipeline: a body is read, parsed, validated and made into a `Job`; its result becomes a response.
 
     receive -> solve -> respond
 
@@ -58,12 +58,12 @@ async def receive(
         http: the request as it came.
         parse: body -> what it asks for, and the format of the response.
         validate: makes the job; see `validation.validate_sample`.
-        name: the model of the address, where the body does not name it.
+        name: the model in the address, if the body does not name it.
         allowed: content types of the body.
         beside: whether to validate in a worker thread even if the body is small.
 
     Raises:
-        ProblemError: What is wrong with it.
+        ProblemError: 400 to 504, as the body, the fields, the model or the limits require.
         ClientGoneError: The client disconnected before the body was complete.
     """
     service, context = service_of(http), context_of(http.scope)
@@ -187,7 +187,7 @@ async def draw(http: Request, valid: Validated) -> ArrayResponse:
     """
     result = await solve(http, valid.job)
     count(http, valid.job, result)
-    arguments = (valid.model, valid.job, result, context_of(http.scope), valid.decode)
+    arguments = (valid.model, valid.job, result, context_of(http.scope), valid.decode, service_of(http).environment)
     if is_small(result):
         return sample_response(*arguments)
     return await asyncio.to_thread(sample_response, *arguments)
@@ -212,6 +212,8 @@ async def respond(http: Request, response: ArrayResponse, encoder: Encoder, head
     """Write a small response at once; a large one in a worker thread, piece by piece as it is sent."""
     context, pieces = context_of(http.scope), encoder.encode(response)
     said = {"X-Pathline-Status": str(response.document["status"]), **headers}
+    if encoder.bare:
+        said["X-Pathline-Replay"] = response.document["replay"]
     begun = time.perf_counter()
     if response.numbers > NUMBERS_A_PIECE or encoder.slow:
         if encoder.headers is not None:

@@ -15,7 +15,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Version = Annotated[int | None, Field(ge=1, description="version of the model; the highest if omitted")]
 
-_GRID_SCHEMA = {
+GRID_SCHEMA = {
     "description": "time grid of fixed steps: a name, a name with its parameter, or explicit times",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}, {"type": "object"}],
 }
@@ -64,7 +64,7 @@ class Solving(Body):
     steps: int | None = Field(default=None, ge=1, description="number of fixed steps")
     rtol: Positive | None = Field(default=None, description="relative tolerance of error control")
     atol: Positive | None = Field(default=None, description="absolute tolerance of error control")
-    grid: Annotated[Any, WithJsonSchema(_GRID_SCHEMA)] = "uniform"
+    grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA)] = "uniform"
     start: str | None = Field(default=None, description="start of a multistep method: ramp or rk")
     error_control: str = Field(
         default="sample", description="sample: each sample has its own steps; batch: all share them"

@@ -9,22 +9,25 @@ from models.pictures import PictureError, TooManyError
 from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
 from service.registry.version import ModelVersion
+from service.replay.token import MOST_CHARACTERS
 from service.requests.schemas import SampleRequest
 from service.responses.arrays import ENCODERS, Encoder
 from solvers.plan import Plan
 
-_HEAD = 6_000  # bytes of the names, numbers and texts around what is large, quantiles of the steps included
+_HEAD = 6_000 + MOST_CHARACTERS
+"""Bytes of the names, numbers and texts around what is large: quantiles of the steps and the replay token included."""
+
 _A_TIME = 26
 _AN_EVENT = 120
 _A_SAMPLE = 128  # bytes of memory: its t, calls and status, and room to put them together
 _A_STEP = 80  # bytes of memory: an attempt as it is kept, and as an entry of the trace
 _MOST_LANES = 8_192  # that run at the same time, and keep what they save until some of them end
-_A_SAVED = 32  # bytes of memory: whose state it is and at which time, while it is kept so
+_A_SAVED = 32  # bytes of memory: the lane and the time of a saved state, while it is kept so
 _LIKELY_STEPS = 20  # attempts of a sample under error control, before any is known
 
 
 def check_size(request: SampleRequest, most_bytes: int, encoder: Encoder, limit: int) -> None:
-    """Refuse a response whose upper bound is over the limit.
+    """Refuse a response with an upper bound over the limit.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
@@ -42,10 +45,10 @@ def check_size(request: SampleRequest, most_bytes: int, encoder: Encoder, limit:
 def check_arrays_size(
     member: str, shapes: Sequence[Sequence[int]], dtype: str, solve: Plan, encoder: Encoder, limit: int
 ) -> int:
-    """Refuse a response of arrays whose upper bound is over the limit.
+    """Refuse a response of arrays with an upper bound over the limit.
 
     Args:
-        member: what to ask for less of.
+        member: the field to reduce.
         shapes: of the arrays; the first axis are samples.
         dtype: of the largest.
         solve: the compiled solver, which the response describes.
@@ -75,7 +78,7 @@ def check_form(request: SampleRequest, model: ModelVersion, encoder: Encoder) ->
     """Refuse samples that the format cannot represent, such as vectors of 64 numbers as a picture.
 
     Raises:
-        ProblemError: 406 for samples of this shape, 422 for so many of them.
+        ProblemError: 406 for samples of this shape, 422 for more of them than fit into a picture.
     """
     if encoder.check is None:
         return
@@ -91,7 +94,7 @@ def check_form(request: SampleRequest, model: ModelVersion, encoder: Encoder) ->
 
 
 def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, encoder: Encoder) -> int:
-    """Return the most bytes that the response can take: states, trace, and what is reported for each sample.
+    """Return the most bytes that the response can take: states, trace, and the report of each sample.
 
     For a stream this covers all events except progress.
     """
@@ -137,13 +140,13 @@ def lanes_bytes(
     """Return the bytes of memory that a job takes.
 
     Args:
-        model: whose lanes they are; each may have a condition.
-        lanes: how many there are.
+        model: the model of the lanes; each lane may have a condition.
+        lanes: number of lanes.
         width: numbers of a state.
-        saved: states that are kept of each on the way.
-        given: whether the states to start from are kept too.
-        constants: numbers that ride along with each.
-        steps: attempts that are kept of each.
+        saved: states kept of each lane on the way.
+        given: whether the start states are kept too.
+        constants: numbers that accompany each lane.
+        steps: attempts kept of each lane.
     """
     takes = model.card.condition
     condition = 0 if takes is None else takes.examples(1, model.dtype).nbytes

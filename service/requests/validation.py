@@ -19,7 +19,7 @@ from models.conditions import ConditionError
 from models.nested import NestedError, to_floats
 from service.engine.job import Job, Priority
 from service.errors import invalid
-from service.ledger import Take
+from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
@@ -38,7 +38,7 @@ WHOLE = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Validated:
-    """A validated request. It keeps nothing of the body, whose lists take many times the memory of the tensors.
+    """A validated request. It keeps nothing of the body: its lists take many times the memory of the tensors.
 
     Attributes:
         model: the requested model.
@@ -95,24 +95,57 @@ def validate_sample(
     check_size(request, most_bytes, encoder, settings.max_answer_bytes)
     x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
     hold = take(memory_bytes(request, model, solve, encoder, most_bytes), deadline)
-    job = Job(
-        model=model.name,
-        version=model.version,
-        solve=solve,
+    job = job_of(
+        request,
+        model,
+        solve,
+        hold,
         num_samples=n,
+        deadline=deadline,
+        trace=request.trace,
+        condition=condition,
         seed=seed_of(request.seed),
         first_index=request.first_index,
         x0=x0,
-        condition=condition,
-        guidance=request.guidance,
         save_at=save_at,
-        deadline=deadline,
         partial=request.on_timeout == "partial",
-        trace=request.trace,
-        priority=Priority(request.priority),
-        on_logged=logged_beyond(hold, n * kept_steps(solve, request.trace)),
     )
     return Validated(model, job, encoder, request.decode, most_bytes)
+
+
+def job_of(
+    request: Solving,
+    model: ModelVersion,
+    solve: Plan,
+    hold: Hold,
+    *,
+    num_samples: int,
+    deadline: float,
+    trace: str = "none",
+    **others: Any,
+) -> Job:
+    """Return the job of a checked request; it reserves memory for attempted steps beyond those that `hold` expects.
+
+    Args:
+        request: the parsed body.
+        model: the requested model.
+        solve: the compiled solver.
+        hold: memory of the request.
+        num_samples, deadline, trace: see `Job`.
+        others: more fields of `Job`.
+    """
+    return Job(
+        model=model.name,
+        version=model.version,
+        solve=solve,
+        num_samples=num_samples,
+        guidance=request.guidance,
+        deadline=deadline,
+        trace=trace,
+        priority=Priority(request.priority),
+        on_logged=logged_beyond(hold, num_samples * kept_steps(solve, trace)),
+        **others,
+    )
 
 
 def check_limit(name: str, value: float, limit: float, unit: str = "") -> None:

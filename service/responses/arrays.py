@@ -78,6 +78,7 @@ class Encoder:
         whole: whether the whole response is in memory before any of it is sent.
         followed: whether saved states are sent on the way too, before the response.
         headers: first piece -> headers that describe it; or None.
+        bare: whether it holds samples alone, so that the replay token goes into a header.
     """
 
     media_type: str
@@ -92,6 +93,7 @@ class Encoder:
     whole: bool = False
     followed: bool = False
     headers: Callable[[bytes | memoryview], Mapping[str, str]] | None = None
+    bare: bool = False
 
     def array_bytes(self, shape: Sequence[int], dtype: str) -> int:
         """Return the most bytes of an array of states."""
@@ -236,8 +238,19 @@ ENCODERS: dict[str, Encoder] = {
     for encoder in (
         Encoder(JSON, _json, TEXT_BYTES, 110, 100, bytes_a_list=LIST_BYTES),
         Encoder(NPZ, _npz, BINARY_BYTES, 40, 200, whole=True),
-        Encoder("application/x-npy", _npy, BINARY_BYTES, 0, 0),
-        Encoder("image/png", _png, BINARY_BYTES, 0, 0, pictures.check, pictures.most_bytes, slow=True, whole=True),
+        Encoder("application/x-npy", _npy, BINARY_BYTES, 0, 0, bare=True),
+        Encoder(
+            "image/png",
+            _png,
+            BINARY_BYTES,
+            0,
+            0,
+            pictures.check,
+            pictures.most_bytes,
+            slow=True,
+            whole=True,
+            bare=True,
+        ),
     )
 }
 """The formats by media type, the default first."""

@@ -110,7 +110,7 @@ def head_of(model: ModelVersion, job: Job, result: JobResult, context: Context, 
 
 
 def arrays_response(head: dict[str, Any], result: JobResult, context: Context, **arrays: Array | None) -> ArrayResponse:
-    """Return a response whose arrays follow its head under their own names; None is omitted."""
+    """Return a response with arrays under their own names after its head; None is omitted."""
     there = {name: array for name, array in arrays.items() if array is not None}
     return ArrayResponse(head | there, there, context.elapsed, timings(result))
 

@@ -62,7 +62,7 @@ class Paths:
         self._where = np.nonzero(self.there)
 
     def jacobian_job(self) -> Job | None:
-        """Return the job whose lanes are the rows of the Jacobians; None if there are none."""
+        """Return the job with the rows of the Jacobians as lanes; None if there are none."""
         width, states, job = self.width, self._states, self._job
         if not len(states):
             return None

@@ -1,6 +1,6 @@
 """Samples: the result of a job as the response of ``/v1/sample``, with its trace of steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from service.engine.job import Job, JobResult
 from service.http.context import Context
 from service.registry.version import ModelVersion
+from service.replay.token import digest_of, token_of
 from service.responses.arrays import Array, ArrayResponse
 from solvers.errors import Status
 from solvers.plan import Plan
@@ -23,7 +24,14 @@ QUANTILES = {"q10": 0.1, "q50": 0.5, "q90": 0.9}
 BINS = 20
 
 
-def sample_response(model: ModelVersion, job: Job, result: JobResult, context: Context, decode: bool) -> ArrayResponse:
+def sample_response(
+    model: ModelVersion,
+    job: Job,
+    result: JobResult,
+    context: Context,
+    decode: bool,
+    environment: Mapping[str, str],
+) -> ArrayResponse:
     """Return the response to a request for samples.
 
     Args:
@@ -32,9 +40,11 @@ def sample_response(model: ModelVersion, job: Job, result: JobResult, context: C
         result: what it gave back.
         context: of the request.
         decode: whether samples are data, not states.
+        environment: of this process, for the replay token.
     """
     decoder = decoder_of(model, decode)
     samples = to_data(result.x, decoder)
+    how, digest = outcome(result), digest_of(samples)
     document = {
         **origin(model, context),
         "seed": job.seed,
@@ -43,7 +53,9 @@ def sample_response(model: ModelVersion, job: Job, result: JobResult, context: C
         "noise": model.card.noise,
         "solver": job.solve.settings,
         "shape": list(samples.shape),
-        **outcome(result),
+        **how,
+        "digest": digest,
+        "replay": token_of(model, job, decode, how["status"], environment, digest),
         "samples": samples,
     }
     arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}

@@ -82,14 +82,32 @@ class Solved(BaseModel):
 
 
 class SampleResponse(Solved):
-    """Response of ``POST /v1/sample``. A sample whose state is not finite is a null row."""
+    """Response of ``POST /v1/sample``. A sample that is not finite is a null row."""
 
     seed: int
     first_index: int
     noise: str
+    digest: str = Field(description="SHA-256 of the samples' bytes, as npz has them")
+    replay: str = Field(description="token for POST /v1/replay, which gives the same samples again")
     samples: list[Any]
     saved: Saved | None = None
     trace: TraceBody | None = None
+
+
+class DifferenceBody(BaseModel):
+    """One thing that differs between a replay token and the service."""
+
+    what: str
+    token: str
+    here: str
+    reason: str
+
+
+class ReplayResponse(SampleResponse):
+    """Response of ``POST /v1/replay``."""
+
+    digest_matches: bool = Field(description="whether the samples have the bits of the first answer")
+    differences: list[DifferenceBody] = Field(description="why the bits could not be promised; empty without `force`")
 
 
 class Fault(BaseModel):

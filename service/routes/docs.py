@@ -18,7 +18,7 @@ from service.openapi import PAGES, answered, problems, read
 
 router = APIRouter(tags=[PAGES])
 
-# Not StaticFiles: it would also send the Python files of the package, and start.js is no file.
+# Not StaticFiles: it would also send the Python files of the package, and start.js is not a file.
 _FILES = {
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
     "swagger-ui.css": "text/css; charset=utf-8",
@@ -158,7 +158,7 @@ async def problem(
 
 
 def _code(text: str) -> str:
-    """Return a text as HTML, with what is between backticks as code."""
+    """Return a text as HTML, with text between backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 

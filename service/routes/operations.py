@@ -165,7 +165,7 @@ async def _ready(request: Request, valid: Validated, operation: Operation) -> bo
 
 
 async def _take(spectra: Spectra, job: Job, request: Request) -> None:
-    """Decompose the Jacobians in a worker thread, until done, too late, or nobody waits any more."""
+    """Decompose the Jacobians in a worker thread, until done, past the deadline, or the client disconnects."""
     gone = asyncio.ensure_future(pipeline.until_disconnect(request.receive))
     try:
         for part in spectra.slices():

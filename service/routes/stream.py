@@ -238,7 +238,7 @@ class _Followed:
         done = int((result.status == "success").sum())
         share = done / len(result.t)
         yield _event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
-        arguments = (self._model, self._job, result, self.context, self._decode)
+        arguments = (self._model, self._job, result, self.context, self._decode, service_of(self._http).environment)
         if self._npz:
             yield await asyncio.to_thread(lambda: _completed_npz(sample_response(*arguments)))
             return

@@ -3,6 +3,8 @@
 // In JSON text, a quote inside a string is always escaped, so `"seed":` followed by digits can only be a member.
 const WHOLE = /"(seed|first_index)":\s*(-?\d+)(?=\s*[,}])/g;
 
+const UNEXPLAINED = "The answer may come from a proxy in front of the service. Draw again; if this stays, see the service's log.";
+
 /** An error response in the service's words, or one line of our own where it sent none. */
 export class Problem extends Error {
   constructor(title, detail = "", { errors = [], requestId = "", retryAfter = null, status = 0 } = {}) {
@@ -11,7 +13,7 @@ export class Problem extends Error {
   }
 
   static of(body, status) {
-    if (!body?.title) return new Problem(`The service answered with status ${status}`, "", { status });
+    if (!body?.title) return new Problem(`No valid response received (status ${status})`, UNEXPLAINED, { status });
     const { title, detail, errors, request_id: requestId, retry_after_s: retryAfter } = body;
     return new Problem(title, detail, { errors, requestId, retryAfter, status });
   }
@@ -37,6 +39,15 @@ export function stringify(value) {
   return `{${members.map(([key, member]) => `${JSON.stringify(key)}: ${stringify(member)}`).join(", ")}}`;
 }
 
+/** Tells, by the event "lost", that the service did not answer or that its answer broke off. */
+export const connection = new EventTarget();
+
+/** A fault of the connection: no status, because nothing answered. */
+function lost(title, detail) {
+  connection.dispatchEvent(new Event("lost"));
+  return new Problem(title, detail);
+}
+
 /** The API key of this tab, where the service asks for one; it is forgotten with the tab. */
 export const key = {
   get: () => sessionStorage.getItem("pathline-key") ?? "",
@@ -50,7 +61,7 @@ async function ask(path, options = {}) {
     response = await fetch(path, { ...options, headers: { ...options.headers, ...shown } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem("The service cannot be reached", "Is it running? Start it with `make serve` and draw again.");
+    throw lost("The service cannot be reached", "Is it running? Start it with `make serve`; this page connects automatically.");
   }
   if (response.ok) return response;
   const text = await response.text();
@@ -136,7 +147,7 @@ async function next(reader) {
     return done ? null : value;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem("The connection to the service broke", "The samples received so far are shown. Draw again to get the rest.");
+    throw lost("The connection to the service broke", "The samples received so far are shown. Draw again to get the rest.");
   }
 }
 

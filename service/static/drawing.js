@@ -92,9 +92,10 @@ export class Run {
     const frames = Math.min(FRAMES, Math.floor(NUMBERS / numbers));
     if (!(frames >= 2)) return undefined;
     let points = Array.from({ length: FRAMES + 1 }, (_, k) => k / FRAMES);
+    if (Array.isArray(grid) && !grid.every(Number.isFinite)) return undefined; // the service says what is wrong
     if (Array.isArray(grid)) points = grid;
     else if (steps !== undefined) {
-      if (!Number.isInteger(steps) || steps < 1 || steps > 100_000) return undefined; // the service says what is wrong
+      if (!Number.isInteger(steps) || steps < 1 || steps > 100_000) return undefined; // as above
       points = grid ? await gridTimes(this.body, signal) : Array.from({ length: steps + 1 }, (_, k) => k / steps);
     }
     const every = Math.ceil((points.length - 1) / frames);
@@ -135,7 +136,7 @@ function joined(first, next, offset) {
 
 /** States at a time between frames, interpolated; after the last frame they are those at the end. */
 function between(frames, t, end) {
-  if (!frames.length || t === null) return { states: end, trails: [] };
+  if (!frames.length || t === null || (t >= 1 && frames.at(-1).t >= 1)) return { states: end, trails: [] };
   const next = frames.findIndex((frame) => frame.t >= t);
   if (next < 0) return { states: end, trails: frames.map((frame) => frame.states) };
   const trails = frames.slice(0, next).map((frame) => frame.states);

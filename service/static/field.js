@@ -1,6 +1,7 @@
 // Velocity field and log-density behind the points of a two-dimensional model, at every t.
 import * as api from "./api.js";
 import { mix } from "./drawing.js";
+import { line } from "./problem.js";
 
 const ARROWS = 18; // along each side
 const TIMES = 20; // parts of [0, 1] at whose ends both are known; in between they are interpolated
@@ -97,7 +98,7 @@ export class Field {
       }
       told("");
     } catch (error) {
-      if (error.name !== "AbortError") told(error.message);
+      if (error.name !== "AbortError") told(line(error));
     }
   }
 

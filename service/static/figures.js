@@ -215,7 +215,8 @@ export class Figures {
 export function apart([a, b]) {
   if (!a?.response || !b?.response) return "";
   const found = distances(finished(a.response), finished(b.response)).filter((value) => value !== null).sort((x, y) => x - y);
-  if (!found.length) return "No sample reached the end in both.";
+  if (!found.length) return "No sample reached the end with both solvers.";
+  if (found.at(-1) === 0) return "All samples end at the same points with both solvers.";
   const [short, middle, most] = [mean(found), found[found.length >> 1], found.at(-1)].map((value) => value.toPrecision(3));
   return `Distance between endpoints from the same noise: mean ${short}, median ${middle}, greatest ${most}.`;
 }

@@ -4,6 +4,7 @@ import { colours } from "./canvas.js";
 import { $, button, make } from "./dom.js";
 import { ms } from "./figures.js";
 import { chart } from "./plotly.js";
+import { line } from "./problem.js";
 import { parse } from "./solver_text.js";
 import { errors, percent } from "./statistics.js";
 import { reference } from "./verdict.js";
@@ -13,12 +14,21 @@ const CANDIDATES = [
   "euler-10", "euler-20", "euler-50", "midpoint-10", "midpoint-20", "rk4-5", "rk4-10", "rk4-20", "dopri5@1e-3", "dopri5@1e-5",
 ];
 const SAMPLES = 256;
+const TRY = "Try ten solvers and yours";
 const USUAL = 0.01; // an error that is asked for at first, as a share of the spread
+
+function isSolver(text) {
+  try {
+    return Boolean(parse(text));
+  } catch {
+    return false; // what is in the form is not complete
+  }
+}
 
 /** @typedef {{text: string, nfe: number, mean: number, seconds: number, error: number | null, failed: number}} Candidate */
 
 export class Finder {
-  /** @param base returns {body, dtype} of the model to try @param load called with the text of a solver that is chosen */
+  /** @param base returns {body, dtype} of the model to try, and the texts of the solvers in the form as `own` @param load called with the text of a solver that is chosen */
   constructor(base, load) {
     Object.assign(this, { base, load, running: null });
     this.reset();
@@ -39,7 +49,7 @@ export class Finder {
     this.found = [];
     $("found").hidden = true;
     $("finder-busy").textContent = "";
-    $("find").textContent = "Try ten solvers on this model";
+    $("find").textContent = TRY;
   }
 
   async run() {
@@ -48,14 +58,16 @@ export class Finder {
     $("find").textContent = "Cancel";
     const busy = (text) => ($("finder-busy").textContent = text);
     try {
-      const { body, dtype } = this.base();
+      const { body, dtype, own } = this.base();
+      this.own = own;
+      const candidates = [...new Set([...own.filter(isSolver), ...CANDIDATES])];
       const { model, seed, condition, guidance } = body;
       const whole = Array.isArray(condition) ? body.num_samples : SAMPLES;
       busy("solving the reference …");
       const exact = await reference(body, dtype, signal, SAMPLES);
       this.reference = exact.label;
-      for (const [k, text] of CANDIDATES.entries()) {
-        busy(`${k} of ${CANDIDATES.length}: ${text} …`);
+      for (const [k, text] of candidates.entries()) {
+        busy(`${k} of ${candidates.length}: ${text} …`);
         const ask = { model, seed, condition, guidance, num_samples: whole, ...parse(text), on_timeout: "partial" };
         const response = await api.background(ask, signal);
         const error = errors(response, exact.response)?.mean ?? null;
@@ -65,10 +77,10 @@ export class Finder {
       }
       busy("");
     } catch (error) {
-      busy(error.name === "AbortError" ? "cancelled" : (error.message ?? ""));
+      busy(error.name === "AbortError" ? "cancelled" : line(error));
     }
     this.running = null;
-    $("find").textContent = this.found.length ? "Try again" : "Try ten solvers on this model";
+    $("find").textContent = this.found.length ? "Try again" : TRY;
   }
 
   /** The ends of the slider's scale, which is logarithmic. */
@@ -126,12 +138,14 @@ export class Finder {
   }
 
   #table(best) {
-    const head = ["Solver", "NFE", "Mean NFE", "Error", "Time", ""].map((text) => make("th", { scope: "col" }, text));
+    const head = ["Solver", "NFE", "Mean NFE", "Error", "Time", "Use"].map((text) => make("th", { scope: "col" }, text));
     const rows = this.found.map((one) => {
       const error = one.error === null ? "unknown" : percent(one.error);
       const cells = [one.nfe, one.mean.toFixed(1), one.failed ? `${error}, ${one.failed} failed` : error, ms(one.seconds)];
       const use = button("Use", () => this.load(one.text), { "aria-label": `Use ${one.text}` });
-      const row = make("tr", {}, make("th", { scope: "row" }, one.text), ...cells.map((cell) => make("td", {}, String(cell))), make("td", {}, use));
+      const yours = this.own.includes(one.text) ? [make("span", { class: "quiet" }, " yours")] : [];
+      const name = make("th", { scope: "row" }, one.text, ...yours);
+      const row = make("tr", {}, name, ...cells.map((cell) => make("td", {}, String(cell))), make("td", {}, use));
       if (one === best) row.setAttribute("aria-current", "true");
       return row;
     });

@@ -178,6 +178,9 @@ export class Form {
     for (const { field: name } of errors) {
       const root = name.split(".")[0];
       for (const control of document.querySelectorAll(`#common [data-field="${CSS.escape(root)}"], #${side ?? "a"} [data-field="${CSS.escape(root)}"]`)) {
+        if (control.closest(".field[hidden]")) continue;
+        const folded = control.closest("details");
+        if (folded) folded.open = true;
         control.setAttribute("aria-invalid", "true");
         control.setAttribute("aria-describedby", "problem");
       }

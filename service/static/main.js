@@ -11,6 +11,7 @@ import { Form } from "./form.js";
 import * as intro from "./intro.js";
 import { Player, glide } from "./player.js";
 import * as problem from "./problem.js";
+import { progress } from "./progress.js";
 import * as sample from "./sample.js";
 import * as state from "./state.js";
 import * as terms from "./terms.js";
@@ -19,7 +20,7 @@ import * as verdict from "./verdict.js";
 import * as views from "./view.js";
 
 const PATIENCE = 120; // seconds that a drawing is allowed where the service's own limit was too short
-const QUICK = 400; // milliseconds within which a drawing needs no progress
+const AGAIN = 2000; // milliseconds until models that are being loaded are looked for again
 const figures = new Figures((index) => choose(index));
 const player = new Player((t) => figures.move(t));
 const field = new Field();
@@ -30,6 +31,7 @@ let models = [];
 let running = null; // the drawing under way: an AbortController
 let studying = null; // what is computed about the last one: an AbortController
 let asked = ""; // its requests, as text
+let later = 0; // the timer of the next look for models
 let byChange = false; // whether it began with a change of a field
 let chosen = null; // {index, followed}: the sample that is looked at
 
@@ -41,7 +43,7 @@ function start({ models: list, solvers }) {
   models = list;
   form = new Form(solvers, models);
   finder = new Finder(
-    () => ({ body: views.request(view, view.a), dtype: served(view.model)?.dtype }),
+    () => ({ body: views.request(view, view.a), dtype: served(view.model)?.dtype, own: [view.a, view.b].filter(Boolean).map(views.label) }),
     (text) => {
       view.a = views.settingOf(text);
       form.fill(view);
@@ -49,8 +51,15 @@ function start({ models: list, solvers }) {
     },
   );
   listen();
-  state.tell(models);
+  tell();
   return open(location.hash);
+}
+
+/** Say how the service is, and look again while models are being loaded. */
+async function tell() {
+  const changes = await state.tell(models);
+  clearTimeout(later);
+  if (changes) later = setTimeout(refresh, AGAIN);
 }
 
 /** Show the view of an address, and draw it. */
@@ -86,7 +95,10 @@ async function draw() {
   const shape = served(view.model)?.data_shape;
   const sides = view.b ? ["a", "b"] : ["a"];
   const runs = sides.map((side) => new Run(side, views.label(view[side]), views.request(view, view[side]), shape));
-  if (!figures.runs.length) $("results").dataset.runs = runs.length; // makes room for them
+  if (!figures.runs.length) {
+    $("results").dataset.runs = runs.length; // makes room for them
+    $("cards").dataset.layout = runs.length > 1 ? view.layout : "side";
+  }
   asked = runs.map((run) => api.stringify(run.body)).join();
   remember();
   finder.of([view.model, view.condition, view.guidance].join());
@@ -191,7 +203,7 @@ function stop(error, runs, run, mine) {
   const there = runs.filter((one) => one.response || one.page?.frames.length);
   for (const one of there) if (one.response) one.page = null;
   if (there.length) {
-    settle(there, mine.cancelled ? "Cancelled; the samples received so far are shown." : "");
+    settle(there, mine.cancelled ? "Cancelled: what arrived is shown." : "");
     trace.draw(there.filter((one) => one.response));
     study(there);
   } else {
@@ -205,40 +217,21 @@ function stop(error, runs, run, mine) {
   problem.show(error, { where, action: error.status === 504 ? moreTime() : null });
   form.mark(error.errors, run.side);
   if (error.errors?.length) $("settings").open = true;
+  if (error.status === 404) refresh(); // the model is gone, and others may be, too
 }
 
-let slow = null; // {run, timer, passed} of the drawing under way
-
-/**
- * Say how far a run is and offer to cancel it, once it has taken a while: a quick drawing leaves the form as it is.
- * @param run null when nothing is under way
- */
-function progress(run, text = "") {
-  if (run) {
-    slow ??= { passed: false, timer: setTimeout(() => ((slow.passed = true), tellProgress(slow.run)), QUICK) };
-    slow.run = run;
-  } else if (slow) {
-    clearTimeout(slow.timer);
-    slow = null;
-  }
-  $("results").setAttribute("aria-busy", String(Boolean(run) && !run.share));
-  tellProgress(slow?.passed ? run : null, text);
-}
-
-function tellProgress(run, text = "") {
-  const share = run && run.share > 0 ? run.share : null;
-  const left = run?.left > 1 ? `, about ${run.left < 90 ? `${Math.ceil(run.left)} s` : `${Math.ceil(run.left / 60)} min`} left` : "";
-  $("busy").textContent = run ? `${run.label}: ${share ? `${Math.floor(100 * share)} %${left}` : "drawing …"}` : text;
-  $("share").hidden = $("cancel").hidden = !run;
-  $("draw").hidden = Boolean(run);
-  if (share) $("share").value = share;
-  else $("share").removeAttribute("value");
+/** The service answers again after it did not. */
+async function back() {
+  await refresh();
+  if ($("problem").hidden || running) return;
+  const again = button("Draw again", redraw, { class: "primary" });
+  problem.show(new api.Problem("The service is back"), { action: again, good: true });
 }
 
 /** Look at one sample: its path and steps with each solver. */
 async function choose(index) {
   const { runs } = figures;
-  if (running || !runs.every((run) => run.response) || !(index >= 0 && index < runs[0].response.samples.length)) return;
+  if (running || !runs.every((run) => run.response) || !(Number.isInteger(index) && index >= 0 && index < runs[0].response.samples.length)) return;
   const mine = (chosen = { index, followed: {}, densities: {} });
   view.sample = String(index);
   remember();
@@ -346,12 +339,14 @@ function newSeed() {
 /** Models come and go: look for new ones whenever somebody comes back to the page. */
 async function refresh() {
   const found = await api.get("v1/models").catch(() => null);
-  if (!found || api.stringify(found.models) === api.stringify(models)) return;
-  models = found.models;
-  verdict.forget();
-  form.offer(models);
-  state.tell(models);
-  describe();
+  if (!found) return;
+  if (api.stringify(found.models) !== api.stringify(models)) {
+    models = found.models;
+    verdict.forget();
+    form.offer(models);
+    describe();
+  }
+  await tell();
 }
 
 function listen() {
@@ -382,7 +377,10 @@ function listen() {
       behind();
     });
   }
-  $("sample-index").addEventListener("change", () => choose(Number($("sample-index").value)));
+  $("sample-index").addEventListener("change", () => {
+    choose($("sample-index").value === "" ? NaN : Number($("sample-index").value));
+    $("sample-index").value = chosen?.index ?? ""; // as before, where there is no such sample
+  });
   $("sample-close").addEventListener("click", () => {
     view.sample = "";
     remember();
@@ -395,6 +393,7 @@ function listen() {
   download.listen(() => figures.runs.filter((run) => run.response), problem.show);
   addEventListener("hashchange", () => open(location.hash));
   addEventListener("focus", refresh);
+  api.connection.addEventListener("lost", () => state.lost(back));
   const repaint = () => {
     if (!figures.runs.length) return;
     figures.paintBy(view.colour);

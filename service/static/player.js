@@ -3,6 +3,7 @@ import { $ } from "./dom.js";
 
 const SECONDS = 3; // for the whole span, when it is played
 const GLIDE = 0.7; // seconds at least that samples take from noise to data while they are drawn
+const REST = 3; // times as long as a painting took, until the next: many samples are still to arrive and be read
 
 /** Whether motion is wanted, and seen. */
 export const still = () => document.hidden || matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -81,6 +82,7 @@ export function glide(run, paint, signal) {
   return new Promise((resolve) => {
     let before = null;
     let page = run.page;
+    let rested = 0; // when it may be painted again
     const frame = (now) => {
       if (signal.aborted) return resolve();
       if (run.page !== page && run.page) [page, run.t] = [run.page, 0];
@@ -92,7 +94,10 @@ export function glide(run, paint, signal) {
       const moves = run.frames.length > 0 && run.pages.length === 1; // a later page moves alone, and then is there
       const arrived = run.ended && (run.t >= 1 || !moves);
       if (arrived) run.t = null;
-      if (run.t !== t) paint(run);
+      if (arrived || (run.t !== t && now >= rested)) {
+        paint(run);
+        rested = now + (REST + 1) * (performance.now() - now);
+      }
       if (arrived) resolve();
       else if (document.hidden) setTimeout(() => frame(performance.now()), 100); // no animation frames come there
       else requestAnimationFrame(frame);

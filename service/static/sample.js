@@ -3,6 +3,7 @@ import * as api from "./api.js";
 import { $, make } from "./dom.js";
 import * as pictures from "./pictures.js";
 import { percent } from "./statistics.js";
+import { what } from "./terms.js";
 
 const POINTS = 60; // of a path under error control, besides the ends of its steps
 const MOST = 900; // times that are asked for
@@ -68,6 +69,8 @@ function table(index, runs, followed, densities) {
   const planar = runs[0].shape.length === 1;
   const dense = runs.some((run) => Number.isFinite(densities[run.side]));
   const head = ["Solver", "Steps", "Rejected", "NFE", "Error", ...(planar ? ["Ends at"] : []), ...(dense ? ["log p"] : [])];
+  const terms = { Rejected: "rejected", NFE: "nfe", Error: "error", "log p": "log_prob" };
+  const column = (text) => make("th", { scope: "col" }, text, ...(terms[text] ? [what(terms[text], text)] : []));
   const rows = runs.map(({ side, label, errors, response }) => {
     const { trace, nfe } = followed[side] ?? {};
     const taken = trace?.accepted.filter(Boolean).length;
@@ -80,7 +83,7 @@ function table(index, runs, followed, densities) {
     return make("tr", {}, name, ...cells.map((cell) => make("td", {}, String(cell))));
   });
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "This sample by each solver" },
-    make("table", {}, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col" }, text)))), make("tbody", {}, ...rows)));
+    make("table", {}, make("thead", {}, make("tr", {}, ...head.map(column))), make("tbody", {}, ...rows)));
 }
 
 function enlarged(index, runs) {

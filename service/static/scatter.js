@@ -11,8 +11,10 @@ export const point = (state, index, count) => (state.length === 1 ? [state[0], c
 /** The least and greatest x and y of states; of states on the way only of nearly all of them. Null rows failed. */
 export function extent(states, onTheWay) {
   return [0, 1].map((axis) => {
-    const values = states.flatMap((state, index) => (state ? [point(state, index, states.length)[axis]] : [])).sort((p, q) => p - q);
-    const few = onTheWay ? Math.floor(values.length / 50) : 0;
+    const values = states.flatMap((state, index) => (state ? [point(state, index, states.length)[axis]] : []));
+    if (!onTheWay) return values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+    const few = Math.floor(values.length / 50);
+    values.sort((p, q) => p - q);
     return values.length ? [values[few], values[values.length - 1 - few]] : [Infinity, -Infinity];
   });
 }
@@ -109,9 +111,10 @@ function dots(pen, usual, places, colour) {
   const many = places.length;
   const radius = many > 4000 ? 1.1 : many > 1000 ? 1.6 : many > 300 ? 2 : 2.4;
   pen.globalAlpha = many > 4000 ? 0.35 : many > 1000 ? 0.55 : 0.75;
+  pen.fillStyle = usual;
   places.forEach((place, index) => {
     if (!place) return;
-    pen.fillStyle = colour?.(index) ?? usual;
+    if (colour) pen.fillStyle = colour(index) ?? usual;
     if (many > 2000) return pen.fillRect(place[0] - radius, place[1] - radius, 2 * radius, 2 * radius); // ten times as fast
     pen.beginPath();
     pen.arc(...place, radius, 0, 7);

@@ -1,13 +1,14 @@
 // The current request as a shell command and as Python.
-import { stringify } from "./api.js";
+import { key, stringify } from "./api.js";
 
 const base = () => location.href.replace(/[#?].*$/, "").replace(/\/$/, "");
 
 export function curl(bodies) {
+  const shown = key.get() ? ' -H "Authorization: Bearer $PATHLINE_API_KEY"' : ""; // the SDK reads that variable, too
   return bodies
     .map((body) => {
       const json = stringify(body).replaceAll("'", "'\\''");
-      return `curl -s ${base()}/v1/sample -H 'Content-Type: application/json' \\\n  -d '${json}'`;
+      return `curl -s ${base()}/v1/sample -H 'Content-Type: application/json'${shown} \\\n  -d '${json}'`;
     })
     .join("\n\n");
 }

@@ -1,19 +1,20 @@
 // The state of the service (ready, starting, without models, unreachable) and what the page shows in each.
 import * as api from "./api.js";
 import { $, button, make } from "./dom.js";
+import { keyForm, line } from "./problem.js";
 
 const AGAIN = 2000; // milliseconds until the service is asked again
 const SECTIONS = ["figures", "trace", "finder", "elsewhere"];
 
-/** Show why there is nothing to draw; null shows the page as usual. */
-export function show(state, retry) {
+/** Show why there is nothing to draw; null shows the page as usual. @param action what can be done about it */
+export function show(state, action) {
   $("state").hidden = state === null;
   for (const id of SECTIONS) $(id).hidden = state !== null;
   $("form").hidden = state !== null;
   document.body.dataset.state = state?.name ?? "";
   if (!state) return;
   const parts = state.parts.map((part) => make("p", {}, ...part));
-  $("state").replaceChildren(make("h2", {}, state.title), ...parts, button("Try now", retry));
+  $("state").replaceChildren(make("h2", {}, state.title), ...parts, action);
   $("sample").hidden = true;
 }
 
@@ -47,12 +48,16 @@ export const starting = (pending) => ({
   ],
 });
 
+/** The service wants a key before it says anything. */
+export const locked = (error) => ({ name: "locked", title: "This service needs an API key", parts: [[line(error)]] });
+
 /**
  * Find out what there is to draw, and ask again until there is something.
  * @param arrived called with {models, solvers} once a model is there
  */
 export async function watch(arrived, failed) {
   let timer = 0;
+  const again = () => button("Try now", look);
   const look = async () => {
     clearTimeout(timer);
     try {
@@ -62,11 +67,15 @@ export async function watch(arrived, failed) {
         show(null);
         return arrived({ models, solvers });
       }
-      show(models.length ? starting(models.filter((model) => model.status === "loading").map((model) => model.name)) : empty(), look);
+      show(models.length ? starting(models.filter((model) => model.status === "loading").map((model) => model.name)) : empty(), again());
       $("service").textContent = models.length ? "starting …" : "ready, no models";
     } catch (error) {
+      if (error.status === 401) {
+        $("service").textContent = "API key needed";
+        return show(locked(error), keyForm());
+      }
       if (error.status) return failed(error);
-      show(down(), look);
+      show(down(), again());
       $("service").textContent = "not reachable";
     }
     timer = setTimeout(look, AGAIN);
@@ -74,15 +83,40 @@ export async function watch(arrived, failed) {
   await look();
 }
 
-/** Say in the header how the service is, and say it anew until it is ready. */
+/** Say in the header how the service is. @returns {Promise<boolean>} whether that is about to change */
 export async function tell(models) {
-  const served = models.filter((model) => model.status === "served").length;
-  const count = `${served} model${served === 1 ? "" : "s"}${served < models.length ? `, ${models.length - served} unavailable` : ""}`;
+  const count = (status) => models.filter((model) => model.status === status).length;
+  const [served, loading, unavailable] = ["served", "loading", "unavailable"].map(count);
+  const more = unavailable ? `, ${unavailable} unavailable` : "";
+  if (loading) {
+    $("service").textContent = `${served} of ${served + loading} models loaded${more}`;
+    return true;
+  }
   try {
     const { device } = await api.get("readyz");
-    $("service").textContent = `ready on ${device}, ${count}`;
+    $("service").textContent = `ready on ${device}, ${served} model${served === 1 ? "" : "s"}${more}`;
+    return false;
   } catch (error) {
-    $("service").textContent = error.status === 503 ? "starting …" : error.title;
-    if (error.status === 503) setTimeout(() => tell(models), AGAIN);
+    if (error.status) $("service").textContent = error.status === 503 ? "not ready" : error.title;
+    return error.status === 503;
   }
+}
+
+let waits = false;
+
+/** Say that nothing answers, and call `back` once the service does again. */
+export function lost(back) {
+  $("service").textContent = "not reachable";
+  if (waits) return;
+  waits = true;
+  const look = async () => {
+    try {
+      await api.get("livez");
+    } catch (error) {
+      if (!error.status) return setTimeout(look, AGAIN);
+    }
+    waits = false;
+    back();
+  };
+  setTimeout(look, AGAIN);
 }

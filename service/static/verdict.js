@@ -2,10 +2,13 @@
 import * as api from "./api.js";
 import { $, button, make } from "./dom.js";
 import { apart } from "./figures.js";
+import { line } from "./problem.js";
 import { format } from "./solver_text.js";
 import { errors, percent } from "./statistics.js";
+import { what } from "./terms.js";
 
 const SAMPLES = 500; // of the first ones, errors are known
+const LEAST = 32; // samples that a spread is measured on, however few are drawn
 const cache = new Map(); // the reference solutions of this tab, the newest last
 const KEPT = 8;
 
@@ -22,7 +25,7 @@ export async function reference(body, dtype, signal, count = SAMPLES) {
   const whole = Array.isArray(condition);
   const tolerance = floor(dtype);
   const solver = { solver: "dopri5", rtol: tolerance, atol: tolerance };
-  const tight = { model, num_samples: whole ? all : Math.min(all, count), seed, condition, guidance, ...solver };
+  const tight = { model, num_samples: whole ? all : Math.min(Math.max(all, LEAST), count), seed, condition, guidance, ...solver };
   const key = api.stringify(tight);
   if (!cache.has(key)) {
     const response = await api.background({ ...tight, on_timeout: "partial" }, signal);
@@ -48,7 +51,7 @@ export async function judge(runs, dtype, signal, worst) {
     for (const run of runs) run.errors = errors(run.response, exact.response);
     say(runs[1] ? compared(runs, worst) : alone(runs[0], exact.label, worst), runs);
   } catch (error) {
-    if (error.name !== "AbortError") say([`The error is unknown: ${error.message}`], runs);
+    if (error.name !== "AbortError") say([`The error is unknown: ${line(error)}`], runs);
   }
 }
 
@@ -63,30 +66,41 @@ function say(parts, runs) {
 const show = (text, run, worst) => button(text, () => worst(run.errors.worstIndex), { class: "link" });
 
 function alone(run, label, worst) {
-  if (!run.errors) return [`The error of ${run.label} is unknown: it takes two samples or more that reached the end here and in the reference.`];
+  if (!run.errors) return [unknown([run])];
   const { mean, worst: most } = run.errors;
   return [
     make("strong", {}, `${run.label}: ${percent(mean)} of the spread away`),
-    ` from the reference (${label}), with ${run.response.nfe} evaluations. `,
+    what("spread", "the spread"),
+    ` from the reference (${label}), with ${evaluations(run.response.nfe)}. `,
     show(`Worst sample: ${percent(most)}`, run, worst),
   ];
 }
 
 /** The cheaper solver, against the other. */
 function compared(runs, worst) {
-  const [cheap, costly] = [...runs].sort((p, q) => p.response.nfe - q.response.nfe);
-  if (!cheap.errors || !costly.errors) return ["The errors are unknown: it takes two samples or more that reached the end with each solver and in the reference."];
+  if (!runs.every((run) => run.errors)) return [unknown(runs.filter((run) => !run.errors))];
+  const [cheap, costly] = [...runs].sort((p, q) => p.response.nfe - q.response.nfe || p.errors.mean - q.errors.mean);
   return [
     make("strong", {}, `${cheap.label}: ${fewer(cheap.response.nfe, costly.response.nfe)}, ${percent(cheap.errors.mean)} of the spread away`),
+    what("spread", "the spread"),
     ` (${costly.label}: ${percent(costly.errors.mean)}). `,
     show("Worst sample here", cheap, worst),
   ];
 }
 
+/** Why there is no error. */
+function unknown(runs) {
+  const those = runs.map((run) => run.label).join(" and ");
+  const none = runs.every((run) => run.response.failed.length === run.response.samples.length);
+  return none ? `The error is unknown: no sample of ${those} reached the end.` : `The error of ${those} is unknown: there is no reference solution for these samples.`;
+}
+
+const evaluations = (count) => `${count} evaluation${count === 1 ? "" : "s"}`;
+
 /** 10 against 80 evaluations, in words. */
 function fewer(few, many) {
-  if (few === many) return `as many evaluations`;
+  if (few === many) return `the same ${evaluations(few)}`;
   const factor = many / few;
-  if (factor < 1.15) return `${many - few} evaluation${many - few === 1 ? "" : "s"} fewer`;
+  if (factor < 1.15) return `${evaluations(many - few)} fewer`;
   return `${factor < 2 ? factor.toFixed(1) : Math.round(factor)}× fewer evaluations`;
 }

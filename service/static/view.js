@@ -19,12 +19,17 @@ export const GRID_PARAMETERS = {
   times: { times: "0, 0.5, 1" },
 };
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
-const FLAGS = ["layout", "colour", "velocity", "density", "sample", "timeout"];
+/** What is shown besides the samples, and the values that an address may give it; others are ignored. */
+const FLAGS = {
+  layout: /^(side|over)$/, colour: /^(nfe|error)$/, velocity: /^1$/, density: /^1$/, sample: /^\d{1,9}$/, timeout: /^[1-9]\d{0,2}$/,
+};
+const SETTINGS = new Set([...Object.keys(SETTING), ...Object.values(GRID_PARAMETERS).flatMap(Object.keys).map((name) => `grid_${name}`)]);
+const SOLVER = "dopri5"; // where an address names none
 
 export const first = () => ({
   model: "", num_samples: "", seed: "0", condition: "", guidance: "",
   layout: "side", colour: "", velocity: "", density: "", sample: "", timeout: "",
-  a: { ...SETTING, solver: "dopri5", mode: "tolerance", rtol: "1e-3", atol: "1e-3" },
+  a: { ...SETTING, solver: SOLVER, mode: "tolerance", rtol: "1e-3", atol: "1e-3" },
   b: null,
 });
 
@@ -33,7 +38,7 @@ export const second = () => ({ ...SETTING, solver: "euler", mode: "steps", steps
 
 export function toHash(view) {
   const parts = new URLSearchParams();
-  for (const key of [...COMMON, ...FLAGS]) if (view[key] !== "" && view[key] !== "side") parts.set(key, view[key]);
+  for (const key of [...COMMON, ...Object.keys(FLAGS)]) if (view[key] !== "" && view[key] !== "side") parts.set(key, view[key]);
   for (const side of ["a", "b"]) {
     for (const [key, value] of Object.entries(view[side] ?? {})) {
       if (value !== "" && key !== "mode") parts.set(`${side}.${key}`, value);
@@ -46,13 +51,12 @@ export function toHash(view) {
 export function fromHash(hash) {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   const view = first();
-  if ([...parts.keys()].some((key) => key.startsWith("a."))) view.a = { ...SETTING };
+  if ([...parts.keys()].some((key) => key.startsWith("a.") && SETTINGS.has(key.slice(2)))) view.a = { ...SETTING, solver: SOLVER };
   for (const [key, value] of parts) {
-    const [side, name] = key.split(".");
-    if (side === "a" || side === "b") {
-      if (name === undefined) view[side] = settingOf(value.replace(/ (?=[a-z])/gi, "+")); // a plain + arrives as a space
-      else (view[side] ??= { ...SETTING })[name] = value;
-    } else if ([...COMMON, ...FLAGS].includes(key)) view[key] = value;
+    const [side, name] = [key.slice(0, 1), key.slice(2)];
+    if (key === "a" || key === "b") view[key] = settingOf(value.replace(/ (?=[a-z])/gi, "+")); // a plain + arrives as a space
+    else if (/^[ab]\./.test(key) && SETTINGS.has(name)) (view[side] ??= { ...SETTING, solver: SOLVER })[name] = value;
+    else if (COMMON.includes(key) || (Object.hasOwn(FLAGS, key) && FLAGS[key].test(value))) view[key] = value;
   }
   for (const side of [view.a, view.b]) if (side) side.mode = side.steps || side.grid === "times" ? "steps" : "tolerance";
   return view;

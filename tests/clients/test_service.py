@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import json
 import os
 import re
 import signal
@@ -10,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -213,6 +217,50 @@ def test_the_command_line(served: str, tmp_path: Path, capsys: pytest.CaptureFix
     for other in ("models", "solvers"):
         assert main([other, "--url", served]) == 0
     assert "gaussian" in capsys.readouterr().out
+
+
+def test_replay(client: Client, served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = client.sample("gaussian", 5, solver="rk4-3", x0=np.arange(80.0).reshape(40, 2)[:5])
+    again = client.replay(first)
+    assert again.digest_matches is True
+    assert (again.differences, again.digest, again.replay) == ((), first.digest, first.replay)
+    np.testing.assert_array_equal(again.samples, first.samples)
+    assert hashlib.sha256(first.samples.tobytes()).hexdigest() == first.digest.removeprefix("sha256:")
+    content = json.loads(zlib.decompress(base64.urlsafe_b64decode(first.replay[5:] + "===")))
+    other = {**content, "environment": {**content["environment"], "torch": "1.0"}}
+    token = "plr1." + base64.urlsafe_b64encode(zlib.compress(json.dumps(other).encode())).decode().rstrip("=")
+    with pytest.raises(pathline.ReplayDiffers, match="torch") as caught:
+        client.replay(token)
+    assert [each["what"] for each in caught.value.differences] == ["torch"]
+    forced = client.replay(token, force=True)
+    assert (forced.digest_matches, len(forced.differences)) == (True, 1)
+    with pytest.raises(pathline.InvalidRequest, match=r"damaged|cut off"):
+        client.replay(token[:-9])
+    for name in ("one.json", "one.npz"):
+        first.save(tmp_path / name)
+        assert main(["replay", str(tmp_path / name), "--url", served]) == 0
+        assert "the bits are those of the first answer" in capsys.readouterr().out
+    assert main(["replay", token, "--url", served]) == 4
+    assert "torch" in capsys.readouterr().err
+    assert main(["replay", token, "--force", "--json", "--url", served]) == 0
+    assert json.loads(capsys.readouterr().out)["digest_matches"] is True
+    assert main(["replay", "no-such-file", "--url", served]) == 2
+
+
+def test_pages_are_replayed_together(served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written, again = tmp_path / "pages.npz", tmp_path / "again.npy"
+    assert main(["sample", "gaussian", "-n", "50", "--batch", "20", "-o", str(written), "--url", served]) == 0
+    assert main(["replay", str(written), "-o", str(again), "--url", served]) == 0
+    np.testing.assert_array_equal(np.load(again), np.load(written)["samples"])
+
+
+def test_replay_in_asyncio(repository: Path) -> None:
+    async def both() -> None:
+        async with in_process(repository) as client:
+            first = await client.sample("gaussian", 4)
+            np.testing.assert_array_equal((await client.replay(first.replay)).samples, first.samples)
+
+    asyncio.run(both())
 
 
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value.slug)

@@ -17,6 +17,7 @@ import torch
 import yaml
 from kubernetes_validate.utils import all_versions
 
+from fleet.__main__ import parser as fleet_parser
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
@@ -36,9 +37,11 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 PLAIN = {each["kind"]: each for name in ("models.yaml", "pathline.yaml") for each in documents(name)}
 [KSERVE] = documents("kserve.yaml")
+[BULK] = documents("bulk.yaml")
 PREDICTOR = KSERVE["spec"]["predictor"]
 PODS = {
     "deployment": PLAIN["Deployment"]["spec"]["template"]["spec"],
+    "bulk": BULK["spec"]["template"]["spec"],
     "trainer": PLAIN["Job"]["spec"]["template"]["spec"],
     "kserve": {name: value for name, value in PREDICTOR.items() if name not in KSERVES},
 }
@@ -58,7 +61,7 @@ def environment(pod: str) -> dict[str, str]:
 def test_valid_for_kubernetes(version: str) -> None:
     # A predictor of KServe is a pod with some members more; `test_kserve` holds the whole to KServe's own model.
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": KSERVE["metadata"], "spec": PODS["kserve"]}
-    for document in (*PLAIN.values(), pod):
+    for document in (*PLAIN.values(), BULK, pod):
         assert kubernetes_validate.validate(document, version, strict=True)
 
 
@@ -92,7 +95,8 @@ def test_kustomizations_name_every_manifest() -> None:
         ("kustomize.config.k8s.io/v1beta1", "Kustomization"),
         ("kustomize.config.k8s.io/v1alpha1", "Component"),
     ]
-    named = [*base[0]["resources"], *(f"monitoring/{name}" for name in component["resources"]), "kserve.yaml"]
+    named = [*base[0]["resources"], *(f"monitoring/{name}" for name in component["resources"])]
+    named += ["bulk.yaml", "kserve.yaml"]  # applied by themselves
     there = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml"}
     assert sorted(named) == sorted(there)
 
@@ -128,7 +132,7 @@ def test_pods_are_closed(pod: str) -> None:
     assert mounts["tmp"]["mountPath"] == "/tmp"  # noqa: S108  (of the container)
     assert environment(pod)["NUMBA_CACHE_DIR"].startswith("/tmp/")  # noqa: S108
     assert environment(pod)["PATHLINE_MODELS_DIR"] == mounts["models"]["mountPath"]
-    assert mounts["models"].get("readOnly", False) is (pod in SERVERS)
+    assert mounts["models"].get("readOnly", False) is (pod != "trainer")
 
 
 @pytest.mark.parametrize("pod", PODS)
@@ -155,6 +159,17 @@ def test_as_many_threads_as_processors(pod: str) -> None:
     resources = container(pod)["resources"]
     assert environment(pod)["PATHLINE_THREADS"] == resources["limits"]["cpu"]
     assert set(resources["requests"]) == set(resources["limits"]) == {"cpu", "memory"}
+
+
+def test_a_bulk_job_has_as_many_pods_as_workers() -> None:
+    program, *arguments = container("bulk")["args"]
+    assert program == "fleet"
+    spec, options = BULK["spec"], fleet_parser().parse_args(arguments)
+    assert (spec["completionMode"], options.on) == ("Indexed", "indexed")
+    assert spec["completions"] == spec["parallelism"] == options.workers
+    assert str(options.threads) == container("bulk")["resources"]["limits"]["cpu"]
+    mounts = {mount["mountPath"] for mount in container("bulk")["volumeMounts"] if not mount.get("readOnly")}
+    assert options.to.startswith(tuple(mounts))
 
 
 def test_kserve_finds_the_predictor_and_its_protocol() -> None:

@@ -27,6 +27,21 @@ from solvers.trace import Trace
 torch.set_num_threads(1)
 
 
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
 @dataclass(eq=False)
 class FakeArena:
     """What the fake engine gives for a model."""
@@ -52,6 +67,7 @@ class FakeEngine:
     deterministic: bool = True
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     device_name: str = "cpu"
+    threads: int = 1
     queue_depth: int = 3
     active_jobs: int = 4
     active_lanes: int = 5

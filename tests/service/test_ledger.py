@@ -8,21 +8,7 @@ import pytest
 
 from service.errors import ProblemError
 from service.ledger import Ledger
-
-
-class Clock:
-    """Says what it is told."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.service.conftest import Clock
 
 
 @pytest.fixture
@@ -31,7 +17,7 @@ def ledger(clock: Clock) -> Ledger:
 
 
 def test_what_is_set_aside_comes_back_once(ledger: Ledger) -> None:
-    first, second = ledger.take(400, 130.0), ledger.take(600, 130.0)
+    first, second = ledger.take(400, 1030.0), ledger.take(600, 130.0)
     assert ledger.in_hand == 1_000
     first.over()
     first.over()
@@ -42,7 +28,7 @@ def test_what_is_set_aside_comes_back_once(ledger: Ledger) -> None:
 
 def test_more_than_there_ever_is(ledger: Ledger) -> None:
     with pytest.raises(ProblemError, match=r"needs 1,001 bytes .* over the limit of 1,000") as caught:
-        ledger.take(1_001, 130.0)
+        ledger.take(1_001, 1030.0)
     assert caught.value.kind.value.status == 413
     assert caught.value.members == {"needed_bytes": 1_001, "limit_bytes": 1_000}
     assert "PATHLINE_MAX_JOB_BYTES" in caught.value.detail
@@ -51,18 +37,18 @@ def test_more_than_there_ever_is(ledger: Ledger) -> None:
 
 def refused(ledger: Ledger, wanted: int) -> ProblemError:
     with pytest.raises(ProblemError) as caught:
-        ledger.take(wanted, 130.0)
+        ledger.take(wanted, 1030.0)
     assert caught.value.kind.value.status == 429
     return caught.value
 
 
 def test_more_than_there_is_now(ledger: Ledger) -> None:
-    hold = ledger.take(600, 130.0)
+    hold = ledger.take(600, 1030.0)
     problem = refused(ledger, 401)
     assert "600 of 1,000 bytes" in problem.detail
     assert ledger.in_hand == 600
     hold.over()
-    ledger.take(401, 130.0).over()
+    ledger.take(401, 1030.0).over()
 
 
 def test_retry_after_is_when_enough_was_given_back_as_those_before_did(ledger: Ledger, clock: Clock) -> None:
@@ -108,7 +94,7 @@ def test_retry_after_is_when_the_jobs_in_the_way_are_forecast_to_be_done(clock: 
 
 @pytest.mark.parametrize("first", ["request", "job"])
 def test_it_is_kept_until_request_and_job_are_over(ledger: Ledger, first: str) -> None:
-    hold, future = ledger.take(10, 130.0), Future[Any]()
+    hold, future = ledger.take(10, 1030.0), Future[Any]()
     hold.until(future)
     ends = {"request": hold.over, "job": lambda: future.set_result(None)}
     ends.pop(first)()
@@ -118,7 +104,7 @@ def test_it_is_kept_until_request_and_job_are_over(ledger: Ledger, first: str) -
 
 
 def test_a_second_job_and_one_that_is_cancelled(ledger: Ledger) -> None:
-    hold = ledger.take(10, 130.0)
+    hold = ledger.take(10, 1030.0)
     futures = [Future[Any]() for _ in range(2)]
     futures[0].set_result(None)
     for future in futures:
@@ -130,7 +116,7 @@ def test_a_second_job_and_one_that_is_cancelled(ledger: Ledger) -> None:
 
 
 def test_what_grows_is_never_refused_but_others_are(ledger: Ledger) -> None:
-    hold = ledger.take(900, 130.0)
+    hold = ledger.take(900, 1030.0)
     hold.grow(500)
     assert ledger.in_hand == hold.bytes == 1_400
     refused(ledger, 1)
@@ -144,7 +130,7 @@ def test_many_threads(ledger: Ledger) -> None:
     def work() -> None:
         for _ in range(300):
             try:
-                hold = ledger.take(300, 130.0)
+                hold = ledger.take(300, 1030.0)
             except ProblemError:
                 continue
             most.append(ledger.in_hand)

@@ -24,7 +24,7 @@ DENSE = tuple(name for name in ADAPTIVE if catalogue.find(name).tableau.interpol
 
 
 def attempts_nfe(solver: str, steps: int) -> int:
-    """Calls of so many steps under error control, none of them rejected, after the first velocity is known."""
+    """Calls of this number of steps under error control, none rejected, after the first velocity is known."""
     tableau = catalogue.find(solver).tableau
     return steps * (tableau.stages - 1) + (0 if tableau.fsal else steps - 1)
 

@@ -1,5 +1,6 @@
 """Shared parts of the system tests."""
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,3 +23,10 @@ def until(what: str, condition: Callable[[], Any], seconds: float = 60) -> Any:
             pass  # not listening yet
         time.sleep(0.1)
     return pytest.fail(f"waited {seconds:g} s for {what}")
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -55,6 +55,27 @@ def test_one_solver_alone_has_a_verdict_too(page: Page, service: str) -> None:
         r"rk4-4: [\d.]+ % of the spread away from the reference \(dopri5@1e-14\)", page.inner_text("#verdict")
     )
     assert page.locator(".readout").nth(2).inner_text().startswith("Error")
+    show(page, service, **RK4, num_samples=1)  # the spread is measured on more samples than are drawn
+    judged(page)
+    assert page.inner_text("#verdict").startswith("rk4-4: ")
+    show(page, service, **{"a.solver": "euler", "a.steps": 1})
+    judged(page)
+    assert "with 1 evaluation. " in page.inner_text("#verdict")
+
+
+def test_equal_costs_and_equal_ends_are_said(page: Page, service: str) -> None:
+    show(page, service, a="rk4-4", b="midpoint-8")
+    judged(page)
+    assert page.inner_text("#verdict strong").startswith("rk4-4: the same 16 evaluations, ")
+    show(page, service, a="rk4-4", b="rk4-4")
+    judged(page)
+    assert page.inner_text("#distance") == "All samples end at the same points with both solvers."
+
+
+def test_an_error_that_cannot_be_known_is_said_to_be_unknown(page: Page, service: str) -> None:
+    show(page, service, a="rk4-4/(0,0.2,0.4,0.6,1)+max_nfe=16", model="shapes", condition="star", guidance="1e308")
+    judged(page)
+    assert page.inner_text("#verdict").startswith("The error is unknown: no sample of rk4-4/")
 
 
 def test_a_click_on_a_point_shows_its_path_and_its_steps_with_both_solvers(page: Page, service: str) -> None:
@@ -193,7 +214,9 @@ def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: P
     page.click("#find")
     page.wait_for_selector("#find:has-text('Try again')")
     rows = [row.split("\t") for row in page.locator("#candidates tbody tr").all_inner_texts()]
-    assert len(rows) == 10
+    assert len(rows) == 11  # ten and the form's own
+    assert rows[0][0] == "rk4-4 yours"
+    rows[0][0] = "rk4-4"
     exact = np.array(ask(service, num_samples=256, **EXACT)["samples"])
     spread = np.sqrt(((exact - exact.mean(0)) ** 2).sum(1).mean())
     euler = ask(service, num_samples=256, solver="euler", steps=20)

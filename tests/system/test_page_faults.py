@@ -123,3 +123,99 @@ def test_no_field_that_the_page_lacks_is_asked_for(page: Page, service: str) -> 
     show(page, service, **RK4)
     assert [body["on_timeout"] for body in found] == ["partial"]
     assert "timeout_s" not in found[0]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "%%%=&&a.b.c=1&=&a.constructor=2&__proto__=3",
+        "layout=weird&colour=rainbow&velocity=0&density=no&timeout=NaN&sample=2.5",
+        "timeout=1e9&sample=-1&a.steps=3",
+    ],
+)
+def test_what_an_address_says_in_vain_is_ignored(page: Page, service: str, address: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    page.goto("about:blank")
+    page.goto(f"{service}/#model=gaussian&num_samples=8&{address}")
+    page.wait_for_selector("body[data-judged]")
+    assert page.locator("#problem").is_hidden()
+    assert page.input_value("#a-solver") == "dopri5"
+    assert page.locator("#sample").is_hidden()
+    for nonsense in ("weird", "rainbow", "constructor", "timeout", "sample=", "velocity"):
+        assert nonsense not in page.url
+
+
+def test_a_message_names_fields_as_the_page_does_and_opens_what_they_are_in(page: Page, service: str) -> None:
+    page.goto("about:blank")
+    page.goto(f"{service}/#{urlencode({'model': 'gaussian', 'num_samples': 8, 'a': 'rk4-5+max_nfe=3'})}")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "over Max NFE = 3" in page.inner_text("#problem")
+    assert page.locator("#a-max_nfe[aria-invalid]").is_visible()
+    page.goto("about:blank")
+    page.goto(
+        f"{service}/#{urlencode({'model': 'gaussian', 'a.solver': 'rk4', 'a.grid': 'times', 'a.grid_times': '0,x,1'})}"
+    )
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "save_at" not in page.inner_text("#problem")
+    assert page.locator("#a-grid_times[aria-invalid]").is_visible()
+    page.goto("about:blank")
+    page.goto(f"{service}/#{urlencode({'model': 'gaussian', 'num_samples': 8, **RK4})}")
+    settled(page)
+    answer = {"title": "The deadline passed", "status": 504, "detail": "raise timeout_s or set on_timeout to 'partial'"}
+    page.route("**/v1/sample/stream", lambda route: route.fulfill(status=504, json=answer))
+    page.click("#draw")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "within the time limit" in page.inner_text("#problem")
+    assert "on_timeout" not in page.inner_text("#problem")
+    assert page.locator("text=Allow two minutes").is_visible()
+
+
+@pytest.mark.parametrize(("width", "introduced"), [(1280, "yes"), (390, "")])
+def test_no_button_moves_while_a_drawing_reports_progress(
+    page: Page, service: str, width: int, introduced: str
+) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(f"{service}/")
+    page.evaluate("yes => localStorage[yes ? 'setItem' : 'removeItem']('pathline-introduced', 'yes')", introduced)
+    show(page, service, **RK4)
+    assert page.locator("#intro").is_hidden() == bool(introduced)
+    before = page.locator("#new-seed").bounding_box(), page.locator("#results").bounding_box()
+    page.route("**/v1/sample/stream", lambda route: None)  # no answer
+    page.click("#draw")
+    page.wait_for_selector("#cancel:not([hidden])")
+    assert (page.locator("#new-seed").bounding_box(), page.locator("#results").bounding_box()) == before
+    page.click("#cancel")
+
+
+def test_a_link_to_overlaid_points_keeps_the_room_of_one_figure(page: Page, service: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    waiting: list[Any] = []
+    page.route("**/v1/sample/stream", lambda route: waiting.append(route))  # until it is unrouted
+    page.goto("about:blank")
+    page.goto(f"{service}/#{urlencode({'model': 'gaussian', 'num_samples': 32, 'layout': 'over', **PAIR})}")
+    page.wait_for_selector("#cancel:not([hidden])")
+    room = page.locator("#cards").bounding_box()
+    page.unroute("**/v1/sample/stream")
+    settled(page)
+    taken = page.locator("#cards").bounding_box()
+    assert room is not None
+    assert taken is not None
+    assert room["height"] == pytest.approx(taken["height"], abs=30)
+    told = [page.locator(f".told.{side}").bounding_box() for side in "ab"]
+    assert sum(box["width"] for box in told if box) > 0.9 * (taken["width"] - 60)  # both over the whole width
+
+
+def test_impatience_does_no_harm(page: Page, service: str) -> None:
+    show(page, service, **RK4)
+    drawn_again(page)
+    page.dblclick("#draw")
+    page.dblclick("#new-seed")
+    for _ in range(9):
+        page.click("#compare")
+    page.focus("#num_samples")
+    for _ in range(9):
+        page.keyboard.press("Enter")
+    page.wait_for_selector("body[data-judged*='b.solver']")
+    assert page.locator("#problem").is_hidden()
+    assert titles(page) == ["rk4-4", "euler-10"]
+    assert page.locator("#cancel").is_hidden()

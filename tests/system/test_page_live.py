@@ -159,3 +159,40 @@ def test_a_connection_that_breaks_on_the_way_keeps_the_old_figure(page: Page, se
     page.wait_for_selector("#problem:not([hidden])")
     assert picture(page) == before
     assert page.locator("#draw").is_visible()
+
+
+def test_a_service_that_went_away_is_noticed_and_so_is_its_return(page: Page, service: str) -> None:
+    show(page, service, **RK4)
+    page.wait_for_selector("body[data-judged]")
+    for address in ("**/v1/**", "**/livez"):
+        page.route(address, lambda route: route.abort())
+    page.click("#new-seed")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert text(page, "#service") == "not reachable"
+    page.click("#find")
+    page.wait_for_function("() => document.getElementById('finder-busy').textContent.includes('cannot be reached')")
+    for address in ("**/v1/**", "**/livez"):
+        page.unroute(address)
+    page.wait_for_selector("text=The service is back")
+    assert text(page, "#service").startswith("ready on cpu")
+    drawn_again(page)
+    page.click("text=Draw again")
+    settled(page)
+    assert page.locator("#problem").is_hidden()
+
+
+def test_models_that_are_being_loaded_appear_without_a_reload(page: Page, service: str) -> None:
+    def some(route: Route) -> None:
+        found = route.fetch().json()
+        for model in found["models"]:
+            if model["name"] == "moons":
+                model["status"] = "loading"
+        route.fulfill(json=found)
+
+    page.route(MODELS, some)
+    show(page, service, **RK4)
+    page.wait_for_function("() => document.getElementById('service').textContent.startsWith('3 of 4 models loaded')")
+    assert "moons (loading)" in page.locator("#model option").all_inner_texts()
+    page.unroute(MODELS)
+    page.wait_for_function("() => document.getElementById('service').textContent.startsWith('ready on cpu, 4 models')")
+    assert "moons" in page.locator("#model option").all_inner_texts()

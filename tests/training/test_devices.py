@@ -8,7 +8,7 @@ from training.errors import UsageError
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch):
-    """Pretend that there are so many GPUs, with or without bfloat16."""
+    """Pretend to have this number of GPUs, with or without bfloat16."""
 
     def pretend(count: int, bfloat16: bool = True) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)

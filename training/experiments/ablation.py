@@ -2,17 +2,18 @@
 
 import numpy as np
 
+from solvers import SolverSpec
 from training.config import Recipe
 from training.experiments.context import Context
 from training.experiments.curves import means
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from training.experiments.figures import Figures
-from training.experiments.sampling import Amount, Spec, quality
+from training.experiments.sampling import Amount, label_of, quality
 from training.experiments.trained import Model, size_of
 from training.experiments.verdicts import Interval, at_least, over_seeds
 
 DATASET = "moons"
-EULER, RK4 = Spec("euler", 50), Spec("rk4", 20)
+EULER, RK4 = SolverSpec("euler", 50), SolverSpec("rk4", 20)
 MEASURES = {"swd": "SWD", "endpoint": "endpoint error"}
 
 CLAIMS = (
@@ -64,7 +65,7 @@ def run(context: Context) -> Results:
 def _gaps(results: Results, hidden: int, epochs: int, measure: str) -> list[float]:
     """Euler-50 minus RK4-20 of each training seed, in the order of the seeds."""
     return [
-        means(cell, EULER.label, measure) - means(cell, RK4.label, measure)
+        means(cell, label_of(EULER), measure) - means(cell, label_of(RK4), measure)
         for cell in results["cells"]
         if (cell["hidden"], cell["epochs"]) == (hidden, epochs)
     ]
@@ -106,11 +107,13 @@ def tables(results: Results) -> list[Table]:
         mine = [c for c in results["cells"] if (c["hidden"], c["epochs"]) == (hidden, epochs)]
         cells: list[str | float | int | None] = [hidden, epochs]
         for measure in MEASURES:
-            cells += [float(np.mean([means(c, spec.label, measure) for c in mine])) for spec in (EULER, RK4)]
+            cells += [float(np.mean([means(c, label_of(spec), measure) for c in mine])) for spec in (EULER, RK4)]
             gap = over_seeds(_gaps(results, hidden, epochs, measure))
             cells += [gap.mean, gap.sd]
         rows.append(cells)
-    words = [f"{name} {what}" for name in ("SWD", "endpoint") for what in (EULER.label, RK4.label, "gap", "± gap")]
+    words = [
+        f"{name} {what}" for name in ("SWD", "endpoint") for what in (label_of(EULER), label_of(RK4), "gap", "± gap")
+    ]
     title = f"{DATASET}: gap Euler-50 to RK4-20, mean ± standard deviation over training seeds"
     return [Table("ablation", title, ("hidden", "epochs", *words), rows)]
 

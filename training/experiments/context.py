@@ -1,6 +1,6 @@
 """The context of an experiment: sizes, trained models, and a place for its results."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,30 @@ class Context:
         if recipe.data.name == "moons" and size_of(recipe).hidden == self.sizes.hidden:
             counts = self.sizes.epoch_counts
         return self.models.series(recipe, counts)[counts.index(recipe.epochs)]
+
+    def over_models(
+        self,
+        datasets: Sequence[str],
+        key: Callable[[int], Mapping[str, Any]],
+        measure: Callable[[Model, int], Any],
+    ) -> dict[str, list[Any]]:
+        """Measure the models of all training seeds.
+
+        Args:
+            datasets: of `moons` and `circles`.
+            key: training seed -> what else than the recipe decides the result.
+            measure: model, training seed -> its result.
+
+        Returns:
+            For each data set the results, one a training seed.
+        """
+
+        def result(dataset: str, seed: int) -> Any:
+            recipe = self.points_recipe(dataset, seed)
+            whole = {"recipe": recipe.hash, **key(seed)}
+            return self.cell(f"{dataset}-{seed}", whole, lambda: measure(self.points_model(recipe), seed))
+
+        return {dataset: [result(dataset, seed) for seed in self.sizes.training_seeds] for dataset in datasets}
 
     def mnist_recipe(self) -> Recipe:
         """The paper's recipe for MNIST at this size."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from solvers import catalogue
 from training.experiments.experiment import Table
 from training.experiments.figures import COLOURS, Figures
 from training.experiments.verdicts import over_seeds
@@ -43,6 +44,7 @@ def draw_curves(figures: Figures, name: str, datasets: Mapping[str, Sequence[Mea
         for row, (measure, words) in enumerate((("swd", "SWD"), ("endpoint", "endpoint error"))):
             axis = axes[row * len(datasets) + column]
             for solver, marker in _MARKERS.items():
+                controlled = catalogue.find(solver).adaptive
                 labels = [label for label in models[0]["solvers"] if label.split("-")[0] == solver]
                 nfe = [float(np.mean([model["solvers"][label]["nfe"] for model in models])) for label in labels]
                 spread = [
@@ -59,10 +61,10 @@ def draw_curves(figures: Figures, name: str, datasets: Mapping[str, Sequence[Mea
                     yerr=[value.sd for value in spread],
                     color=COLOURS[solver],
                     marker=marker,
-                    markersize=9 if solver == "dopri5" else 5,
+                    markersize=9 if controlled else 5,
                     linewidth=1.3,
                     capsize=2,
-                    label=solver if solver != "dopri5" else "dopri5 at 1e-5",
+                    label=f"{solver} at 1e-5" if controlled else solver,
                 )
             axis.set_xscale("log")
             axis.set_xlabel("NFE")

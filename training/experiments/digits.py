@@ -8,19 +8,20 @@ import torch
 from numpy.typing import NDArray
 
 from models.noise import noise
+from solvers import SolverSpec
 from training.experiments.classifier import SURE, train_judge
 from training.experiments.context import Context
 from training.experiments.curves import draw_curves, means, quality_table
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from training.experiments.figures import Figures
-from training.experiments.sampling import Amount, Spec, quality, real, solve, specs
+from training.experiments.sampling import DOPRI5, Amount, label_of, quality, real, solve, specs
 from training.experiments.trained import Model
 from training.experiments.verdicts import at_least, at_most, exact, over_seeds, within
 
 VARIANCE, VARIANCE_NEAR = 0.95, 0.01
 SURE_SHARE = 0.8
-SHEETS = (Spec("euler", 50), Spec("rk4", 20), Spec("dopri5"))
-JUDGED = (Spec("euler", 10), *SHEETS)
+SHEETS = (SolverSpec("euler", 50), SolverSpec("rk4", 20), DOPRI5)
+JUDGED = (SolverSpec("euler", 10), *SHEETS)
 _TIGHT = 1e-9
 _SHEET = 48
 _COLUMNS = 12
@@ -92,16 +93,16 @@ def _look(context: Context, model: Model) -> Results:
     judge = train_judge(context.data_dir, model.data.decoder, sizes.classifier_digits)
     shape = tuple(model.data.train.shape[1:])
     sheets: Results = {}
-    sure: dict[str, list[float]] = {spec.label: [] for spec in JUDGED} | {"real": []}
+    sure: dict[str, list[float]] = {label_of(spec): [] for spec in JUDGED} | {"real": []}
     classes = np.zeros(10, dtype=np.int64)
     for seed in sizes.mnist_seeds:
         x0 = noise(seed, 0, sizes.mnist_samples, shape)
         for spec in JUDGED:
             x = solve(model.velocity, x0, spec).x
-            sure[spec.label].append(judge.sure(x.numpy()))
+            sure[label_of(spec)].append(judge.sure(x.numpy()))
             if seed == sizes.mnist_seeds[0] and spec in SHEETS:
-                sheets[spec.label] = _bytes(model, x[:_SHEET])
-            if spec == Spec("dopri5"):
+                sheets[label_of(spec)] = _bytes(model, x[:_SHEET])
+            if spec == DOPRI5:
                 classes += judge.classes(x.numpy())
         held_out = real(context, model, seed, sizes.mnist_samples)[0]
         sure["real"].append(judge.sure(held_out))

@@ -60,7 +60,7 @@ class Figures:
         return mpl.rc_context(_STYLE)
 
     def panels(self, rows: int, columns: int, width: float = 3.4, height: float = 2.8) -> tuple[Figure, list[Axes]]:
-        """Make a figure of rows x columns panels of so many inches each; panels in reading order."""
+        """Make a figure of rows x columns panels, each of this width and height in inches; panels in reading order."""
         figure, axes = plt.subplots(
             rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
         )

@@ -70,16 +70,8 @@ def _measure(context: Context, model: Model) -> Results:
 
 def run(context: Context) -> Results:
     """Take the spectra of every model."""
-    sizes = context.sizes
-    results: Results = {}
-    for dataset in DATASETS:
-        results[dataset] = []
-        for seed in sizes.training_seeds:
-            recipe = context.points_recipe(dataset, seed)
-            key = {"recipe": recipe.hash, "samples": sizes.jacobian_samples, "times": TIMES, "steps": STEPS}
-            found = context.cell(f"{dataset}-{seed}", key, lambda r=recipe: _measure(context, context.points_model(r)))
-            results[dataset].append(found)
-    return results
+    key = {"samples": context.sizes.jacobian_samples, "times": TIMES, "steps": STEPS}
+    return context.over_models(DATASETS, lambda _: key, lambda model, _: _measure(context, model))
 
 
 def _at(model: Any, what: str, statistic: str, times: Sequence[float]) -> NDArray[np.floating]:

@@ -16,7 +16,7 @@ DATASETS = ("moons", "circles")
 SAME_ENDPOINT = 1.1
 """RK4-20 has Euler-200's endpoint error if it is at most this many times as large."""
 COSTS = ((20, "euler-20", "midpoint-10", "rk4-5"), (200, "euler-200", "midpoint-100", "rk4-50"))
-"""NFE, and the solvers that need exactly so many."""
+"""NFE, and the solvers that need exactly that number."""
 
 CLAIMS = (
     Claim(

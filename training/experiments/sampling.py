@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.noise import noise
-from solvers import Solution, Status, integrate
+from solvers import Solution, SolverSpec, Status, compile, integrate  # noqa: A004
+from solvers.integrate import integrate_indexed
 from training.config import Recipe
 from training.errors import TrainingError
 from training.evaluation import swd
@@ -20,53 +21,35 @@ from training.experiments.context import Context
 from training.experiments.trained import Model
 
 Array = NDArray[np.floating]
-TOLERANCE = 1e-5
-"""The paper's tolerance of DOPRI5, relative and absolute."""
+DOPRI5 = SolverSpec("dopri5", rtol=1e-5, atol=1e-5)
+"""DOPRI5 at the paper's tolerance, relative and absolute."""
 _ROWS = 1000
 _FRESH_SEEDS = 1_000_000  # seeds of real data that no training uses
 
 
-@dataclass(frozen=True)
-class Spec:
-    """A solver with its number of steps, or with the paper's tolerance.
-
-    Attributes:
-        solver: its name.
-        steps: number of steps; None for error control at `TOLERANCE`.
-        error_control: `sample` or `batch`; only for error control.
-    """
-
-    solver: str
-    steps: int | None = None
-    error_control: str = "sample"
-
-    @property
-    def label(self) -> str:
-        """Short name, as `rk4-20` or `dopri5`."""
-        return self.solver if self.steps is None else f"{self.solver}-{self.steps}"
+def label_of(spec: SolverSpec) -> str:
+    """Short name, as `rk4-20` or `dopri5`."""
+    return spec.solver if spec.adaptive else f"{spec.solver}-{spec.steps}"
 
 
-def specs(euler: Sequence[int], midpoint: Sequence[int], rk4: Sequence[int]) -> tuple[Spec, ...]:
+def specs(euler: Sequence[int], midpoint: Sequence[int], rk4: Sequence[int]) -> tuple[SolverSpec, ...]:
     """The four solvers of the paper at the given numbers of steps, DOPRI5 last."""
     steps = {"euler": euler, "midpoint": midpoint, "rk4": rk4}
-    return (*(Spec(solver, count) for solver, counts in steps.items() for count in counts), Spec("dopri5"))
+    return (*(SolverSpec(solver, count) for solver, counts in steps.items() for count in counts), DOPRI5)
 
 
-def solve(velocity: nn.Module, x0: Tensor, spec: Spec) -> Solution:
+def solve(velocity: nn.Module, x0: Tensor, spec: SolverSpec) -> Solution:
     """Integrate from t = 0 to 1 as the spec says.
 
     Raises:
         TrainingError: a sample did not get to the end.
     """
-    if spec.steps is None:
-        solution = integrate(
-            velocity, x0, solver=spec.solver, rtol=TOLERANCE, atol=TOLERANCE, error_control=spec.error_control
-        )
-    else:
-        solution = integrate(velocity, x0, solver=spec.solver, steps=spec.steps)
+    with torch.no_grad():
+        solution = integrate_indexed(lambda x, t, _: velocity(x, t), x0, compile(spec, x0.dtype))
     bad = sum(status != Status.SUCCESS for status in solution.status)
     if bad:
-        raise TrainingError(f"{spec.label}: {bad} of {len(x0)} samples did not reach t = 1; the network is not usable")
+        name = label_of(spec)
+        raise TrainingError(f"{name}: {bad} of {len(x0)} samples did not reach t = 1; the network is not usable")
     return solution
 
 
@@ -111,7 +94,7 @@ class Amount:
         seeds: the sampling seeds.
     """
 
-    wanted: tuple[Spec, ...]
+    wanted: tuple[SolverSpec, ...]
     samples: int
     endpoints: int
     tight: float
@@ -119,7 +102,7 @@ class Amount:
 
     def key(self) -> dict[str, object]:
         """The part that decides the result of one seed."""
-        labels = [spec.label for spec in self.wanted]
+        labels = [label_of(spec) for spec in self.wanted]
         return {"solvers": labels, "amount": [self.samples, self.endpoints, self.tight]}
 
 
@@ -165,7 +148,7 @@ def _one_seed(context: Context, model: Model, seed: int, amount: Amount) -> dict
     for spec in amount.wanted:
         parts = [solve(model.velocity, rows, spec) for rows in x0.split(_ROWS)]
         x = torch.cat([part.x for part in parts]).numpy()
-        solvers[spec.label] = {
+        solvers[label_of(spec)] = {
             "swd": swd(x, reference, projections, seed),
             "endpoint": endpoint_error(x[: amount.endpoints], exact),
             "nfe": float(np.concatenate([part.nfe for part in parts]).mean()),

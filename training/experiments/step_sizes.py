@@ -1,5 +1,6 @@
 """The steps that DOPRI5 chooses: sizes against t, rejections, evaluations; one step for the batch, or one a sample."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from models.noise import noise
 from training.experiments.context import Context
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from training.experiments.figures import Figures
-from training.experiments.sampling import Spec, solve
+from training.experiments.sampling import DOPRI5, solve
 from training.experiments.trained import Model
 from training.experiments.verdicts import at_least, over_seeds, within
 
@@ -46,7 +47,7 @@ def _measure(model: Model) -> Results:
     found: Results = {}
     x0 = noise(0, 0, _SAMPLES, tuple(model.data.train.shape[1:]))
     for control in CONTROLS:
-        solution = solve(model.velocity, x0, Spec("dopri5", None, control))
+        solution = solve(model.velocity, x0, replace(DOPRI5, error_control=control))
         trace = solution.trace
         # In a batch all samples take the same steps: the first one's say everything.
         mine = trace.sample == 0 if control == "batch" else np.ones(len(trace), dtype=bool)

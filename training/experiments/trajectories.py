@@ -5,16 +5,23 @@ import torch
 from numpy.typing import NDArray
 
 from models.noise import noise
-from solvers import integrate
+from solvers import SolverSpec, integrate
 from training.experiments.context import Context
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from training.experiments.figures import COLOURS, Figures
-from training.experiments.sampling import Spec, real, solve
+from training.experiments.sampling import DOPRI5, label_of, real, solve
 from training.experiments.trained import Model
 from training.experiments.verdicts import at_most, over_seeds
 
 DATASETS = ("moons", "circles")
-SHOWN = (Spec("euler", 5), Spec("euler", 10), Spec("euler", 50), Spec("midpoint", 10), Spec("rk4", 20), Spec("dopri5"))
+SHOWN = (
+    SolverSpec("euler", 5),
+    SolverSpec("euler", 10),
+    SolverSpec("euler", 50),
+    SolverSpec("midpoint", 10),
+    SolverSpec("rk4", 20),
+    DOPRI5,
+)
 STRAIGHT = 1.05
 """A path is nearly straight if it is at most this many times as long as the line between its ends."""
 _STEPS = 100
@@ -64,30 +71,24 @@ def _measure(context: Context, model: Model, pictures: bool) -> Results:
     if pictures:
         found["paths"] = states[:_PATHS, ::4].round(3)
         found["real"] = real(context, model, 0, _POINTS)[0].round(3)
-        found["samples"] = {spec.label: solve(model.velocity, x0[:_POINTS], spec).x.numpy().round(3) for spec in SHOWN}
+        found["samples"] = {
+            label_of(spec): solve(model.velocity, x0[:_POINTS], spec).x.numpy().round(3) for spec in SHOWN
+        }
     return found
 
 
 def run(context: Context) -> Results:
     """Measure every model; keep pictures of the first."""
     sizes = context.sizes
-    results: Results = {}
-    for dataset in DATASETS:
-        results[dataset] = []
-        for seed in sizes.training_seeds:
-            recipe = context.points_recipe(dataset, seed)
-            pictures = seed == sizes.training_seeds[0]
-            key = {
-                "recipe": recipe.hash,
-                "paths": sizes.trajectories,
-                "shown": [one.label for one in SHOWN],
-                "keep": pictures,
-            }
-            found = context.cell(
-                f"{dataset}-{seed}", key, lambda r=recipe, p=pictures: _measure(context, context.points_model(r), p)
-            )
-            results[dataset].append(found)
-    return results
+
+    def shown(seed: int) -> bool:
+        return seed == sizes.training_seeds[0]
+
+    def key(seed: int) -> Results:
+        labels = [label_of(one) for one in SHOWN]
+        return {"paths": sizes.trajectories, "shown": labels, "keep": shown(seed)}
+
+    return context.over_models(DATASETS, key, lambda model, seed: _measure(context, model, shown(seed)))
 
 
 def judge(results: Results) -> list[Finding]:
@@ -120,10 +121,10 @@ def tables(results: Results) -> list[Table]:
 
 def draw(results: Results, figures: Figures) -> None:
     """A sheet of samples by solver, and the paths."""
-    labels = ["real data", *(spec.label for spec in SHOWN)]
+    labels = ["real data", *(label_of(spec) for spec in SHOWN)]
     figure, axes = figures.panels(len(results), len(labels), width=1.75, height=1.75)
     for row, (dataset, models) in enumerate(results.items()):
-        clouds = [models[0]["real"], *(models[0]["samples"][spec.label] for spec in SHOWN)]
+        clouds = [models[0]["real"], *(models[0]["samples"][label_of(spec)] for spec in SHOWN)]
         box = np.array(clouds[0])
         for column, (label, cloud) in enumerate(zip(labels, clouds, strict=True)):
             axis, points = axes[row * len(labels) + column], np.array(cloud)

@@ -94,6 +94,22 @@ class AsyncClient:
         """Draw samples; arguments, result and errors as for `Client.sample`."""
         return await self._run(self._calls.sample(model, num_samples, options, progress))
 
+    async def replay(
+        self,
+        token: str | SampleResult,
+        *,
+        force: bool = False,
+        condition: Any = None,
+        x0: Any = None,
+        grid: Any = None,
+        save_at: Any = None,
+        timeout_s: float | None = None,
+        priority: Literal["interactive", "bulk"] | None = None,
+    ) -> SampleResult:
+        """Draw the samples of an earlier answer again; arguments, result and errors as for `Client.replay`."""
+        given = {"force": force or None, "condition": condition, "x0": x0, "grid": grid, "save_at": save_at}
+        return await self._run(self._calls.replay(token, {**given, "timeout_s": timeout_s, "priority": priority}))
+
     @spelled_out(SampleOptions)
     def iter_samples(
         self,

@@ -20,7 +20,15 @@ import numpy as np
 
 from pathline import _decode, _events, _info
 from pathline._bar import Follow, following
-from pathline._request import Pages, Request, SampleRequest, chosen_seed, operation_request, sample_request
+from pathline._request import (
+    Pages,
+    Request,
+    SampleRequest,
+    chosen_seed,
+    operation_request,
+    replay_request,
+    sample_request,
+)
 from pathline._response import Response, came, problem
 from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
 from pathline._retry import Attempts, RetryPolicy
@@ -65,7 +73,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Wait:
-    """A step: pause for so many seconds."""
+    """A step: pause for this number of seconds."""
 
     seconds: float
 
@@ -134,6 +142,11 @@ class Calls:
 
     def _sample(self, request: SampleRequest, progress: bool | Follow | None) -> Flow[SampleResult]:
         return self._followed(request, progress) if progress else self._asked(request, _decode.decode_npz)
+
+    def replay(self, token: str | SampleResult, options: Mapping[str, Any]) -> Flow[SampleResult]:
+        """Draw the samples of an earlier answer again."""
+        text = token.replay if isinstance(token, SampleResult) else token
+        return self._asked(replay_request(text, options, self.url), _decode.decode_replay)
 
     def pages(
         self, model: str, total: int, batch: int, options: Mapping[str, Any], progress: bool | Follow | None = None
@@ -235,7 +248,8 @@ class Calls:
     def _asked(self, request: Any, decode: Callable[[bytes, Any], T]) -> Flow[T]:
         """Send a request whose response is binary."""
         headers = {"Accept": _decode.MEDIA_TYPE, "Accept-Encoding": "identity", "Content-Type": "application/json"}
-        path = "/v1/sample" if request.operation == "sample" else f"{_path_of(request.model)}/{request.operation}"
+        whole = request.operation in ("sample", "replay")
+        path = f"/v1/{request.operation}" if whole else f"{_path_of(request.model)}/{request.operation}"
         call = self._call("POST", path, headers, request)
 
         def attempt() -> Flow[T]:

@@ -101,6 +101,35 @@ class Client:
         """
         return self._run(self._calls.sample(model, num_samples, options, progress))
 
+    def replay(
+        self,
+        token: str | SampleResult,
+        *,
+        force: bool = False,
+        condition: Any = None,
+        x0: Any = None,
+        grid: Any = None,
+        save_at: Any = None,
+        timeout_s: float | None = None,
+        priority: Literal["interactive", "bulk"] | None = None,
+    ) -> SampleResult:
+        """Draw the samples of an earlier answer again, bit for bit.
+
+        Args:
+            token: The `replay` of a result, or the result.
+            force: Sample even if the bits cannot be promised; `SampleResult.digest_matches` says how it went.
+            condition, x0, grid, save_at: As in the first call, where they were too long to be part of the token.
+            timeout_s: Time limit in seconds, queueing included.
+            priority: ``"interactive"`` or ``"bulk"``.
+
+        Raises:
+            ReplayDiffers: The bits cannot be promised here; its `differences` say why.
+            PathlineError: See `pathline.errors`.
+            TypeError, InvalidValue: As for `sample`.
+        """
+        given = {"force": force or None, "condition": condition, "x0": x0, "grid": grid, "save_at": save_at}
+        return self._run(self._calls.replay(token, {**given, "timeout_s": timeout_s, "priority": priority}))
+
     @spelled_out(SampleOptions)
     def iter_samples(
         self,

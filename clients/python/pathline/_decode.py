@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pathline._request import SampleRequest
+from pathline._request import ReplayRequest, SampleRequest
 from pathline._results import (
     DiagnoseResult,
     EncodeResult,
@@ -34,6 +34,7 @@ _DEFLATE_LIMIT = 1032  # deflate compresses no further, so a larger claim is fal
 _META = (
     *("model", "version", "checkpoint", "seed", "first_index", "deterministic", "solver", "nfe", "status", "failed"),
     *("latency", "shape", "nfe_per_sample", "trace", "saved", "status_names", "samples"),
+    *("digest", "replay", "digest_matches", "differences"),
 )
 
 
@@ -44,6 +45,21 @@ def decode_npz(content: bytes, request: SampleRequest) -> SampleResult:
         ProtocolError: It is damaged or incomplete, or belongs to another request.
     """
     return read(content, lambda entries, meta: _result(entries, meta, request))
+
+
+def decode_replay(content: bytes, request: ReplayRequest) -> SampleResult:
+    """Turn the bytes of a replay into a result; what was asked for is in the token, which only the service reads.
+
+    Raises:
+        ProtocolError: It is damaged or incomplete.
+    """
+
+    def build(entries: Mapping[str, np.ndarray], meta: Any) -> SampleResult:
+        seed, first = int(_member(meta, "seed")), int(_member(meta, "first_index"))
+        count, model = len(_entry(entries, "samples")), str(_member(meta, "model"))
+        return _result(entries, meta, SampleRequest(model, "sample", {}, b"", count, seed, first, 1.0, request.url))
+
+    return read(content, build)
 
 
 def read(content: bytes, build: Callable[[Mapping[str, np.ndarray], Any], T]) -> T:
@@ -120,6 +136,10 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
         first_index=int(meta.get("first_index", request.first_index)),
         solver=dict(_member(meta, "solver")),
         deterministic=bool(_member(meta, "deterministic")),
+        digest=str(meta.get("digest", "")),
+        replay=str(meta.get("replay", "")),
+        digest_matches=meta.get("digest_matches"),
+        differences=tuple(meta.get("differences", ())),
         saved=entries.get("saved"),
         saved_t=_saved_t(entries, meta),
         page=(request.url, request.settings),

@@ -164,6 +164,37 @@ class SampleRequest(Request):
     url: str
 
 
+@dataclass(frozen=True)
+class ReplayRequest(Request):
+    """A request for the samples of an earlier answer.
+
+    Attributes:
+        url: Base URL of the service that it is for.
+    """
+
+    url: str
+
+
+def replay_request(token: str, options: Mapping[str, Any], url: str = "") -> ReplayRequest:
+    """Build the request for a replay.
+
+    Args:
+        token: The text of the token.
+        options: Other members of the body; None is left out.
+        url: Base URL of the service.
+
+    Raises:
+        TypeError: The token is not a string, or JSON cannot represent a value.
+        InvalidValue: There is no token, or a number is not finite.
+    """
+    if not isinstance(token, str):
+        raise TypeError(f"token is a {type(token).__name__}; use the `replay` of a result")
+    if not token.strip():
+        raise InvalidValue("the token is empty; use the `replay` of a result (an older service gives none)", "token")
+    given = {"token": token, **{name: _plain(value) for name, value in options.items() if value is not None}}
+    return ReplayRequest("", "replay", _settings(given), _encoded(given), url)
+
+
 def sample_request(model: str, num_samples: int | None, options: Mapping[str, Any], url: str = "") -> SampleRequest:
     """Check what can be checked here, and build the request. Only what was given is sent.
 

@@ -80,7 +80,7 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
         by_status = errors.NoSuchRoute
     kind = errors.BY_SLUG.get(slug) or by_status or fallback
     listed = document.get("errors")
-    return kind(
+    error = kind(
         status,
         ("" if foreign else str(document.get("detail") or "")) or _undocumented(response),
         title=str(document.get("title") or response.reason),
@@ -89,6 +89,9 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
         errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),
         retry_after_s=_retry_after(document.get("retry_after_s"), response.headers.get("retry-after")),
     )
+    if isinstance(error, errors.ReplayDiffers) and isinstance(found := document.get("differences"), list):
+        error.differences = tuple(item for item in found if isinstance(item, dict))
+    return error
 
 
 def _document(response: Response) -> dict[str, Any]:

@@ -197,6 +197,11 @@ class ArrayResult:
         """Return everything but the arrays, as plain values."""
         names = ("model", "version", "checkpoint", "seed", "first_index", "deterministic", "nfe", "status")
         said = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        said |= {
+            name: found
+            for name in ("digest", "replay", "digest_matches")
+            if (found := getattr(self, name, None)) not in ("", None)
+        }
         failed = [vars(failure) for failure in self.failed]
         return {**said, "failed": failed, "solver": dict(self.solver), "latency": vars(self.latency)}
 
@@ -204,7 +209,7 @@ class ArrayResult:
         """Return the main array as a PNG: points in the plane as a scatter plot, pictures as a sheet.
 
         Args:
-            most: Draw only the first so many.
+            most: The number of samples to draw, from the first.
             scale: Size: a scatter plot is 480 pixels times this wide, 1440 as a rule, which is 12 cm at 300 dpi.
 
         Raises:
@@ -278,6 +283,11 @@ class SampleResult(ArrayResult):
         first_index: Index of the first sample in the seed's stream.
         solver: The solver as it was used: its name and every parameter that belongs to it.
         deterministic: Whether the service promises the same bits for the same request.
+        digest: SHA-256 of the bytes of `samples`; empty where the service did not say.
+        replay: Token that `Client.replay` takes to get the same samples again; empty where the service gave none.
+        digest_matches: Of a replay: whether the samples have the bits of the first answer; None otherwise.
+        differences: Of a replay with `force`: why that could not be promised; each has `what`, `token`, `here` and
+            `reason`.
         saved: States at the times of `save_at`, shape (n, times, *data_shape), or None.
         saved_t: Those times, or None.
         extra: Members of the response that this version of the SDK does not know.
@@ -300,6 +310,10 @@ class SampleResult(ArrayResult):
     first_index: int
     solver: Mapping[str, Any]
     deterministic: bool
+    digest: str = ""
+    replay: str = field(default="", repr=False)
+    digest_matches: bool | None = None
+    differences: tuple[Mapping[str, str], ...] = ()
     saved: np.ndarray | None = None
     saved_t: np.ndarray | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)

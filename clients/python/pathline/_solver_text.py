@@ -144,6 +144,7 @@ def format_solver(fields: Mapping[str, Any]) -> str:
         text += f"@{rtol}" if rtol == atol else f"@{rtol}/{atol}"
     usual = {
         "start": "ramp",
+        # The SDK has no catalogue, and asks none to print: tests hold it and the service to one table of texts.
         "controller": "paper" if name == "dopri5" else "i",
         "error_control": "sample",
         "max_nfe": DEFAULT_MAX_NFE,

@@ -23,6 +23,7 @@
      |   +- Unsupported
      |   |   +- NotAcceptable          406 not-acceptable
      |   |   +- UnsupportedMediaType   415 unsupported-media-type
+     |   +- ReplayDiffers              409 replay-differs
      |   +- SlowRequest         (r)    408 request-timeout
      |   +- TooLarge                   413 body-too-large
      |   |   +- JobTooLarge            413 job-too-large
@@ -83,6 +84,7 @@ __all__ = [
     "PathlineError",
     "ProtocolError",
     "ProxyRefused",
+    "ReplayDiffers",
     "RequestTimeout",
     "ServerError",
     "SlowRequest",
@@ -336,6 +338,17 @@ class Overloaded(APIError):
     """The service is at capacity; `retry_after_s` says when to come back."""
 
     slugs, statuses, retryable = ("overloaded",), (429,), True
+
+
+class ReplayDiffers(APIError):
+    """The same bits cannot be promised: weights, versions, machine or device are others; `force` samples anyway.
+
+    Attributes:
+        differences: One mapping for each thing that differs, with `what`, `token`, `here` and `reason`.
+    """
+
+    slugs, statuses = ("replay-differs",), (409,)
+    differences: tuple[Mapping[str, str], ...] = ()
 
 
 class DeadlineExceeded(APIError):

@@ -280,7 +280,7 @@ def test_nothing_of_a_file_that_is_no_card_is_quoted(folder: Path, text: str) ->
 
 
 def header(keys: int, length: int = 20) -> bytes:
-    """A safetensors file of so many empty tensors with names of a length."""
+    """A safetensors file with this number of empty tensors, each with a name of this length."""
     empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
     content = json.dumps({f"{key:0{length}}": empty for key in range(keys)}).encode()
     return struct.pack("<Q", len(content)) + content

@@ -180,7 +180,7 @@ def test_what_is_declared_is_stored_and_followed(trained: State, saved: Save, ti
     torch.testing.assert_close(load(path).velocity(x, t), factor * plain.velocity(x, own))
 
 
-def test_the_convention_is_probed_where_it_is_not_declared(trained: State, saved: Save) -> None:
+def test_the_convention_is_detected_where_it_is_not_declared(trained: State, saved: Save) -> None:
     backwards = {**trained, "output.weight": -trained["output.weight"], "output.bias": -trained["output.bias"]}
     assert "convention: noise at 0, time scale 1, sign +1" in take(saved(trained)).report
     assert "convention: noise at 0, time scale 1, sign -1" in take(saved(backwards)).report
@@ -197,10 +197,10 @@ def test_a_declared_convention_that_looks_wrong_is_warned_of(
     assert any(line.startswith(f"warning: {wrong} as declared looks wrong") for line in said)
 
 
-def test_an_untrained_network_cannot_be_probed(trained: State, saved: Save) -> None:
+def test_an_untrained_network_shows_no_convention(trained: State, saved: Save) -> None:
     state = {key: torch.zeros_like(tensor) for key, tensor in trained.items()}
     imported = take(saved(state))
-    assert any(line.startswith("warning: the convention cannot be told") for line in imported.report)
+    assert any(line.startswith("warning: the convention cannot be detected") for line in imported.report)
     assert load(imported.path).card.time == TimeCard()
 
 

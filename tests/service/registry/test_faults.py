@@ -20,24 +20,10 @@ from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
 from service.responses.schemas import ModelBody, ModelList
 from service.settings import Settings
+from tests.service.conftest import Clock
 from tests.service.registry.asking import answers
 
 WEIGHTS = "weights.safetensors"
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

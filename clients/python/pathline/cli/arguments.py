@@ -48,7 +48,8 @@ _FLAGS = {"version": "--model-version", "bare_steps": "--steps", "decode": "--no
 """Options with another name than what they set."""
 
 _EXIT = (
-    "Exit status: 0 done; 1 done, but samples did not reach the end or requests of bench failed; 2 invalid command or "
+    "Exit status: 0 done; 1 done, but samples did not reach the end, those of a replay have other bits, or requests of "
+    "bench failed; 2 invalid command or "
     "environment; 3 no valid response received; 4 the service refused or failed; 5 the output could not be written."
 )
 
@@ -105,6 +106,17 @@ def parser() -> argparse.ArgumentParser:
     sample.add_argument(
         "--batch", type=_count, help="samples in one request (default: a tenth of all, from 2,000 to 10,000)"
     )
+
+    replay = commands.add_parser(
+        "replay", parents=[common], help="draw the samples of an earlier answer again, bit for bit"
+    )
+    replay.add_argument(
+        "token", metavar="TOKEN|FILE", help="a replay token, or a file that `pathline sample -o` wrote as .json or .npz"
+    )
+    replay.add_argument("--force", action="store_true", help="sample even if the same bits cannot be promised")
+    _add_named(replay, "condition")
+    replay.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of a request in seconds")
+    replay.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
 
     commands.add_parser("models", parents=[common], help="list the models")
     commands.add_parser("solvers", parents=[common], help="list the solvers")

@@ -23,6 +23,7 @@ from pathline.cli.arguments import options
 from pathline.cli.bench import measure
 from pathline.cli.output import FORMATS, show
 from pathline.cli.tally import Tally
+from pathline.cli.tokens import tokens_in
 
 _REMEDY = "a looser tolerance, more steps or another solver may help"
 _REMEDIES = {
@@ -58,6 +59,29 @@ def sample(arguments: argparse.Namespace) -> int:
     return 1 if tally.failed else 0
 
 
+def replay(arguments: argparse.Namespace) -> int:
+    """Draw the samples of earlier answers again, into a file or shown."""
+    tokens = tokens_in(arguments.token)
+    with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
+        path = arguments.output
+        file = opened.enter_context(replacing(path)) if path else None
+        given = {"force": arguments.force, "condition": arguments.condition, "timeout_s": arguments.timeout}
+        results = [client.replay(token, **given) for token in tokens]
+        tally = Tally(iter(results), sum(map(len, results)))
+        if file:
+            FORMATS[path.suffix.lower()](file, tally)
+        else:
+            deque(tally.pages(), maxlen=0)
+    _report_samples(arguments, tally, None if file else results[0] if len(results) == 1 else None)
+    other = sum(not result.digest_matches for result in results)
+    if other:
+        told = {f"{each['what']} ({each['token']} -> {each['here']})": None for r in results for each in r.differences}
+        print(f"pathline: the bits are others than those of the first answer: {'; '.join(told)}", file=sys.stderr)
+    elif not arguments.json:
+        show("the bits are those of the first answer")
+    return 1 if other or tally.failed else 0
+
+
 def _page(total: int) -> int:
     """Return how many samples to ask for at once: small enough for memory, large enough to keep the service busy."""
     return min(10_000, max(2_000, total // 10))
@@ -66,13 +90,13 @@ def _page(total: int) -> int:
 def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleResult | None) -> None:
     if arguments.json:
         samples = {} if shown is None else {"samples": numbers(shown.samples)}
-        written = {} if shown is not None else {"output": str(arguments.output)}
+        written = {"output": str(arguments.output)} if arguments.output else {}
         _print_json({**tally.describe(), **written, **samples})
     elif shown is not None:
         show(str(shown))
         show(np.array2string(shown.samples, threshold=20, edgeitems=3, precision=4))
     else:
-        show(f"{tally.summary()}\nwritten to {arguments.output}")
+        show(tally.summary() + (f"\nwritten to {arguments.output}" if arguments.output else ""))
 
 
 def models(arguments: argparse.Namespace) -> int:

@@ -47,7 +47,10 @@ class Tally:
         """Return everything but the arrays, as plain values; times are summed over the pages."""
         metas = self._metas
         latency = {key: sum(meta["latency"][key] or 0.0 for meta in metas) for key in metas[0]["latency"]}
-        whole = {"num_samples": self._done, "nfe": max(meta["nfe"] for meta in metas), "status": self.status}
+        whole: dict[str, Any] = {"num_samples": self._done, "nfe": max(meta["nfe"] for meta in metas)}
+        whole["status"] = self.status
+        if len(metas) > 1:  # each page has its own
+            whole |= {name: [meta[name] for meta in metas] for name in ("digest", "replay") if name in metas[0]}
         return {**metas[0], **whole, "failed": self.failed, "latency": latency}
 
     def entries(self) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The probe of a network's convention: its velocities at the two ends of its time tell which end is noise.
+"""Detection of a network's convention: its velocities at the two ends of its time tell which end is noise.
 
 On the straight path x_t = (1 - t) x0 + t x1 the velocity is E[x1 - x0 | x_t]. Where x is pure noise, that is E[x1] - x,
 a line of slope -1 over the noise whatever the data are. At the other end noise is not data, and the velocities of a
@@ -25,14 +25,14 @@ _SAME = 0.1  # velocities at 0 and 1 that differ by less come from a network tha
 
 
 @dataclass(frozen=True)
-class Probe:
-    """The findings of a probe.
+class Detected:
+    """The convention detected, and the measurements behind it.
 
     Attributes:
         slopes: slope of the velocity over noise x at the network's own times 0 and `scale`.
         misses: rms distance of the velocities from a line of slope 1 or -1 there, relative to the spread of x.
         scale: 1 or 1000.
-        time: the convention that this points to, or None if it cannot be told.
+        time: the convention; None if it cannot be detected.
     """
 
     slopes: tuple[float, float]
@@ -44,15 +44,15 @@ class Probe:
         ends = f"slope {self.slopes[0]:+.2f} at 0 and {self.slopes[1]:+.2f} at {self.scale:g}"
         lines = f"off the line by {self.misses[0]:.2f} and {self.misses[1]:.2f}"
         if self.time is None:
-            return f"cannot be told ({ends}, {lines}); declare it with --noise-at, --time-scale and --sign"
+            return f"cannot be detected ({ends}, {lines}); declare it with --noise-at, --time-scale and --sign"
         return (
             f"noise at {self.time.noise_at}, time scale {self.time.scale:g}, sign {self.time.sign:+d} ({ends}, {lines})"
         )
 
 
 @torch.no_grad()
-def probe(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -> Probe:
-    """Evaluate a network at the ends of its time.
+def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -> Detected:
+    """Detect the convention of a network by evaluating it at the ends of its time.
 
     Args:
         network: states (rows, *event) and times (rows,) in its own convention -> velocities.
@@ -71,7 +71,7 @@ def probe(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) ->
         scale, far = 1000.0, ask(1000.0)
     flat = x.reshape(rows, -1).double()
     (slope0, miss0), (slope1, miss1) = _line(flat, first), _line(flat, far)
-    return Probe((slope0, slope1), (miss0, miss1), scale, _decide(slope0, miss0, slope1, miss1, scale))
+    return Detected((slope0, slope1), (miss0, miss1), scale, _decide(slope0, miss0, slope1, miss1, scale))
 
 
 def _line(x: Tensor, v: Tensor) -> tuple[float, float]:

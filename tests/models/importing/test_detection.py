@@ -1,4 +1,4 @@
-"""The probe reads the convention off a trained network, whichever it is."""
+"""The convention is detected from a trained network, whichever it is."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from models.architectures.analytic import Gaussian
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.importing.probe import probe
+from models.importing.detection import detect
 
 from .conftest import CONFIG
 
@@ -14,7 +14,7 @@ from .conftest import CONFIG
 @pytest.mark.parametrize("noise_at", [0, 1])
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_every_convention_is_told(trained: dict[str, Tensor], noise_at: int, scale: float, sign: int) -> None:
+def test_every_convention_is_detected(trained: dict[str, Tensor], noise_at: int, scale: float, sign: int) -> None:
     network = ResidualMLP(ResidualMLPConfig(**CONFIG))
     network.load_state_dict(trained)
 
@@ -23,15 +23,15 @@ def test_every_convention_is_told(trained: dict[str, Tensor], noise_at: int, sca
         v = network(x, own if noise_at == 0 else 1 - own)
         return sign * v if noise_at == 0 else -sign * v
 
-    found = probe(foreign, (2,), torch.float32).time
+    found = detect(foreign, (2,), torch.float32).time
     assert found is not None
     assert (found.noise_at, found.scale, found.sign) == (noise_at, scale, sign)
 
 
-def test_what_cannot_be_told_is_said() -> None:
+def test_a_convention_that_cannot_be_detected_is_said() -> None:
     # with Gaussian data noise is as good as data at either end
-    found = probe(Gaussian(), (2,), torch.float64)
+    found = detect(Gaussian(), (2,), torch.float64)
     assert found.time is None
     assert "declare it with --noise-at, --time-scale and --sign" in str(found)
-    assert probe(lambda x, t: torch.zeros_like(x), (2,), torch.float32).time is None
-    assert probe(lambda x, t: torch.full_like(x, torch.nan), (2,), torch.float32).time is None
+    assert detect(lambda x, t: torch.zeros_like(x), (2,), torch.float32).time is None
+    assert detect(lambda x, t: torch.full_like(x, torch.nan), (2,), torch.float32).time is None

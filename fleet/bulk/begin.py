@@ -1,0 +1,181 @@
+"""The beginning of a job, or the continuation of the one that a target holds."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fleet.bulk.conditions import Conditions
+from fleet.bulk.maker import Maker, digest_of_plan, find, rate_of
+from fleet.bulk.spec import BLOCK, Format, JobSpec
+from fleet.bulk.target import Target
+from fleet.errors import FleetError, UsageError
+from models.noise import SCHEME
+from service.requests.schemas import SEED_LIMIT
+from service.settings import Settings
+
+SHARD_S = 120.0
+"""Seconds that a shard takes, about: a crash loses no more of a worker's time, and starting costs little beside it."""
+
+_MOST_BYTES = 512 << 20  # of a shard's samples, which lie in memory a few times while they are written
+_FOR_EACH_WORKER = 4  # shards at least, so that workers end at about the same time
+_WAIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a command line asks for; None is not said, and in a job that is there already means: as it is.
+
+    Attributes:
+        model, version: the model.
+        request: members of a sample request that were given.
+        seed, first_index, total: which samples.
+        table: a file with conditions.
+        format, threads, shard_rows: as in `JobSpec`.
+        workers: how many there will be, for the size of shards.
+    """
+
+    model: str | None = None
+    version: int | None = None
+    request: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    first_index: int | None = None
+    total: int | None = None
+    table: Path | None = None
+    format: Format | None = None
+    threads: int | None = None
+    shard_rows: int | None = None
+    workers: int = 1
+
+
+def begin(wanted: Wanted, target: Target, settings: Settings) -> tuple[JobSpec, bool]:
+    """Return the job to work on, and whether it is new.
+
+    Raises:
+        UsageError: the target holds another job or something else, the model has changed, or the request is
+            refused.
+        TargetError: the target cannot be read or written.
+    """
+    conditions = None if wanted.table is None else Conditions.read(wanted.table.name, _content(wanted.table))
+    total = _total(wanted, conditions)
+    spec = target.spec()
+    if spec is None:
+        spec = _new(wanted, total, conditions, settings)
+        target.create(spec, conditions)
+        return spec, True
+    _, digest = find(settings, spec.model, spec.version)
+    asked = {
+        "model": wanted.model,
+        "version": wanted.version,
+        "seed": wanted.seed,
+        "first_index": wanted.first_index,
+        "total": total,
+        "conditions": None if conditions is None else conditions.digest,
+        "format": wanted.format,
+        "threads": wanted.threads,
+        "shard_rows": wanted.shard_rows,
+        **wanted.request,
+        "checkpoint": digest,
+    }
+    spec.refuse_other({name: value for name, value in asked.items() if value is not None})
+    return spec, False
+
+
+def await_job(target: Target, seconds: float = _WAIT_S) -> JobSpec:
+    """Wait for another process to begin the job.
+
+    Raises:
+        FleetError: none has.
+        UsageError, TargetError: as in `Target.spec`.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            spec = target.spec()
+        except UsageError:  # it may be half way through
+            if time.monotonic() > end:
+                raise
+            spec = None
+        if spec is not None:
+            return spec
+        if time.monotonic() > end:
+            raise FleetError(f"{target.url}: worker 0 has not begun the job within {seconds:.0f} s; see its log")
+        time.sleep(0.5)
+
+
+def _content(table: Path) -> bytes:
+    try:
+        return table.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{table}: cannot be read: {error.strerror}") from None
+
+
+def _total(wanted: Wanted, conditions: Conditions | None) -> int | None:
+    if wanted.total is not None and wanted.total < 1:
+        raise UsageError(f"--total is {wanted.total}; at least 1 sample is needed")
+    if conditions is None:
+        return wanted.total
+    if "condition" in wanted.request:
+        raise UsageError("--condition and --conditions are both given; give one of them")
+    if wanted.total not in (None, conditions.total):
+        raise UsageError(
+            f"--total is {wanted.total}, but the counts of the table add up to {conditions.total}; leave it out"
+        )
+    return conditions.total
+
+
+def _new(wanted: Wanted, total: int | None, conditions: Conditions | None, settings: Settings) -> JobSpec:
+    lacking = [f"--{name}" for name, value in (("total", total), ("seed", wanted.seed)) if value is None]
+    if wanted.model is None or lacking:
+        raise UsageError(f"a new job needs {', '.join((['a model'] if wanted.model is None else []) + lacking)}")
+    assert total is not None and wanted.seed is not None  # noqa: S101, PT018  (just checked)
+    first_index, threads = wanted.first_index or 0, wanted.threads or 1
+    if not (0 <= wanted.seed < SEED_LIMIT and 0 <= first_index <= SEED_LIMIT - total):
+        raise UsageError("--seed and --first-index must be at least 0, and the seed and the last index below 2^63")
+    if wanted.shard_rows is not None and (wanted.shard_rows < BLOCK or wanted.shard_rows % BLOCK):
+        raise UsageError(f"--shard-rows is {wanted.shard_rows}; a multiple of {BLOCK} is needed")
+    version, digest = find(settings, wanted.model, wanted.version)
+    with Maker(settings, wanted.model, version, threads) as maker:
+        plan = maker.plan(wanted.request)
+        probe = maker.make(wanted.request, wanted.seed, first_index, 0, 1, conditions)
+        rows = wanted.shard_rows
+        if rows is None:
+            rows = shard_rows(
+                rate_of(maker, wanted.request, conditions), total, wanted.workers, probe.samples[0].nbytes
+            )
+        return JobSpec(
+            model=wanted.model,
+            version=version,
+            checkpoint=digest,
+            path=maker.model.path,
+            threads=threads,
+            noise=SCHEME,
+            request=wanted.request,
+            plan=digest_of_plan(plan),
+            seed=wanted.seed,
+            first_index=first_index,
+            total=total,
+            conditions="" if conditions is None else conditions.digest,
+            shape=probe.samples.shape[1:],
+            dtype="float64" if probe.samples.dtype == np.float64 else "float32",
+            format=wanted.format or "parquet",
+            shard_rows=rows,
+        )
+
+
+def shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
+    """The rows of a shard.
+
+    Args:
+        rate: rows that a worker makes in a second.
+        total: of the job.
+        workers: how many there are.
+        row_bytes: of one sample.
+    """
+    rows = min(rate * SHARD_S, total / (_FOR_EACH_WORKER * workers), _MOST_BYTES / row_bytes)
+    return max(1, math.ceil(rows / BLOCK)) * BLOCK

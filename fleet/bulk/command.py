@@ -1,0 +1,226 @@
+"""The commands `sample`, `verify` and `export`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from fleet.bulk.begin import Wanted, await_job, begin
+from fleet.bulk.launchers import Launcher
+from fleet.bulk.run import Run, summarise
+from fleet.bulk.spec import JobSpec
+from fleet.bulk.target import Target
+from fleet.errors import FleetError, UsageError
+from service.settings import Settings, load_settings
+
+_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in the pods of an Indexed Job
+_STOPPED = 130
+
+
+def add_sample(commands: Any) -> None:
+    """Add the command `sample`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "sample", help="samples as files, by any number of workers", description="Begin a bulk job, or go on with one."
+    )
+    parser.add_argument("model", nargs="?", help="name of a model; as in the job that is there if left out")
+    parser.add_argument("--to", required=True, metavar="URL", help="a folder, at any address that fsspec knows")
+    parser.add_argument("--total", type=int, help="how many samples")
+    parser.add_argument("--seed", type=int, help="seed of all of them")
+    parser.add_argument("--first-index", type=int, help="index of the first in the seed's stream (0)")
+    parser.add_argument("--model-version", type=int, help="version of the model (the highest)")
+    parser.add_argument("--solver", help="name or text of a solver (dopri5)")
+    parser.add_argument("--steps", type=int, help="fixed steps")
+    for name in ("rtol", "atol", "guidance"):
+        parser.add_argument(f"--{name}", type=float)
+    parser.add_argument("--max-nfe", type=int)
+    parser.add_argument("--condition", help="one condition for all samples: a label, a name or a JSON list")
+    parser.add_argument("--conditions", type=Path, metavar="FILE", help="Parquet or CSV: condition, count")
+    parser.add_argument("--states", action="store_true", help="states of the flow, not decoded")
+    parser.add_argument("--format", choices=("parquet", "npy", "zarr"), help="of the shards (parquet)")
+    parser.add_argument("--on", choices=("local", "ray", "indexed"), default="local", help="what makes the shards")
+    parser.add_argument("--workers", type=int, default=1, help="shards made at the same time (1)")
+    parser.add_argument("--threads", type=int, help="CPU threads of the network in each worker (1)")
+    parser.add_argument("--shard-rows", type=int, help="rows of a shard; so that one takes two minutes if left out")
+    parser.add_argument("--tries", type=int, default=3, help="tries of a shard before it is given up (3)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=sample)
+
+
+def add_verify(commands: Any) -> None:
+    """Add the command `verify`."""
+    parser = commands.add_parser("verify", help="read all rows of a job and check them")
+    parser.add_argument("url", metavar="URL")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=verify_)
+
+
+def add_export(commands: Any) -> None:
+    """Add the command `export`."""
+    parser = commands.add_parser("export", help="one .npz or .npy file of a job, as `training` reads it")
+    parser.add_argument("url", metavar="URL")
+    parser.add_argument("file", type=Path)
+    parser.set_defaults(run=export_)
+
+
+def sample(options: argparse.Namespace) -> int:
+    """Begin or continue a job; 0 if it is complete, 1 if shards are missing, 130 after Ctrl-C."""
+    for name in ("workers", "tries"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} is {getattr(options, name)}; at least 1 is needed")
+    settings, target = load_settings(), Target(options.to)
+    index = _index(options.workers) if options.on == "indexed" else None
+    if target.in_memory and (options.on == "ray" or options.workers > 1):
+        raise UsageError(f"{options.to}: is memory of one process; use --workers 1, or another address")
+    wanted = _wanted(options)
+    if index:
+        spec, new = await_job(target), False
+    else:
+        spec, new = begin(wanted, target, settings)
+    mine = None if index is None else range(index, spec.shards, options.workers)
+    if not options.quiet:
+        print(_opening(spec, target, new), file=sys.stderr, flush=True)
+    run = Run(spec, target, _launcher(options, spec, settings), options.tries, mine, options.quiet)
+    try:
+        outcome = run()
+    except KeyboardInterrupt:
+        print(f"fleet: stopped; go on with: python -m fleet sample --to {options.to}", file=sys.stderr)
+        return _STOPPED
+    for shard, said in sorted(outcome.failed.items()):
+        print(f"fleet: shard {shard} was given up after {options.tries} tries: {said}", file=sys.stderr)
+    if outcome.left:
+        print(
+            f"{spec.shards - outcome.left} of {spec.shards} shards are done; the others are made when this is run again"
+        )
+        return 1 if index is None or outcome.failed else 0
+    _report(spec, target)
+    return 0
+
+
+def _index(workers: int) -> int:
+    text = os.environ.get(_INDEX, "")
+    if not text.isdecimal() or int(text) >= workers:
+        raise UsageError(
+            f"--on indexed needs {_INDEX}, a number below --workers {workers}, which Kubernetes sets; found {text!r}"
+        )
+    return int(text)
+
+
+def _wanted(options: argparse.Namespace) -> Wanted:
+    request = {
+        name: value
+        for name in ("solver", "steps", "rtol", "atol", "max_nfe", "guidance")
+        if (value := getattr(options, name)) is not None
+    }
+    if options.condition is not None:
+        from fleet.bulk.conditions import cell
+
+        request["condition"] = cell(options.condition)
+    if options.states:
+        request["decode"] = False
+    return Wanted(
+        options.model,
+        options.model_version,
+        request,
+        options.seed,
+        options.first_index,
+        options.total,
+        options.conditions,
+        options.format,
+        options.threads,
+        options.shard_rows,
+        options.workers,
+    )
+
+
+def _launcher(options: argparse.Namespace, spec: JobSpec, settings: Settings) -> Launcher:
+    target = Target(options.to)
+    if options.on == "ray":
+        from fleet.bulk.launchers.on_ray import OnRay
+        from fleet.bulk.maker import devices
+
+        gpu = devices(settings)[0].startswith("cuda")
+        return OnRay(options.to, target.options, options.workers, spec.threads, gpu)
+    if options.on == "indexed" or target.in_memory:
+        from fleet.bulk.launchers.here import Here
+        from fleet.bulk.launchers.worker import Worker
+
+        return Here(Worker(options.to, target.options, settings))
+    from fleet.bulk.launchers.local import Local
+    from fleet.bulk.maker import devices
+
+    return Local(options.to, target.options, options.workers, devices(settings))
+
+
+def _opening(spec: JobSpec, target: Target, new: bool) -> str:
+    what = "new job" if new else f"job with {len(target.done())} of {spec.shards} shards done"
+    size = spec.range(0)[1]
+    return (
+        f"fleet: {what}: {spec.total:,} samples of {spec.model}/{spec.version}, seed {spec.seed}, "
+        f"{spec.shards} shards of {size:,} rows, to {target.url}"
+    )
+
+
+def _report(spec: JobSpec, target: Target) -> None:
+    found = summarise(target, set(range(spec.shards)))
+    print(f"{found.rows:,} samples in {spec.shards} shards, {found.nfe:,} NFE, {found.seconds:,.1f} worker seconds")
+    odd = {name: count for name, count in found.status.items() if name != "success"}
+    if odd:
+        print("not every sample succeeded: " + ", ".join(f"{count} {name}" for name, count in sorted(odd.items())))
+    if not found.deterministic:
+        print("this model's bits depend on which rows are computed together, so the fingerprint is of these files only")
+    print(f"fingerprint {found.fingerprint}")
+
+
+def verify_(options: argparse.Namespace) -> int:
+    """Verify a job; 0 if it is complete and right."""
+    from fleet.bulk.verify import verify
+
+    found = verify(Target(options.url), options.quiet)
+    for fault in found.faults:
+        print(f"fleet: {fault}", file=sys.stderr)
+    if found.faults:
+        print("fleet: delete the receipts of these shards and run `sample` again to make them anew", file=sys.stderr)
+    if found.missing:
+        print(
+            f"fleet: {len(found.missing)} of {found.spec.shards} shards have no receipt: {_few(found.missing)}",
+            file=sys.stderr,
+        )
+    if found.faults or found.missing:
+        return 1
+    print(f"{found.rows:,} samples in {found.spec.shards} shards are as their receipts say")
+    print(f"fingerprint {found.fingerprint}")
+    return 0
+
+
+def _few(numbers: Iterable[int], most: int = 10) -> str:
+    listed = list(numbers)
+    return ", ".join(map(str, listed[:most])) + (", ..." if len(listed) > most else "")
+
+
+def export_(options: argparse.Namespace) -> int:
+    """Write one file of all rows."""
+    from fleet.bulk.export import export
+
+    rows = export(Target(options.url), options.file)
+    print(f"wrote {rows:,} samples to {options.file}")
+    return 0
+
+
+def guarded(command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Run a command; what goes wrong is a line on stderr and an exit code, 2 for wrong usage."""
+    from service.settings import SettingsError
+
+    try:
+        return command(options)
+    except (UsageError, SettingsError) as error:
+        print(f"fleet: {error}", file=sys.stderr)
+        return 2
+    except FleetError as error:
+        print(f"fleet: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return _STOPPED

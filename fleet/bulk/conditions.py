@@ -1,0 +1,102 @@
+"""The table of conditions of a bulk job: a condition in each row, and how many samples are wanted of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.bulk.spec import digest_of
+from fleet.errors import UsageError
+
+_NEEDS = "a table of conditions has the columns condition and count"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions in the order in which their samples come.
+
+    Attributes:
+        conditions: labels, names of labels or vectors, as a sample request has them.
+        counts: samples of each, at least 1.
+    """
+
+    conditions: tuple[Any, ...]
+    counts: tuple[int, ...]
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        return np.cumsum(self.counts)
+
+    @property
+    def total(self) -> int:
+        """The number of samples."""
+        return int(self._ends[-1])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the table."""
+        return digest_of([self.conditions, self.counts])
+
+    def of(self, first: int, rows: int) -> list[Any]:
+        """The conditions of consecutive rows, one each."""
+        places = np.searchsorted(self._ends, np.arange(first, first + rows), side="right")
+        return [self.conditions[place] for place in places.tolist()]
+
+    def to_json(self) -> bytes:
+        """The table as it is kept beside the shards."""
+        return json.dumps({"condition": self.conditions, "count": self.counts}).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Conditions:
+        """Read what `to_json` wrote."""
+        found = json.loads(content)
+        return cls(tuple(found["condition"]), tuple(found["count"]))
+
+    @classmethod
+    def read(cls, name: str, content: bytes) -> Conditions:
+        """Read a user's table, Parquet or CSV by its name; vectors in CSV are JSON lists.
+
+        Raises:
+            UsageError: it is no such table, or a count is not a whole number of at least 1.
+        """
+        conditions, counts = _parquet(name, content) if name.endswith(".parquet") else _csv(name, content)
+        for line, count in enumerate(counts):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise UsageError(f"{name}: row {line} (counted from 0) has the count {count!r}; at least 1 is needed")
+        if not conditions:
+            raise UsageError(f"{name}: has no rows; {_NEEDS}")
+        return cls(tuple(conditions), tuple(counts))
+
+
+def _parquet(name: str, content: bytes) -> tuple[list[Any], list[Any]]:
+    import pyarrow
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(io.BytesIO(content))
+        return table["condition"].to_pylist(), table["count"].to_pylist()
+    except (KeyError, pyarrow.ArrowException) as error:
+        raise UsageError(f"{name}: {str(error).splitlines()[0]}; {_NEEDS}") from None
+
+
+def _csv(name: str, content: bytes) -> tuple[list[Any], list[Any]]:
+    try:
+        rows = list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"))))
+        return [cell(row["condition"]) for row in rows], [cell(row["count"]) for row in rows]
+    except (KeyError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{name}: {error} is missing or cannot be read; {_NEEDS}") from None
+
+
+def cell(text: str | None) -> Any:
+    """A number or list where a cell is one; a name otherwise."""
+    try:
+        return json.loads(text or "")
+    except ValueError:
+        return (text or "").strip()

@@ -1,0 +1,159 @@
+"""The launcher of worker processes on this machine, each with one shard at a time; one that dies is replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from fleet.bulk.launchers import Event, Tell
+
+Entry = Callable[[Connection, str, dict[str, Any], str], None]
+"""What a worker process runs: (pipe to the driver, address, options of its file system, device)."""
+
+_STOP_S = 5.0
+
+
+@dataclass
+class _Slot:
+    """A place for a worker.
+
+    Attributes:
+        device: of the worker.
+        process, pipe: the worker, once there is one.
+        shard: what it makes, or None.
+    """
+
+    device: str
+    process: BaseProcess | None = None
+    pipe: Connection | None = None
+    shard: int | None = None
+
+
+class Local:
+    """Worker processes on this machine."""
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any], workers: int, devices: Sequence[str], entry: Entry | None = None
+    ) -> None:
+        """Prepare places for workers; each starts with its first shard.
+
+        Args:
+            url, options: of the target.
+            workers: how many.
+            devices: of the workers, in turn.
+            entry: what a worker runs, in tests.
+        """
+        self._url, self._options, self._entry = url, dict(options), entry or work
+        self._context = multiprocessing.get_context("spawn")
+        self._places = [_Slot(devices[number % len(devices)]) for number in range(workers)]
+
+    @property
+    def slots(self) -> int:
+        """The number of workers."""
+        return len(self._places)
+
+    def begin(self, shard: int) -> None:
+        """Give a shard to a worker that has none."""
+        place = next(place for place in self._places if place.shard is None)
+        place.shard = shard
+        if place.process is None or not place.process.is_alive():
+            self._start(place)
+        with contextlib.suppress(OSError):  # it has died: `wait` sees that
+            place.pipe.send(shard) if place.pipe else None
+
+    def _start(self, place: _Slot) -> None:
+        mine, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=self._entry, args=(theirs, self._url, self._options, place.device), daemon=True
+        )
+        process.start()
+        theirs.close()
+        place.process, place.pipe = process, mine
+
+    def wait(self, tell: Tell) -> None:
+        """Wait for news, for a second at most, and tell them."""
+        busy = [place for place in self._places if place.shard is not None]
+        ready = wait(
+            [each for place in busy for each in (place.pipe, place.process and place.process.sentinel) if each], 1
+        )
+        for place in busy:
+            if place.pipe in ready:
+                self._read(place, tell)
+            elif place.process is not None and place.process.sentinel in ready:
+                self._died(place, tell)
+
+    def _read(self, place: _Slot, tell: Tell) -> None:
+        assert place.pipe is not None  # noqa: S101  (it was waited for)
+        try:
+            event: Event = place.pipe.recv()
+        except (EOFError, OSError):
+            self._died(place, tell)
+            return
+        if event.kind != "progress":
+            place.shard = None
+        tell(event)
+
+    def _died(self, place: _Slot, tell: Tell) -> None:
+        shard, process = place.shard, place.process
+        assert shard is not None and process is not None  # noqa: S101, PT018  (it was busy)
+        process.join()
+        if place.pipe is not None:
+            place.pipe.close()
+        place.process = place.pipe = place.shard = None
+        tell(Event(shard, "failed", said=f"its worker died ({_cause(process.exitcode)})"))
+
+    def close(self) -> None:
+        """End all workers."""
+        for place in self._places:
+            if place.process is not None and place.shard is not None:
+                place.process.terminate()
+            if place.pipe is not None:
+                place.pipe.close()  # an idle worker ends by itself
+        running = [place.process for place in self._places if place.process is not None]
+        for process in running:
+            process.join(_STOP_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for place in self._places:
+            place.process = place.pipe = place.shard = None
+
+
+def _cause(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"signal {signal.Signals(-code).name}{', perhaps for want of memory' if code == -9 else ''}"
+    return f"signal {-code}"
+
+
+def work(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
+    """Make the shards that come through the pipe until it closes; what ends the driver ends the worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the driver, which ends its workers
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    from fleet.bulk.launchers.worker import Worker  # imports torch
+
+    lock = threading.Lock()
+
+    def send(event: Event) -> None:
+        try:
+            with lock:
+                pipe.send(event)
+        except OSError:
+            os._exit(1)  # nobody listens any more, and this may be the engine's thread
+
+    worker = Worker(url, options, device=device)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            shard: int = pipe.recv()
+            send(worker.event(shard, lambda rows, shard=shard: send(Event(shard, "progress", rows))))
+    worker.close()

@@ -1,0 +1,76 @@
+"""The launcher of Ray tasks: Ray finds a place for each shard, and a process that has the model keeps it for the next.
+
+Ray Core, not Ray Data: a shard commits itself, so all that is wanted of Ray are places, processes and the news of
+their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from fleet.bulk.launchers import Event, Tell, ended
+from fleet.errors import missing
+
+
+@lru_cache(maxsize=1)
+def _worker(url: str, options: tuple[tuple[str, Any], ...], device: str) -> Any:
+    from fleet.bulk.launchers.worker import Worker
+
+    return Worker(url, dict(options), device=device)
+
+
+def make(url: str, options: tuple[tuple[str, Any], ...], device: str, shard: int) -> Event:
+    """Make a shard, in a process of Ray's."""
+    return _worker(url, options, device).event(shard, lambda rows: None)
+
+
+class OnRay:
+    """Tasks in a Ray cluster: the one of RAY_ADDRESS, or one of this machine's own."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], workers: int, threads: int, gpu: bool) -> None:
+        """Join the cluster.
+
+        Args:
+            url, options: of the target, which all machines must reach.
+            workers: shards that are made at the same time.
+            threads: cores of each.
+            gpu: whether each takes a GPU of its own.
+
+        Raises:
+            FleetError: Ray is not installed.
+        """
+        try:
+            import ray  # pyright: ignore[reportMissingImports]  (an extra)
+        except ImportError as error:
+            raise missing("ray", error) from None
+        self._ray, self.slots = ray, workers
+        self._place = (url, tuple(sorted(options.items())), "cuda:0" if gpu else "")
+        if not ray.is_initialized():
+            from fleet.ray_local import join
+
+            join(workers * threads)
+        # Ray's own retries are off: `fleet.bulk.run` counts tries, and names the shard that fails.
+        self._make = ray.remote(num_cpus=threads, num_gpus=1 if gpu else 0, max_retries=0)(make)
+        self._tasks: dict[Any, int] = {}
+
+    def begin(self, shard: int) -> None:
+        """Submit a shard."""
+        self._tasks[self._make.remote(*self._place, shard)] = shard
+
+    def wait(self, tell: Tell) -> None:
+        """Wait for a task to end, for a second at most."""
+        ready, _ = self._ray.wait(list(self._tasks), timeout=1)
+        for task in ready:
+            shard = self._tasks.pop(task)
+            try:
+                tell(self._ray.get(task))
+            except self._ray.exceptions.RayError as error:
+                tell(Event(shard, "failed", said=str(ended(shard, error).said).splitlines()[0]))
+
+    def close(self) -> None:
+        """Cancel what runs."""
+        for task in self._tasks:
+            self._ray.cancel(task, force=True)
+        self._tasks.clear()

@@ -1,0 +1,214 @@
+"""The maker of rows: the engine that serves requests, in a worker's process, asked for the rows of a shard.
+
+A shard goes through the service's own validation and engine, as a sample request for its rows would, so its bits are
+those of `/v1/sample`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fleet.bulk.conditions import Conditions
+from fleet.bulk.formats import Rows
+from fleet.bulk.spec import FIELDS, JobSpec
+from fleet.errors import FleetError, UsageError
+from models.checkpoint.card import CheckpointError, read_card
+from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
+from service.engine.engine import Engine
+from service.engine.job import EngineFailed, Job, Priority, Progress
+from service.errors import ProblemError
+from service.ledger import Ledger
+from service.registry.version import ModelVersion, load_version
+from service.requests.parsing import check
+from service.requests.schemas import SampleRequest
+from service.requests.validation import validate_sample
+from service.responses.arrays import ENCODERS
+from service.responses.samples import decoder_of, to_data
+from service.settings import Settings
+from solvers.plan import Plan
+
+_LIMITS: dict[str, Any] = {
+    "max_samples": 2**62, "max_steps": 2**31, "max_nfe": 2**62, "max_answer_bytes": 2**62, "watch_s": 0.0
+}  # fmt: skip
+"""A job's owner is who runs it: the limits protect a service from its clients, and there are none here."""
+
+_NPY = "application/x-npy"
+
+Tell = Callable[[int], None]
+"""Takes the number of rows of a shard that are about done, in another thread."""
+
+
+def find(settings: Settings, name: str, version: int | None) -> tuple[int, str]:
+    """Return the version of a model and the digest of its checkpoint, without loading it.
+
+    Raises:
+        UsageError: there is no such model, or its card cannot be read.
+    """
+    try:
+        folder = Repository(settings.models_dir).resolve(name, version)
+        return int(folder.name), f"sha256:{read_card(folder).card_sha256}"
+    except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
+        raise UsageError(str(error)) from None
+
+
+class Maker:
+    """A loaded model that makes rows. Close it, or use it in a `with`.
+
+    Attributes:
+        model: what it makes rows of.
+    """
+
+    def __init__(self, settings: Settings, name: str, version: int, threads: int, device: str = "") -> None:
+        """Load a model.
+
+        Args:
+            settings: whose models, device and network form are used.
+            name, version: of the model.
+            threads: of the network, on a CPU.
+            device: in place of that in the settings.
+
+        Raises:
+            UsageError: the model cannot be loaded.
+        """
+        self._settings = settings.model_copy(update=_LIMITS | {"threads": threads, "device": device or settings.device})
+        self._engine, self._ledger = Engine(self._settings), Ledger(2**62)
+        self._engine.start()
+        try:
+            folder = Repository(settings.models_dir).resolve(name, version)
+            self.model: ModelVersion = load_version(self._engine, name, version, folder, settings.allow_programs)
+        except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
+            self._engine.stop()
+            raise UsageError(str(error)) from None
+        except BaseException:
+            self._engine.stop()
+            raise
+
+    @classmethod
+    def of(cls, spec: JobSpec, settings: Settings, device: str = "") -> Maker:
+        """A maker of a job's rows.
+
+        Raises:
+            UsageError: the model or the solver's numbers are not those of the spec.
+        """
+        maker = cls(settings, spec.model, spec.version, spec.threads, device)
+        try:
+            plan = maker.plan(spec.request)
+            found = {"checkpoint": maker.model.digest, "path": maker.model.path, "plan": digest_of_plan(plan)}
+            spec.refuse_other(found)
+        except BaseException:
+            maker.close()
+            raise
+        return maker
+
+    def __enter__(self) -> Maker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._engine.stop()
+
+    def plan(self, request: Mapping[str, Any]) -> Plan:
+        """The compiled solver of a request; a UsageError where the request is refused."""
+        return self._job(request, 0, 0, 1, None)[1].solve
+
+    def make(
+        self,
+        request: Mapping[str, Any],
+        seed: int,
+        first_index: int,
+        first: int,
+        rows: int,
+        conditions: Conditions | None = None,
+        tell: Tell | None = None,
+    ) -> Rows:
+        """Make rows of a job.
+
+        Args:
+            request: members of a sample request.
+            seed, first_index: of the job.
+            first, rows: which of its rows.
+            conditions: its table.
+            tell: told how many rows are about done, a few times a second.
+
+        Raises:
+            UsageError: the request is refused; what the service would say.
+            FleetError: the network raised.
+        """
+        given = None if conditions is None else conditions.of(first, rows)
+        decode, job = self._job(request, seed, first_index + first, rows, given)
+        if tell is not None:
+            job = replace(job, on_progress=lambda progress: tell(_rows_of(progress, rows)), progress_s=0.2)
+        try:
+            result = self._engine.submit(job).result()
+        except EngineFailed as error:
+            raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
+        samples = to_data(result.x, decoder_of(self.model, decode))
+        told = None if given is None or job.condition is None else job.condition.numpy()
+        return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, told)
+
+    def make_shard(self, spec: JobSpec, shard: int, conditions: Conditions | None, tell: Tell | None = None) -> Rows:
+        """Make a shard of a job; errors as in `make`."""
+        first, rows = spec.range(shard)
+        return self.make(spec.request, spec.seed, spec.first_index, first, rows, conditions, tell)
+
+    def _job(
+        self, request: Mapping[str, Any], seed: int, first_index: int, rows: int, condition: list[Any] | None
+    ) -> tuple[bool, Job]:
+        members = {name: request[name] for name in FIELDS if name in request}
+        members |= {"model": self.model.name, "num_samples": rows, "seed": seed, "first_index": first_index}
+        if condition is not None:
+            members["condition"] = condition
+        try:
+            parsed = check(SampleRequest, members)
+            valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self._ledger.take)
+        except ProblemError as problem:
+            raise UsageError(problem.detail) from None
+        if valid.job.solve.batch:
+            raise UsageError("error_control 'batch' ties all samples together, so they cannot be cut into shards")
+        job = replace(valid.job, deadline=None, partial=False, trace="none", priority=Priority.BULK, on_logged=None)
+        return parsed.decode, job
+
+
+def _rows_of(progress: Progress, rows: int) -> int:
+    return min(rows, int(progress.share * rows))
+
+
+def digest_of_plan(plan: Plan) -> str:
+    """SHA-256 of all numbers of a compiled solver."""
+    found = hashlib.sha256(repr(sorted(plan.settings.items(), key=str)).encode())
+    arrays: list[NDArray[Any] | None] = [plan.times, *(getattr(plan.rows, name) for name in ("a", "b", "e", "c"))]
+    for array in arrays:
+        if array is not None:
+            found.update(np.ascontiguousarray(array, dtype="<f8").data)
+    return found.hexdigest()
+
+
+def rate_of(maker: Maker, request: Mapping[str, Any], conditions: Conditions | None, seconds: float = 2.0) -> float:
+    """Measure rows a second: ever more of the job's first rows, until they take long enough to tell."""
+    rows, most = 64, None if conditions is None else conditions.total
+    while True:
+        wanted = rows if most is None else min(rows, most)
+        begin = time.perf_counter()
+        maker.make(request, 0, 0, 0, wanted, conditions)
+        took = time.perf_counter() - begin
+        if took >= seconds / 2 or wanted < rows or rows >= 1 << 20:
+            return wanted / took
+        rows = min(rows * 4, max(2 * rows, int(rows * seconds / max(took, 1e-3))))
+
+
+def devices(settings: Settings) -> list[str]:
+    """The devices of workers: each GPU there is, or the CPU; a named one is kept."""
+    if settings.device != "auto" or not torch.cuda.is_available():
+        return [settings.device]
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]

@@ -1,0 +1,148 @@
+"""A run of a bulk job: what is missing goes to the launcher, what fails is tried again, and the rest is reported."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tqdm import tqdm
+
+from fleet.bulk.fingerprint import together
+from fleet.bulk.launchers import Event, Launcher
+from fleet.bulk.spec import JobSpec
+from fleet.bulk.target import Target
+from fleet.errors import TargetError
+
+
+@dataclass
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        made: shards that this run made.
+        failed: shards that it could not make, and why.
+        left: shards of the job that have no receipt yet.
+    """
+
+    made: int = 0
+    failed: dict[int, str] = field(default_factory=dict)
+    left: int = 0
+
+
+class Run:
+    """Makes the missing shards of a job.
+
+    Args:
+        spec: of the job.
+        target: where it lies.
+        launcher: what makes shards.
+        tries: of each shard.
+        mine: the shards that are this run's to make; all by default.
+        quiet: whether to show no progress.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        target: Target,
+        launcher: Launcher,
+        tries: int = 3,
+        mine: Iterable[int] | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self._spec, self._target, self._launcher, self._tries = spec, target, launcher, tries
+        self._mine = set(range(spec.shards)) if mine is None else set(mine)
+        self._quiet = quiet
+        self._tried: dict[int, int] = {}
+        self._under_way: dict[int, int] = {}  # rows that are about done, by shard
+        self._outcome = Outcome()
+
+    def __call__(self) -> Outcome:
+        """Make them; Ctrl-C ends the workers and leaves a job that can be resumed.
+
+        Raises:
+            TargetError: the target cannot be written, or the job cannot be done at all.
+        """
+        done = self._target.done()
+        waiting = deque(sorted(self._mine - done))
+        rows = sum(self._spec.range(shard)[1] for shard in self._mine)
+        begun = rows - sum(self._spec.range(shard)[1] for shard in waiting)
+        every = 0.5 if sys.stderr.isatty() else 30.0  # a log gets a line now and then
+        shown: dict[str, Any] = {"unit": "sample", "unit_scale": True, "file": sys.stderr, "disable": self._quiet}
+        with tqdm(total=rows, initial=begun, mininterval=every, maxinterval=every, **shown) as self._bar:
+            try:
+                self._make(waiting)
+            finally:
+                self._launcher.close()
+        left = set(range(self._spec.shards)) - self._target.done()
+        self._outcome.left = len(left)
+        if not left:
+            self._target.clear()
+        return self._outcome
+
+    def _make(self, waiting: deque[int]) -> None:
+        self._waiting = waiting
+        while waiting or self._under_way:
+            while waiting and len(self._under_way) < self._launcher.slots:
+                shard = waiting.popleft()
+                self._under_way[shard] = 0
+                self._launcher.begin(shard)
+            self._launcher.wait(self._hear)
+
+    def _hear(self, event: Event) -> None:
+        shard, before = event.shard, self._under_way.get(event.shard, 0)
+        if event.kind == "progress":
+            self._under_way[shard] = max(before, event.rows)
+            self._bar.update(self._under_way[shard] - before)
+            return
+        self._under_way.pop(shard, None)
+        if event.kind == "done":
+            self._outcome.made += 1
+            self._bar.update(self._spec.range(shard)[1] - before)
+            return
+        self._bar.update(-before)
+        if event.kind == "fatal":
+            raise TargetError(event.said)
+        self._tried[shard] = tried = self._tried.get(shard, 0) + 1
+        if tried < self._tries:
+            self._waiting.append(shard)  # after the others, which may be well
+            return
+        self._outcome.failed[shard] = event.said
+        self._target.note_failure(shard, event.said, tried)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the receipts of a job say together.
+
+    Attributes:
+        rows, nfe: of all shards that are done.
+        status: how many samples ended in each way.
+        fingerprint: of all rows.
+        deterministic: whether it stands for the spec alone.
+        seconds: that workers spent.
+    """
+
+    rows: int
+    nfe: int
+    status: dict[str, int]
+    fingerprint: str
+    deterministic: bool
+    seconds: float
+
+
+def summarise(target: Target, done: set[int]) -> Summary:
+    """Add up receipts; errors as in `Target.receipts`."""
+    rows, nfe, seconds, deterministic = 0, 0, 0.0, True
+    status: dict[str, int] = {}
+    prints = []
+    for receipt in target.receipts(done):
+        rows, nfe, seconds = rows + receipt.rows, nfe + receipt.nfe, seconds + receipt.seconds
+        deterministic &= receipt.deterministic
+        prints.append(receipt.fingerprint)
+        for name, count in receipt.status.items():
+            status[name] = status.get(name, 0) + count
+    return Summary(rows, nfe, status, together(prints), deterministic, seconds)

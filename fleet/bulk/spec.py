@@ -1,0 +1,99 @@
+"""The spec of a bulk job, which decides every row of it, and its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fleet.errors import UsageError
+from service.requests.schemas import SEED_LIMIT
+
+SOLVING = ("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe")
+"""Fields of a sample request that say how to solve."""
+
+FIELDS = (*SOLVING, "condition", "guidance", "decode")
+"""Fields of a sample request that a job may set; the others are the job's own, or make no sense in one."""
+
+BLOCK = 64
+"""Rows that are hashed together; shards begin at multiples of it."""
+
+Format = Literal["parquet", "npy", "zarr"]
+
+
+class JobSpec(BaseModel):
+    """Everything that decides the rows of a job, and how they lie in files.
+
+    Attributes:
+        bulk: version of this layout.
+        model, version, checkpoint: the model; the checkpoint is its digest, as `/v1/models` shows it.
+        path: what evaluates its network, `fused` or `eager`, as `/v1/models` shows it.
+        threads: CPU threads of the network in each worker; they may decide the bits of an eager network.
+        noise: scheme of the starting noise.
+        request: members of a sample request, as the service understands them.
+        plan: SHA-256 of the compiled solver's numbers.
+        seed, first_index, total: which samples; row k of the job is sample first_index + k of the seed.
+        conditions: SHA-256 of the table of conditions; empty without one.
+        shape, dtype: of one row's sample.
+        format: of the shards.
+        shard_rows: rows of each shard but the last, a multiple of `BLOCK`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bulk: Literal[1] = 1
+    model: str
+    version: int
+    checkpoint: str
+    path: str
+    threads: int = Field(ge=1)
+    noise: str
+    request: dict[str, Any]
+    plan: str
+    seed: int = Field(ge=0, lt=SEED_LIMIT)
+    first_index: int = Field(ge=0, lt=SEED_LIMIT)
+    total: int = Field(ge=1)
+    conditions: str = ""
+    shape: tuple[int, ...]
+    dtype: Literal["float32", "float64"]
+    format: Format
+    shard_rows: int = Field(ge=BLOCK, multiple_of=BLOCK)
+
+    @property
+    def shards(self) -> int:
+        """The number of shards."""
+        return -(-self.total // self.shard_rows)
+
+    def range(self, shard: int) -> tuple[int, int]:
+        """The first row of a shard, counted from the job's first, and the number of its rows."""
+        first = shard * self.shard_rows
+        return first, min(self.shard_rows, self.total - first)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the spec."""
+        return digest_of(self.model_dump(mode="json"))
+
+    def refuse_other(self, asked: Mapping[str, Any]) -> None:
+        """Check that what is asked for is this job; fields that are not named are not compared.
+
+        Raises:
+            UsageError: a field differs, with both values.
+        """
+        mine = self.model_dump(mode="json")
+        mine |= mine.pop("request")
+        for name, wanted in asked.items():
+            if (found := mine.get(name)) != wanted:
+                advice = {
+                    "checkpoint": "the model has changed since; restore it, or begin anew in another place",
+                    "plan": "the solver's numbers have changed since; begin anew in another place",
+                }.get(name, "name another place, or ask for the same")
+                raise UsageError(f"the target holds another job: its {name} is {found!r}, not {wanted!r}; {advice}")
+
+
+def digest_of(content: Any) -> str:
+    """SHA-256 of plain data, in hexadecimal digits."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -1,0 +1,40 @@
+"""Ray on this machine: a cluster of its own on the loopback interface, that reports nothing to anybody."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from fleet.errors import missing
+
+
+def join(cores: int | None = None) -> Any:
+    """Return the module of Ray, connected: to the cluster of RAY_ADDRESS, or to a new one on this machine.
+
+    A new one binds to 127.0.0.1 only, has no dashboard and sends no usage reports. A cluster of several machines is
+    started with `ray start`; docs/scale.md says what to mind there.
+
+    Args:
+        cores: that a new cluster may use; all by default.
+
+    Raises:
+        FleetError: Ray is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray  # pyright: ignore[reportMissingImports]  (an extra)
+    except ImportError as error:
+        raise missing("ray", error) from None
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init(log_to_driver=False)
+    else:
+        ray.init(
+            num_cpus=cores,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    return ray

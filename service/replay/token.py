@@ -1,0 +1,179 @@
+"""Replay tokens: an answer's request and environment as a short text that says all that is needed to ask again.
+
+A token is ``plr1.`` and the base64url of deflated JSON. It is data, and never trusted: what it says is validated like
+any request. What would make it long (many start states, a condition for each sample) is in it as a hash only, and
+must be given again.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.engine.job import Job
+from service.registry.version import ModelVersion
+
+PREFIX = "plr1."
+MOST_CHARACTERS = 8_192
+"""No token is longer: this many fit into a header."""
+
+MOST_NUMBERS = 64
+"""Arrays of more numbers are in a token by their hash."""
+
+_MOST_BYTES = 1 << 16  # of JSON, whatever the deflated text claims
+_UNPREDICTABLE = ("deadline", "cancelled")
+
+HASH = r"^sha256:[0-9a-f]{64}$"
+
+
+class TokenError(ValueError):
+    """A text is no token, or a damaged one."""
+
+
+class Token(BaseModel):
+    """What a token says.
+
+    Attributes:
+        model, version, checkpoint: the weights.
+        plans: hash of the checkpoint's tuned plans, where the solver is one of them.
+        solver, t_span: the solver as text, without a grid that is in `given`.
+        seed, first_index, num_samples: which samples.
+        condition, guidance, x0, save_at: as in a request, or None.
+        given: hashes of the members that are too long for a token; whoever replays gives them again.
+        decode, trace: as in a request.
+        partial: whether the time limit cut the answer short, at a moment that does not come again.
+        environment: see `environment.environment`.
+        digest: hash of the bytes of the samples.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    model: str
+    version: int
+    checkpoint: str = Field(pattern=HASH)
+    plans: str | None = Field(default=None, pattern=HASH)
+    solver: str
+    t_span: tuple[float, float] = Field(default=(0.0, 1.0), strict=False)
+    seed: int
+    first_index: int = 0
+    num_samples: int
+    condition: Any = None
+    guidance: float | None = None
+    x0: Any = None
+    save_at: Any = None
+    given: dict[Literal["condition", "x0", "grid", "save_at"], str] = {}
+    decode: bool = True
+    trace: Literal["none", "summary", "full"] = "summary"
+    partial: bool = False
+    environment: Annotated[dict[str, Annotated[str, Field(max_length=200)]], Field(max_length=32)]
+    digest: str = Field(pattern=HASH)
+
+    def request(self) -> dict[str, Any]:
+        """Return the members of the request that the token stands for, without those in `given`."""
+        names = ("model", "version", "solver", "t_span", "seed", "first_index", "num_samples", "decode", "trace")
+        optional = ("condition", "guidance", "x0", "save_at")
+        said = {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
+        return {name: getattr(self, name) for name in names} | said
+
+
+def digest_of(array: NDArray[Any]) -> str:
+    """Return the hash of an array's bytes in C order."""
+    return f"sha256:{hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()}"
+
+
+def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
+    """Return the arrays that a job was given, by their member in a request; one row stands for equal conditions."""
+    found: dict[str, NDArray[Any]] = {}
+    if job.condition is not None:
+        rows = job.condition.numpy()
+        found["condition"] = np.asarray(rows[0]) if (rows == rows[:1]).all() else rows
+    if job.x0 is not None:
+        found["x0"] = job.x0.numpy()
+    if not job.solve.adaptive and not isinstance(job.solve.spec.grid, str) and job.solve.times is not None:
+        found["grid"] = job.solve.times
+    if job.save_at is not None:
+        found["save_at"] = job.save_at
+    return found
+
+
+def token_of(
+    model: ModelVersion,
+    job: Job,
+    decode: bool,
+    status: str,
+    environment: Mapping[str, str],
+    digest: str,
+) -> str:
+    """Return the token of an answer.
+
+    Args:
+        model: the model that gave it.
+        job: what the engine was given.
+        decode: whether the samples are data, not states.
+        status: of the answer.
+        environment: of this process.
+        digest: of the samples.
+    """
+    spec, arrays = job.solve.spec, arrays_of(job)
+    given = {name: digest_of(array) for name, array in arrays.items() if array.size > MOST_NUMBERS}
+    if "grid" in given:
+        spec = replace(spec, grid="uniform")
+    said = {
+        "model": model.name,
+        "version": model.version,
+        "checkpoint": model.digest,
+        "solver": str(spec),
+        "seed": job.seed,
+        "num_samples": job.num_samples,
+        "environment": {**environment, "path": model.path},
+        "digest": digest,
+    }
+    values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
+    usual = {
+        "t_span": (job.solve.t_span, (0.0, 1.0)),
+        "first_index": (job.first_index, 0),
+        "guidance": (job.guidance, None),
+        "given": (given, {}),
+        "decode": (decode, True),
+        "trace": (job.trace, "summary"),
+        "partial": (status in _UNPREDICTABLE, False),
+    }
+    return encode(said | values | {name: value for name, (value, default) in usual.items() if value != default})
+
+
+def encode(said: Mapping[str, Any]) -> str:
+    """Return what a token says as its text."""
+    return PREFIX + urlsafe_b64encode(zlib.compress(orjson.dumps(said), 6)).rstrip(b"=").decode()
+
+
+def decode(text: str) -> bytes:
+    """Return the JSON of a token, of at most 64 KiB whatever its deflated bytes claim.
+
+    Raises:
+        TokenError: it is no token, or it is not whole.
+    """
+    text = text.strip()
+    if not text.startswith(PREFIX):
+        raise TokenError(f"it does not begin with {PREFIX}; send the member 'replay' of an answer")
+    if len(text) > MOST_CHARACTERS:
+        raise TokenError(f"it has {len(text)} characters, and no token has more than {MOST_CHARACTERS}")
+    body = text.removeprefix(PREFIX)
+    reader = zlib.decompressobj()
+    try:
+        deflated = urlsafe_b64decode(body.encode("ascii") + b"=" * (-len(body) % 4))
+        content = reader.decompress(deflated, _MOST_BYTES)
+    except (binascii.Error, UnicodeEncodeError, zlib.error):
+        raise TokenError("it is damaged; copy all of it") from None
+    if not reader.eof or reader.unused_data or urlsafe_b64encode(deflated).rstrip(b"=").decode() != body:
+        raise TokenError("it is cut off or too long; copy all of it")
+    return content

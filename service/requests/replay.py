@@ -1,0 +1,167 @@
+"""Replays: the body of ``POST /v1/replay``, and the request that its token stands for, validated like any other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PrivateAttr, WithJsonSchema
+
+from service.errors import Kind, ProblemError, invalid, invalid_fields
+from service.ledger import Take
+from service.registry.version import ModelVersion
+from service.replay.environment import Difference, differences
+from service.replay.token import MOST_CHARACTERS, Token, TokenError, arrays_of, decode, digest_of
+from service.requests.parsing import check, parse
+from service.requests.schemas import GRID_SCHEMA, X0_SCHEMA, Body, Positive, SampleRequest
+from service.requests.validation import Validated, validate_sample
+from service.responses.arrays import Encoder
+from service.settings import Settings
+
+AGAIN = ("condition", "x0", "grid", "save_at")
+"""Members that a token may hold as a hash, and that are then given again."""
+
+_OWN = (*AGAIN, "timeout_s", "priority")
+
+
+class ReplayRequest(Body):
+    """Body of ``POST /v1/replay``: a token, and what it holds only as a hash."""
+
+    token: str = Field(min_length=1, max_length=MOST_CHARACTERS + 64, description="the member `replay` of an answer")
+    force: bool = Field(
+        default=False, description="sample even if the bits cannot be promised; digest_matches then says how it went"
+    )
+    condition: Any = Field(default=None, description="as in the first request, if the token holds only its hash")
+    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
+    grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA)] = None
+    save_at: Any = Field(default=None, description="as in the first request, if the token holds only its hash")
+    timeout_s: Positive | None = Field(default=None, description="time limit in seconds, queueing included")
+    priority: Literal["interactive", "bulk"] = Field(
+        default="interactive", description="bulk yields to interactive requests, which take most of the time"
+    )
+
+
+class ReplayedSample(SampleRequest):
+    """The request that a token stands for."""
+
+    _token: Token = PrivateAttr()
+    _force: bool = PrivateAttr(default=False)
+
+    @property
+    def token(self) -> Token:
+        """The token."""
+        return self._token
+
+    @property
+    def force(self) -> bool:
+        """Whether to sample even if the bits cannot be promised."""
+        return self._force
+
+
+@dataclass(frozen=True)
+class ValidatedReplay(Validated):
+    """A validated replay.
+
+    Attributes:
+        token: what is replayed.
+        force: whether samples with other bits are an answer too.
+        differences: why the bits cannot be promised; empty without `force`.
+    """
+
+    token: Token = None  # type: ignore[assignment]  (always given)
+    force: bool = False
+    differences: Sequence[Difference] = ()
+
+
+def parse_replay(body: bytes) -> ReplayedSample:
+    """Return the request that the token in a body stands for.
+
+    Raises:
+        ProblemError: 422 for a text that is no token, for a token that asks for what no request may ask for, and
+            where what it holds as a hash is missing; 400 and 413 as for other bodies.
+    """
+    asked = parse(ReplayRequest, body)
+    try:
+        content = decode(asked.token)
+    except TokenError as error:
+        raise invalid("token", f"the token cannot be read: {error}") from None
+    try:
+        token = parse(Token, content)
+    except ProblemError as problem:
+        raise _of_the_token(problem, ()) from None
+    own = {name: getattr(asked, name) for name in _OWN if getattr(asked, name) is not None}
+    for name in AGAIN:
+        if name in token.given and name not in own:
+            raise invalid(name, f"the token holds only the hash of {name}, which is long; give {name} again")
+        if name in own and name not in token.given:
+            raise invalid(name, f"{name} is in the token, as far as there was one; leave it out")
+    try:
+        request = check(ReplayedSample, token.request() | own)
+    except ProblemError as problem:
+        raise _of_the_token(problem, own) from None
+    request._token, request._force = token, asked.force
+    return request
+
+
+def validate_replay(
+    environment: Mapping[str, str],
+    request: ReplayedSample,
+    model: ModelVersion,
+    settings: Settings,
+    encoder: Encoder,
+    take: Take,
+) -> ValidatedReplay:
+    """Check a replay, reserve its memory and make its job; arguments as in `validate_sample`.
+
+    Args:
+        environment: of this process.
+
+    Raises:
+        ProblemError: 409 where the bits cannot be promised; as `validate_sample`, but naming the token.
+    """
+    token = request.token
+    found = _differences(token, model, environment)
+    if found and not request.force:
+        raise not_promised(found)
+    try:
+        valid = validate_sample(request, model, settings, encoder, take)
+    except ProblemError as problem:
+        raise _of_the_token(problem, (*token.given, "timeout_s")) from None
+    arrays = arrays_of(valid.job)
+    for name, digest in token.given.items():
+        if name not in arrays or digest_of(arrays[name]) != digest:
+            raise invalid(name, f"{name} is not what the token was made with: its hash is another")
+    same = {field.name: getattr(valid, field.name) for field in fields(Validated)}
+    return ValidatedReplay(**same, token=token, force=request.force, differences=found)
+
+
+def not_promised(found: Sequence[Difference]) -> ProblemError:
+    """Return the problem of samples whose bits cannot be promised."""
+    detail = f"the same bits cannot be promised: {'; '.join(map(str, found))}; send force true to sample anyway"
+    return ProblemError(Kind.DIFFERS, detail, differences=[each.document() for each in found])
+
+
+def _differences(token: Token, model: ModelVersion, environment: Mapping[str, str]) -> list[Difference]:
+    found: list[Difference] = []
+    if token.checkpoint != model.digest:
+        found.append(Difference("checkpoint", token.checkpoint, model.digest, "other weights give other samples"))
+    if token.partial:
+        reason = "the time limit cut it short, at a moment that does not come again"
+        found.append(Difference("answer", "partial", "whole", reason))
+    fused = token.environment.get("path") == model.path == "fused"
+    threads_matter = not fused or (token.decode and not model.plain)
+    return [*found, *differences(token.environment, {**environment, "path": model.path}, threads_matter)]
+
+
+def _of_the_token(problem: ProblemError, given: Any) -> ProblemError:
+    """Return a problem of the request in a token as one of the token; what was given beside it keeps its name."""
+    if problem.kind not in (Kind.INVALID, Kind.MALFORMED, Kind.TOO_LARGE):
+        return problem
+    faults = problem.errors or [{"field": "token", "message": problem.detail}]
+    return invalid_fields(
+        [
+            fault
+            if fault["field"] in given or fault["field"] == "token"
+            else {"field": "token", "message": f"what the token asks for is not allowed: {fault['message']}"}
+            for fault in faults
+        ]
+    )

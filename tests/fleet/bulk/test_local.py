@@ -1,0 +1,74 @@
+"""Worker processes that are really killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.bulk.launchers.local import Local
+from fleet.bulk.run import Run
+from fleet.bulk.target import Target
+from tests.fleet.bulk.pretended import pretend
+from tests.fleet.conftest import Fleet
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_worker_that_dies_is_replaced_and_its_shard_tried_again(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path
+) -> None:
+    assert fleet("sample", "net", to=tmp_path / "job", **job) == 0
+    target = Target(str(tmp_path / "job"))
+    for receipt in (tmp_path / "job" / "receipts").iterdir():
+        receipt.unlink()
+    spec = target.spec()
+    assert spec is not None
+    launcher = Local(str(tmp_path), {}, 2, ["cuda:0", "cuda:1"], entry=pretend)
+    outcome = Run(spec, target, launcher, tries=3, quiet=True)()
+    assert outcome.made == 3
+    assert outcome.failed == {1: "its worker died (signal SIGKILL, perhaps for want of memory)"}
+    assert {path.name.rpartition("-")[2] for path in tmp_path.glob("by-*")} == {"cuda:0", "cuda:1"}
+
+
+def start(repository: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PATHLINE_MODELS_DIR": str(repository), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-m", "fleet", "sample", *arguments, "--quiet"]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def await_receipts(folder: Path, many: int, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None and len(list(folder.glob("receipts/*"))) < many:
+        time.sleep(0.01)
+
+
+def test_ctrl_c_leaves_a_job_that_goes_on(
+    fleet: Fleet, job: dict[str, Any], repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job |= {"total": 64 * 40, "solver": "rk4-300"}
+    assert fleet("sample", "net", to="memory://whole", **job | {"shard_rows": 640}) == 0
+    whole = capsys.readouterr().out.split()[-1]
+    arguments = [part for name, value in job.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    stopped = start(repository, "net", "--to", str(tmp_path), *arguments)
+    await_receipts(tmp_path, 3, stopped)
+    os.killpg(stopped.pid, signal.SIGINT)  # as a terminal does, to the worker too
+    _, said = stopped.communicate()
+    assert stopped.returncode == 130, said
+    assert said == f"fleet: stopped; go on with: python -m fleet sample --to {tmp_path}\n"
+    assert 3 <= len(Target(str(tmp_path)).done()) < 40
+    assert fleet("sample", to=tmp_path) == 0
+    assert capsys.readouterr().out.split()[-1] == whole
+    assert fleet("verify", tmp_path) == 0
+    assert not (tmp_path / "tmp").exists()

@@ -1,0 +1,79 @@
+"""Tokens: what they say, and texts that are none."""
+
+import zlib
+from base64 import urlsafe_b64encode
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service import examples
+from service.replay.environment import differences, environment
+from service.replay.token import MOST_CHARACTERS, PREFIX, Token, TokenError, decode, digest_of, encode
+from service.requests.parsing import parse
+
+
+def test_the_example_is_a_token() -> None:
+    token = parse(Token, decode(examples.REPLAY_OF_FIXED))
+    assert (token.model, token.version, token.solver, token.seed, token.num_samples) == ("moons", 1, "rk4-4", 0, 2)
+    assert token.digest == examples.DIGEST
+
+
+@given(st.dictionaries(st.text(), st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(), st.none()), max_size=20))
+def test_what_is_encoded_is_decoded(said: dict[str, Any]) -> None:
+    import orjson
+
+    if len(text := encode(said)) <= MOST_CHARACTERS:
+        assert orjson.loads(decode(text)) == said
+        assert decode(f" {text}\n") == decode(text)
+
+
+@given(st.data())
+def test_no_other_text_is_read(data: st.DataObject) -> None:
+    """Any text but the token is refused or says something else; nothing else is raised."""
+    text = examples.REPLAY_OF_FIXED
+    place = data.draw(st.integers(0, len(text) - 1))
+    damaged = data.draw(
+        st.sampled_from(
+            [text[:place], text[:place] + "A" + text[place + 1 :], text + "A", text[place:], text[:place] + "é"]
+        )
+    )
+    if damaged == text:
+        return
+    with pytest.raises(TokenError):
+        decode(damaged)
+
+
+def test_a_bomb_is_not_inflated() -> None:
+    bomb = PREFIX + urlsafe_b64encode(zlib.compress(b" " * 6_000_000, 9)).rstrip(b"=").decode()
+    assert len(bomb) < MOST_CHARACTERS
+    with pytest.raises(TokenError, match="cut off or too long"):
+        decode(bomb)
+
+
+def test_a_long_text_is_refused_before_it_is_inflated() -> None:
+    with pytest.raises(TokenError, match="no token has more"):
+        decode(PREFIX + "A" * MOST_CHARACTERS)
+
+
+def test_the_digest_is_of_bytes_in_c_order() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert digest_of(array) == digest_of(np.asfortranarray(array)) == digest_of(array.reshape(6))
+    assert digest_of(array) != digest_of(array.astype(np.float64))
+
+
+def test_differences_name_what_differs() -> None:
+    here = environment("cpu", "cpu", 2)
+    assert differences(here, here, threads_matter=True) == []
+    other = {**here, "threads": "3", "torch": "1.0"}
+    assert [each.what for each in differences(other, here, threads_matter=True)] == ["torch", "threads"]
+    assert [each.what for each in differences(other, here, threads_matter=False)] == ["torch"]
+    [missing] = differences({name: here[name] for name in here if name != "machine"}, here, threads_matter=True)
+    assert (missing.what, missing.token) == ("machine", "not named")
+
+
+def test_one_of_several_devices_is_as_good_as_another() -> None:
+    assert environment("cuda:0", "NVIDIA H200", 1) == environment("cuda:1", "NVIDIA H200", 1)
+    assert environment("cuda:0", "NVIDIA H200", 1) != environment("cuda:0", "NVIDIA A100", 1)

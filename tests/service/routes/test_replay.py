@@ -1,0 +1,231 @@
+"""``POST /v1/replay``: the same samples again, and every reason why not."""
+
+import base64
+import io
+import json
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.saving import save
+from models.conditions import LabelCondition, VectorCondition
+from models.decoder import Decoder
+from service.app import create_app
+from service.replay.token import PREFIX, decode, encode
+from service.responses.schemas import ReplayResponse
+from service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """plain, by label, by a vector of 80 numbers, and one with a decoder."""
+    root = tmp_path_factory.mktemp("replayed")
+    about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
+    torch.manual_seed(0)
+    size: dict[str, Any] = {"hidden": 8, "blocks": 1, "time_width": 4}
+    conditions = {"plain": None, "labels": LabelCondition(classes=3), "vectors": VectorCondition(width=80)}
+    for name, condition in conditions.items():
+        network = ResidualMLP(ResidualMLPConfig(dim=2, condition=condition, **size))
+        save(root, name, network, Decoder.identity((2,)), **about)
+    pca = Decoder.pca(torch.full((16,), 0.5), torch.randn(3, 16), torch.ones(3), (4, 4), clip=(0.0, 1.0))
+    save(root, "digits", ResidualMLP(ResidualMLPConfig(dim=3, **size)), pca, **about)
+    return root
+
+
+@pytest.fixture
+async def http(models: Path) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings(models_dir=models, threads=1))
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield http
+
+
+async def _sampled(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await http.post("/v1/sample", json={"model": "plain", "num_samples": 3, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def _replayed(http: httpx.AsyncClient, token: str, **body: Any) -> httpx.Response:
+    return await http.post("/v1/replay", json={"token": token, **body})
+
+
+def _changed(token: str, **changes: Any) -> str:
+    return encode(json.loads(decode(token)) | changes)
+
+
+VECTORS = [[(-1) ** k * k / 7 for k in range(80)]] * 2 + [[0.5] * 80]
+GRID = [0.0, *(k**1.5 / 100**1.5 for k in range(1, 100)), 1.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "again"),
+    [
+        ({}, {}),
+        ({"solver": "rk4", "steps": 4, "seed": 2**63 - 1 - 3, "first_index": 2}, {}),
+        ({"solver": "ab3-7/shift(3)+rk", "trace": "full", "save_at": [1.0]}, {}),
+        ({"solver": "tsit5@1e-3/1e-6+batch+max_nfe=400", "save_at": [0.1, 0.3000001192]}, {}),
+        ({"solver": "rk4", "grid": [0, 0.1 + 0.2, 1], "t_span": [0, 1]}, {}),
+        ({"solver": "euler", "grid": GRID}, {"grid": GRID}),
+        ({"x0": [[0.1, 2], [3, 4], [5, 1e-8]], "t_span": [0.3, 0.9], "decode": False}, {}),
+        ({"x0": [[k, -k] for k in range(40)], "num_samples": 40}, {"x0": [[k, -k] for k in range(40)]}),
+        ({"model": "labels", "condition": 2, "guidance": 1.5}, {}),
+        ({"model": "labels", "condition": [0, 1, 2]}, {}),
+        ({"model": "labels"}, {}),
+        ({"model": "vectors", "condition": VECTORS, "guidance": 2.0}, {"condition": VECTORS}),
+        ({"model": "vectors", "condition": VECTORS[0]}, {"condition": VECTORS[0]}),
+        ({"model": "digits", "num_samples": 7}, {}),
+    ],
+)
+async def test_the_same_samples_come_again(http: httpx.AsyncClient, body: Any, again: Any) -> None:
+    first = await _sampled(http, **body)
+    answer = await _replayed(http, first["replay"], **again)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    ReplayResponse.model_validate(found)
+    assert (found["digest_matches"], found["differences"]) == (True, [])
+    for member in ("samples", "digest", "replay", "solver", "seed", "trace", "saved"):
+        assert found.get(member) == first.get(member), member
+    if again:
+        refused = await _replayed(http, first["replay"])
+        assert refused.status_code == 422
+        assert next(iter(again)) in refused.json()["detail"]
+
+
+async def test_what_is_given_again_must_be_the_same(http: httpx.AsyncClient) -> None:
+    x0 = [[k, -k] for k in range(40)]
+    first = await _sampled(http, x0=x0, num_samples=40)
+    other = await _replayed(http, first["replay"], x0=[[k, 1 - k] for k in range(40)])
+    assert other.status_code == 422
+    assert "x0 is not what the token was made with" in other.json()["detail"]
+    spare = await _replayed(http, (await _sampled(http))["replay"], x0=x0)
+    assert spare.status_code == 422
+    assert spare.json()["errors"][0]["field"] == "x0"
+
+
+async def test_every_format_has_the_token(http: httpx.AsyncClient) -> None:
+    body = {"model": "plain", "num_samples": 3, "seed": 5}
+    token = (await _sampled(http, seed=5))["replay"]
+    npz = await http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
+    meta = json.loads(np.load(io.BytesIO(npz.content))["meta"].tobytes())
+    assert meta["replay"] == token
+    for media in ("application/x-npy", "image/png"):
+        answer = await http.post("/v1/sample", json=body, headers={"Accept": media})
+        assert answer.headers["x-pathline-replay"] == token
+        again = await http.post("/v1/replay", json={"token": token}, headers={"Accept": media})
+        assert again.content == answer.content
+        assert again.headers["x-pathline-digest-matches"] == "true"
+    stream = await http.post("/v1/sample/stream", json=body)
+    completed = json.loads(stream.text.partition("event: completed\ndata: ")[2].partition("\n")[0])
+    assert completed["replay"] == token
+    inferred = await http.post("/v2/models/plain/infer", json={"parameters": {"num_samples": 3, "seed": 5}})
+    assert inferred.json()["parameters"]["replay"] == token
+
+
+async def test_differences_are_named_and_can_be_overruled(http: httpx.AsyncClient) -> None:
+    first = await _sampled(http, seed=5)
+    environment = json.loads(decode(first["replay"]))["environment"]
+    token = _changed(
+        first["replay"],
+        checkpoint="sha256:" + "0" * 64,
+        environment=environment | {"torch": "1.0", "threads": "64"},  # fused: threads do not matter
+    )
+    refused = await _replayed(http, token)
+    assert refused.status_code == 409
+    assert refused.json()["type"] == "/problems/replay-differs"
+    assert [each["what"] for each in refused.json()["differences"]] == ["checkpoint", "torch"]
+    assert all(each["reason"] for each in refused.json()["differences"])
+    anyway = (await _replayed(http, token, force=True)).json()
+    assert anyway["digest_matches"] is True  # the weights are in fact the same
+    assert [each["what"] for each in anyway["differences"]] == ["checkpoint", "torch"]
+    assert anyway["samples"] == first["samples"]
+
+
+async def test_threads_matter_where_torch_computes(http: httpx.AsyncClient) -> None:
+    first = await _sampled(http, model="digits")
+    environment = json.loads(decode(first["replay"]))["environment"]
+    refused = await _replayed(http, _changed(first["replay"], environment=environment | {"threads": "64"}))
+    assert [each["what"] for each in refused.json()["differences"]] == ["threads"]
+
+
+async def test_other_samples_are_no_replay(http: httpx.AsyncClient) -> None:
+    token = _changed((await _sampled(http))["replay"], digest="sha256:" + "0" * 64)
+    refused = await _replayed(http, token)
+    assert refused.status_code == 409
+    assert [each["what"] for each in refused.json()["differences"]] == ["samples"]
+    anyway = (await _replayed(http, token, force=True)).json()
+    assert anyway["digest_matches"] is False
+
+
+async def test_an_answer_that_was_cut_short_is_not_promised(running: Any) -> None:
+    from dataclasses import replace
+
+    running.engine.edit = lambda result: replace(result, status=np.array(["deadline"] * len(result.status)))
+    first = (await running.post(num_samples=2, on_timeout="partial")).json()
+    refused = await running.http.post("/v1/replay", json={"token": first["replay"]})
+    assert refused.status_code == 409
+    assert [each["what"] for each in refused.json()["differences"]] == ["answer"]
+
+
+def _damaged() -> dict[str, str]:
+    bomb = PREFIX + base64.urlsafe_b64encode(zlib.compress(b" " * 6_000_000, 9)).decode().rstrip("=")
+    nested = PREFIX + base64.urlsafe_b64encode(zlib.compress(b"[" * 60_000, 9)).decode().rstrip("=")
+    return {"nothing": "", "other": "a token", "prefix": PREFIX, "long": PREFIX + "A" * 8_250, "longer": "x" * 99_999,
+            "bomb": bomb, "nested": nested, "list": encode([1, 2]), "empty": encode({})}  # type: ignore[arg-type]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(_damaged()))
+async def test_a_text_that_is_no_token_is_refused(http: httpx.AsyncClient, name: str) -> None:
+    refused = await _replayed(http, _damaged()[name])
+    assert refused.status_code == 422, refused.text
+    assert refused.json()["errors"][0]["field"] == "token"
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "word"),
+    [
+        ({"model": "elsewhere"}, 404, "elsewhere"),
+        ({"version": 7}, 404, "7"),
+        ({"version": "1"}, 422, "version"),
+        ({"seed": -1}, 422, "seed"),
+        ({"num_samples": 10**9}, 422, "num_samples"),
+        ({"num_samples": True}, 422, "num_samples"),
+        ({"solver": "rk5-3"}, 422, "rk5"),
+        ({"solver": "euler-999999999"}, 422, "steps"),
+        ({"t_span": [0.5, 1]}, 422, "x0"),
+        ({"t_span": [0, 7]}, 422, "t_span"),
+        ({"x0": [[1, 2]]}, 422, "x0"),
+        ({"condition": 4}, 422, "unconditional"),
+        ({"save_at": [[]]}, 422, "save_at"),
+        ({"given": {"x0": "sha256:" + "0" * 64}}, 422, "x0"),
+        ({"given": {"model": "sha256:" + "0" * 64}}, 422, "given"),
+        ({"digest": "md5:1"}, 422, "digest"),
+        ({"timeout_s": 5}, 422, "timeout_s"),
+        ({"environment": {"torch": "x" * 1000}}, 422, "environment"),
+    ],
+)
+async def test_what_a_token_says_is_validated(http: httpx.AsyncClient, changes: Any, status: int, word: str) -> None:
+    token = _changed((await _sampled(http))["replay"], **changes)
+    refused = await _replayed(http, token)
+    assert refused.status_code == status, refused.text
+    assert word in refused.json()["detail"]
+    if status == 422 and "given" not in changes:
+        assert {fault["field"] for fault in refused.json()["errors"]} == {"token"}
+
+
+async def test_limits_hold_for_tokens_too(http: httpx.AsyncClient) -> None:
+    token = (await _sampled(http))["replay"]
+    late = await _replayed(http, token, timeout_s=10**9)
+    assert late.status_code == 422
+    assert late.json()["errors"][0]["field"] == "timeout_s"
+    unknown = await _replayed(http, token, seed=1)
+    assert unknown.status_code == 422

@@ -1,0 +1,169 @@
+"""Bulk jobs with everything real: an S3 server, Ray, and processes that are killed at random moments.
+
+Ray and the S3 client have an environment of their own, which `make test-system` makes.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.system.support import ROOT, free_port, until
+
+pytestmark = pytest.mark.system
+
+PYTHON = ROOT / ".venv" / "fleet" / "bin" / "python"
+JOB = ("moons", "--seed", "5", "--total", str(64 * 40), "--solver", "rk4-300", "--shard-rows", "64")
+
+
+@pytest.fixture
+def environment(repository: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PATHLINE_")}
+    return kept | {"PATHLINE_MODELS_DIR": str(repository), "PYTHONWARNINGS": "ignore"}
+
+
+def begin(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[str]":
+    assert PYTHON.is_file(), f"{PYTHON} is missing; run: make test-system"
+    return subprocess.Popen(
+        [str(PYTHON), "-m", "fleet", *arguments, "--quiet"],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def fleet(environment: dict[str, str], *arguments: str, code: int = 0) -> str:
+    """Run a command to its end; what it printed."""
+    running = begin(environment, *arguments)
+    out, err = running.communicate(timeout=600)
+    assert running.returncode == code, out + err
+    return out if code == 0 else err
+
+
+def printed(out: str) -> str:
+    return out.split("fingerprint ")[-1].strip()
+
+
+@pytest.fixture
+def whole(environment: dict[str, str]) -> str:
+    """The fingerprint of the job, made by one process in large shards."""
+    return printed(fleet(environment, "sample", *JOB[:-1], "1280", "--to", "memory://whole"))
+
+
+def workers_of(process: "subprocess.Popen[str]") -> list[int]:
+    return [int(number) for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def test_ten_kills_lose_and_double_nothing(environment: dict[str, str], whole: str, tmp_path: Path) -> None:
+    chance = random.Random(0)
+
+    def receipts() -> list[Path]:
+        return list(tmp_path.glob("receipts/*.json"))
+
+    for _ in range(5):
+        for receipt in receipts()[20:]:
+            receipt.unlink()  # there is always something left to make
+        running = begin(environment, "sample", *JOB, "--to", str(tmp_path), "--workers", "2", "--tries", "20")
+        for kind in ("worker", "driver"):
+            before = len(receipts())
+            until("a receipt", lambda before=before: len(receipts()) > before, 180)
+            time.sleep(chance.uniform(0, 0.3))
+            assert running.poll() is None
+            os.kill(chance.choice(workers_of(running)) if kind == "worker" else running.pid, signal.SIGKILL)
+        running.communicate()
+    assert printed(fleet(environment, "sample", "--to", str(tmp_path), "--workers", "2")) == whole
+    assert printed(fleet(environment, "verify", str(tmp_path))) == whole
+
+
+@pytest.fixture
+def s3(environment: dict[str, str]) -> Iterator[str]:
+    """moto's server with a bucket; its address."""
+    port = free_port()
+    command = [PYTHON.parent / "moto_server", "-H", "127.0.0.1", "-p", str(port)]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        until("moto's server", lambda: httpx.get(url).is_success)
+        httpx.put(f"{url}/samples").raise_for_status()
+        environment |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ENDPOINT_URL": url}
+        environment |= {"AWS_DEFAULT_REGION": "us-east-1"}
+        yield url
+    finally:
+        running.kill()
+        running.wait()
+
+
+def test_a_job_in_a_bucket_is_the_same_job(environment: dict[str, str], s3: str, whole: str) -> None:
+    to = ("--to", "s3://samples/job")
+    killed = begin(environment, "sample", *JOB, *to, "--workers", "2")
+    until("receipts", lambda: httpx.get(f"{s3}/samples?prefix=job/receipts/").text.count("<Key>") >= 5, 120)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert printed(fleet(environment, "sample", *to, "--workers", "2")) == whole
+    assert printed(fleet(environment, "verify", "s3://samples/job")) == whole
+    keys = httpx.get(f"{s3}/samples?prefix=job/").text
+    assert keys.count("<Key>") == 81
+    assert "<Key>job/tmp/" not in keys
+    assert "cannot" in fleet(environment, "sample", *JOB, "--to", "s3://nowhere/job", code=1)
+
+
+class ReadOnly(BaseHTTPRequestHandler):
+    """A bucket that is empty and takes nothing."""
+
+    def do_GET(self) -> None:
+        self._answer(200, "<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>")
+
+    def do_HEAD(self) -> None:
+        self._answer(404, "")
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(403, "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>")
+
+    def do_POST(self) -> None:
+        self.do_PUT()
+
+    def _answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (as it is called)
+        pass
+
+
+def test_a_bucket_that_may_only_be_read_is_named_before_any_work(environment: dict[str, str]) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), ReadOnly)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    environment |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    environment |= {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"}
+    said = fleet(environment, "sample", *JOB, "--to", "s3://samples/job", code=1)
+    server.shutdown()
+    assert said.startswith("fleet: s3://samples/job: cannot write: ")
+    assert "Access Denied" in said
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ray_makes_the_same_rows_also_after_its_driver_was_killed(
+    environment: dict[str, str], whole: str, tmp_path: Path, workers: str
+) -> None:
+    arguments = ("sample", *JOB, "--to", str(tmp_path), "--workers", workers, "--on", "ray")
+    killed = begin(environment, *arguments)
+    until("receipts", lambda: len(list(tmp_path.glob("receipts/*"))) >= 3, 180)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert printed(fleet(environment, *arguments)) == whole
+    assert printed(fleet(environment, "verify", str(tmp_path))) == whole
