@@ -1,4 +1,7 @@
-"""Regular files, opened for reading; anything else is refused: a named pipe may block for ever, a device has no end."""
+"""Regular files: opened for reading, and replaced as a whole.
+
+Anything else is refused: a named pipe may block for ever, a device has no end.
+"""
 
 import errno
 import os
@@ -47,3 +50,31 @@ def _require(found: os.stat_result) -> None:
 def opened_path(stream: BufferedReader) -> str:
     """A path to an open file, for libraries that take a path: nobody can have replaced what it leads to."""
     return f"/dev/fd/{stream.fileno()}"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`: written beside it, flushed to the disk, renamed.
+
+    Raises:
+        OSError: the disk is full or the folder not writable; the old file is untouched and nothing is left behind.
+    """
+    beside = path.with_name(path.name + ".tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the folder's entries, so that a rename outlives a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -11,11 +11,15 @@ import stat
 from pathlib import Path
 
 from models.checkpoint.card import CARD_FILE, MODEL_NAME, WEIGHTS_FILE, is_pickle
+from models.checkpoint.plans import PLANS_FILE
 from models.messages import printable
 from models.regular import open_regular
 
 Signature = tuple[tuple[int, int, int] | None, ...]
 """Inode, size and modification time of the files of a version, which tell whether they have changed."""
+
+BESIDE = (PLANS_FILE,)
+"""Files that may lie beside the weights, and may change while a version is loaded."""
 
 _LONGEST_PATH = 4096
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
@@ -123,6 +127,17 @@ class Repository:
                 cannot be seen now.
         """
         return tuple(_state(path) for path in self._files(name, version))
+
+    def beside(self, name: str, version: int) -> Signature:
+        """The signature of what lies beside a version's weights (`BESIDE`), None where a file is missing or hidden."""
+        folder = self.root / name / str(version)
+        found: list[tuple[int, int, int] | None] = []
+        for file in BESIDE:
+            try:
+                found.append(_state(folder / file))
+            except RepositoryError:
+                found.append(None)
+        return tuple(found)
 
     def weight_bytes(self, name: str, version: int) -> int:
         """The bytes of a version's tensors, 0 if they are missing; errors as in `signature`."""

@@ -18,7 +18,7 @@ def table() -> str:
                 "none" if embedded is None else f"of order {embedded}",
                 str(facts["stages"]),
                 "yes" if facts["fsal"] else "no",
-                f"{facts['stability_limit']:.4g}",
+                "depends on t" if facts["stability_limit"] is None else f"{facts['stability_limit']:.4g}",
                 str(facts["cost"]),
                 str(facts["reference"]),
             )

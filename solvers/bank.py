@@ -22,6 +22,7 @@ ROW = np.dtype(
         ("slot", np.int64),  # where the velocity goes
         ("kind", np.int64),  # what follows
         ("next", np.int64),  # the row after this one
+        ("keep", np.int64),  # the slot that keeps the advance at the end of a step of a plan, or -1
         ("restart", np.int64),  # the row after an accepted step under error control
         ("fsal", np.int64),  # 1 if the last velocity of such a step is the first of the next
         ("dense", np.int64),  # index of the dense output, or -1
@@ -178,7 +179,7 @@ class Bank:
         for name, table in (("used", rows.a), ("advance_used", rows.b)):
             records[name] = ((table != 0) * (np.arange(width) + 1)).max(axis=1)
         records["next"], records["restart"], records["fsal"] = first + rows.next, first + rows.restart, rows.fsal
-        records["dense"] = dense
+        records["dense"], records["keep"] = dense, rows.keep
         return first
 
     def _curve(self, dense: NDArray[np.float64]) -> int:

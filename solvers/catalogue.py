@@ -11,26 +11,30 @@ from numpy.typing import NDArray
 
 from solvers import multistep
 from solvers.errors import SolverError
+from solvers.exponential import Exponential
 from solvers.grids import GRIDS
 from solvers.multistep import STARTERS, STARTS
 from solvers.tableaus import TABLEAUS, Tableau
+from solvers.tuned import TUNED
 
 
 @dataclass(frozen=True)
 class Solver:
-    """One entry: a Runge-Kutta tableau, or the order of an Adams-Bashforth method with its starter.
+    """One entry: a Runge-Kutta tableau, an Adams-Bashforth method with its starter, or one of `solvers.exponential`.
 
     Attributes:
         name: what users ask for.
-        tableau: the tableau; for a multistep method, the one its `rk` start uses.
+        tableau: the tableau; for an Adams-Bashforth method, the one its `rk` start uses.
         multistep_order: the order of a multistep method, 0 for a Runge-Kutta method.
         reference: where the method is published.
+        exponential: the method, where it is one of `solvers.exponential`.
     """
 
     name: str
     tableau: Tableau
     multistep_order: int = 0
     reference: str = ""
+    exponential: Exponential | None = None
 
     @property
     def order(self) -> int:
@@ -55,9 +59,21 @@ class Solver:
     @property
     def slots(self) -> int:
         """How many velocities a lane must keep for it."""
+        if self.exponential:
+            return self.exponential.velocities + self.exponential.steps
         if self.multistep_order:
             return self.multistep_order + self.tableau.used_stages - 1
         return max(self.tableau.stages, 2)  # the automatic first step takes two
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The ways in which it can begin, the default first; none where there is no choice."""
+        return STARTS if self.multistep_order and not self.exponential and not self.learned else ()
+
+    @property
+    def learned(self) -> bool:
+        """Whether times and weights are those that were tuned for a checkpoint, see `solvers.tuned`."""
+        return self.name == TUNED
 
     @property
     def extra_calls(self) -> int:
@@ -67,6 +83,8 @@ class Solver:
     @property
     def cost(self) -> str:
         """The NFE of N steps or of A attempts, as a formula."""
+        if self.exponential:
+            return "N"
         if self.multistep_order:
             return f"N (start: ramp), N + {self.extra_calls} (start: rk)"
         stages = self.tableau.used_stages
@@ -77,12 +95,16 @@ class Solver:
         return f"2 + {attempts} (first_step given: 1 + {attempts}), fixed: {fixed}"
 
     @cached_property
-    def stability_limit(self) -> float:
+    def stability_limit(self) -> float | None:
         """The largest z with |R(-x)| <= 1 for all x in [0, z]: y' = -y is stable for h up to z.
+
+        None for the methods of `solvers.exponential`: their weights depend on t, not on h alone.
 
         Found from the stability polynomial (Hairer & Wanner II, IV.2) or, for multistep methods, from the roots of
         the characteristic polynomial (Hairer I, III.9 and Hairer & Wanner II, V.1).
         """
+        if self.exponential:
+            return None
         grows = self._multistep_grows if self.multistep_order else self._polynomial_grows
         first = next(x for x in np.arange(1, 400) / 50 if grows(float(x)))
         low, high = float(first) - 0.02, float(first)
@@ -116,7 +138,7 @@ class Solver:
             "stages": 1 if self.multistep_order else self.tableau.stages,
             "fsal": not self.multistep_order and self.tableau.fsal,
             "cost": self.cost,
-            "stability_limit": round(self.stability_limit, 6),
+            "stability_limit": None if self.stability_limit is None else round(self.stability_limit, 6),
             "parameters": self.parameters,
             "reference": self.reference or self.tableau.reference,
         }
@@ -125,8 +147,8 @@ class Solver:
     def parameters(self) -> dict[str, object]:
         """What a request may set for this solver, and what each takes."""
         parameters: dict[str, object] = {"steps": "integer, at least 1", "grid": list(GRIDS)}
-        if self.multistep_order:
-            parameters["start"] = list(STARTS)
+        if self.starts:
+            parameters["start"] = list(self.starts)
         if self.adaptive:
             parameters |= {
                 "rtol": "number, 1e-5 by default",
@@ -154,7 +176,7 @@ def register(tableau: Tableau) -> Solver:
 
 
 def _add(solver: Solver) -> Solver:
-    if solver.name in _SOLVERS:
+    if solver.name in (*_SOLVERS, TUNED):
         raise ValueError(f"solver {solver.name!r} is registered already")
     _SOLVERS[solver.name] = solver
     return solver
@@ -176,11 +198,13 @@ def slots() -> int:
 
 
 def find(name: str) -> Solver:
-    """The solver of that name.
+    """The solver of that name; `tuned` stands for the plans of the checkpoint that is asked, and is in no list.
 
     Raises:
         SolverError: lists the known ones.
     """
+    if name == TUNED:
+        return _LEARNED
     if not isinstance(name, str) or name not in _SOLVERS:
         raise SolverError("solver", f"unknown solver {name!r}; use one of {', '.join(_SOLVERS)}")
     return _SOLVERS[name]
@@ -197,3 +221,10 @@ for _order, _starter in STARTERS.items():
             reference="Bashforth & Adams 1883; Hairer I, III.1 and III.5 for any grid",
         )
     )
+for _name, _method, _order, _source in (
+    ("dpmpp_2m", Exponential(2, corrects=False), 2, "Lu et al. 2022, DPM-Solver++(2M), arXiv:2211.01095, algorithm 2"),
+    ("unipc2", Exponential(2, corrects=True), 2, "Zhao et al. 2023, UniPC of order 2, arXiv:2302.04867"),
+    ("unipc3", Exponential(3, corrects=True), 2, "Zhao et al. 2023, UniPC of order 3, arXiv:2302.04867"),
+):
+    _add(Solver(_name, _SOLVERS["euler"].tableau, _order, f"{_source}; in flow form", _method))
+_LEARNED = Solver(TUNED, _SOLVERS["euler"].tableau, 1, "Shaul et al. 2024, arXiv:2403.01329")

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 from solvers.errors import SolverError
+from solvers.tuned import TUNED
 
 Times = NDArray[np.float64]
 TimesSpec = Sequence[float] | NDArray[np.floating]
@@ -64,6 +65,12 @@ def _logit_normal(u: Times, mean: float, std: float) -> Times:
     return expit(mean + std * ndtri(u))
 
 
+def _karras(u: Times, rho: float, sigma_min: float, sigma_max: float) -> Times:
+    high, low = sigma_max ** (1 / rho), sigma_min ** (1 / rho)
+    share = np.arange(len(u) - 1) / max(len(u) - 2, 1)
+    return np.append(1 / (1 + (high + share * (low - high)) ** rho), 1.0)
+
+
 GRIDS: dict[str, Grid] = {
     "uniform": Grid("u", "Hairer I, II.1", {}, lambda u: u),
     "shift": Grid(
@@ -84,6 +91,13 @@ GRIDS: dict[str, Grid] = {
         "Esser et al. 2024 (Stable Diffusion 3), eq. 19: their training density, used as a grid",
         {"mean": (0.0, -10.0, 10.0), "std": (1.0, 1e-2, 10.0)},
         _logit_normal,
+    ),
+    "karras": Grid(
+        "1 / (1 + s), s = (sigma_max^(1/rho) + k / (N - 1) (sigma_min^(1/rho) - sigma_max^(1/rho)))^rho; ends 0 and 1",
+        "Karras et al. 2022 (EDM), eq. 5, with s = sigma / alpha = (1 - t) / t; the first time is 0, not 1 / (1 + "
+        "sigma_max)",
+        {"rho": (7.0, 1.0, 100.0), "sigma_min": (0.002, 1e-6, 1.0), "sigma_max": (80.0, 2.0, 1e6)},
+        _karras,
     ),
 }
 
@@ -111,6 +125,8 @@ def normalise(grid: GridSpec, t_span: tuple[float, float] | None = None) -> Norm
     if "name" not in grid:
         raise SolverError("grid", f"a grid with parameters needs 'name' too, one of {', '.join(GRIDS)}")
     name = grid["name"]
+    if name == TUNED and len(grid) == 1:  # its times are the model's
+        return TUNED
     if not isinstance(name, str) or name not in GRIDS:
         raise SolverError("grid", f"unknown grid {name!r}; use one of {', '.join(GRIDS)} or a list of times")
     return name + _parameters_text(name, grid)
@@ -132,7 +148,7 @@ def read(text: str) -> dict[str, object] | list[float]:
     if not name:
         return values
     parameters = GRIDS[name].parameters if name in GRIDS else {}
-    if name in GRIDS and len(values) > len(parameters):
+    if name in (*GRIDS, TUNED) and len(values) > len(parameters):
         takes = f"{name}({', '.join(parameters)})" if parameters else f"{name}, without parameters"
         raise SolverError("grid", f"grid {text!r} has too many numbers; write {takes}")
     return {"name": name, **dict(zip(parameters, values, strict=False))}
@@ -142,6 +158,8 @@ def settings_of(grid: NormalGrid) -> str | dict[str, object] | list[float]:
     """A checked grid as JSON-ready data: a name, a name with all of its parameters, or times."""
     if not isinstance(grid, str):
         return list(grid)
+    if grid == TUNED:
+        return grid
     name, parameters = _named(grid)
     return {"name": name, **parameters} if parameters else name
 

@@ -19,6 +19,7 @@ from solvers.plan import Plan, resolve
 from solvers.saving import check_save_at
 from solvers.state import Velocity
 from solvers.trace import Trace
+from solvers.tuned import TunedPlans
 
 IndexedVelocity = Callable[[Tensor, Tensor, NDArray[np.int64]], Tensor]
 
@@ -64,6 +65,7 @@ def integrate(
     max_step: float | None = None,
     max_nfe: int = 10_000,
     save_at: TimesSpec | None = None,
+    tuned: TunedPlans | None = None,
     progress: bool = False,
 ) -> Solution:
     """Solve dx/dt = velocity(x, t) for many samples at once, each on its own.
@@ -77,6 +79,7 @@ def integrate(
         save_at: times to keep the state at, in the direction of the span. With fixed steps these must be grid points,
             but for rounding (see `solvers.grids`); under error control dopri5 and tsit5 use their own dense output (of
             order 4), bosh3 cubic Hermite interpolation, none of them at a further call.
+        tuned: what was tuned for this velocity, so that `solver` can be `tuned-6` or `ab4-9/tuned`.
         progress: show a progress bar on stderr: the share of the span that the slowest sample has behind it.
 
     Raises:
@@ -88,7 +91,7 @@ def integrate(
     solve = resolve(
         solver=solver, steps=steps, rtol=rtol, atol=atol, grid=grid, start=start, error_control=error_control,
         controller=controller, first_step=first_step, max_step=max_step, max_nfe=max_nfe, t_span=t_span,
-        dtype=x0.dtype,
+        dtype=x0.dtype, tuned=tuned,
     )  # fmt: skip
     points = check_save_at(solve, save_at)
     return _drive(lambda x, t, _: velocity(x, t), x0, solve, points, progress)

@@ -88,6 +88,10 @@ def receive(
 def _advance(lane: Any, x: Data, k: Data, weights: Numbers, rows: Records, after: Data) -> bool:
     """Move a state x (D,) on by h sum_s b[s] K[s] unless that is not finite; `after` (D,) is room to work in."""
     _weighted(weights[lane.done, B], lane.h, rows[lane.done].advance_used, k, after)
+    keep = rows[lane.done].keep
+    if keep >= 0:
+        for d in range(len(x)):
+            k[keep, d] = after[d]
     for d in range(len(x)):
         after[d] = x[d] + after[d]
         if not np.isfinite(after[d]):

@@ -85,10 +85,20 @@ class DeviceStates(States):
         x, k = self._pick(index)
         row = lanes["done"][index]
         weights = bank.weights[row, B, : int(bank.rows["advance_used"][row].max())] * lanes["h"][index, None]
-        after = x + combine(self._like(weights), k)
+        advance = combine(self._like(weights), k)
+        after = x + advance
+        self._keep(index, bank.rows["keep"][row], advance)
         good = finite_lanes(after)
         self._move(index, after, good)
         return good
+
+    def _keep(self, index: Index, slots: Index, advance: Tensor) -> None:
+        """Store the advances (m, D) of lanes `index` in slots (m,); -1 is none."""
+        kept = np.flatnonzero(slots >= 0)
+        if len(kept):
+            places = self._index(index[kept] * self.k.shape[1] + slots[kept])
+            which = advance if len(kept) == len(index) else advance.index_select(0, self._index(kept))
+            self.k.view(-1, self.k.shape[2]).index_copy_(0, places, which)
 
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
         x, k = self._pick(index)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from solvers import exponential
 from solvers.catalogue import Solver
 from solvers.control import CONTROLLERS, MAX_STEP_SLACK, Controller
 from solvers.errors import SolverError
@@ -23,6 +24,7 @@ from solvers.grids import NormalGrid, settings_of, times
 from solvers.multistep import weights
 from solvers.spec import SolverSpec, given
 from solvers.tableaus import Tableau
+from solvers.tuned import TUNED, TunedPlan, TunedPlans
 
 TOLERANCE_FLOOR = {torch.float64: 1e-14}
 """The smallest rtol and atol by dtype; 1e-7 for every narrower one."""
@@ -50,6 +52,7 @@ class Rows:
         slot: (R,) where the velocity goes.
         kind: (R,) what follows.
         next: (R,) the row after this one, counted from the first.
+        keep: (R,) the slot that keeps the advance at the end of a step of a plan, for later rows; -1 for none.
         restart: the row after an accepted adaptive step.
         fsal: whether the last velocity of an accepted step is the first of the next.
         dense: (S, degree) dense output, column j the coefficients of theta^(j+1); or None.
@@ -64,6 +67,7 @@ class Rows:
     slot: NDArray[np.int64]
     kind: NDArray[np.int64]
     next: NDArray[np.int64]
+    keep: NDArray[np.int64]
     restart: int
     fsal: bool
     dense: NDArray[np.float64] | None
@@ -85,6 +89,7 @@ class Plan:
         times: (N + 1,) the grid; None under error control.
         control: how the next step follows from the error; None on a grid.
         q: order of the error estimate; 0 on a grid.
+        tuned: digest of the file of tuned plans that it comes from; empty for a stock solver.
     """
 
     spec: SolverSpec
@@ -92,6 +97,7 @@ class Plan:
     times: NDArray[np.float64] | None = None
     control: Controller | None = None
     q: int = 0
+    tuned: str = ""
 
     @property
     def name(self) -> str:
@@ -158,16 +164,27 @@ class Plan:
             names = ("rtol", "atol", "controller", "error_control", "first_step", "max_step", "max_nfe")
             return {"name": spec.solver, **{name: getattr(spec, name) for name in names}}
         grid: NormalGrid = spec.grid  # type: ignore[assignment]  (checked)
-        start = {} if spec.start is None else {"start": spec.start}
-        return {"name": spec.solver, "steps": spec.steps, "grid": settings_of(grid), **start}
+        rest = {} if spec.start is None else {"start": spec.start}
+        if self.tuned:
+            rest["plans"] = self.tuned
+        if spec.solver == TUNED:
+            return {"name": spec.solver, "steps": spec.steps, **rest}
+        return {"name": spec.solver, "steps": spec.steps, "grid": settings_of(grid), **rest}
 
 
-def compile(spec: SolverSpec, dtype: torch.dtype = torch.float32) -> Plan:  # noqa: A001  (solvers.compile)
+def compile(  # noqa: A001  (solvers.compile)
+    spec: SolverSpec, dtype: torch.dtype = torch.float32, tuned: TunedPlans | None = None
+) -> Plan:
     """Compile a spec for states of a dtype. Equal specs share one plan.
+
+    Args:
+        spec: the request.
+        dtype: of the states.
+        tuned: what was tuned for the checkpoint; None for a velocity without tuned plans.
 
     Raises:
         SolverError: for a tolerance below the floor of the dtype, a plan that takes more than `max_nfe` calls, and for
-            times that are no grid of the span (see `grids.times`).
+            times that are no grid of the span (see `grids.times`). For what was not tuned it names what was.
     """
     floor = TOLERANCE_FLOOR.get(dtype, 1e-7)
     for name, value in (("rtol", spec.rtol), ("atol", spec.atol)):
@@ -177,7 +194,8 @@ def compile(spec: SolverSpec, dtype: torch.dtype = torch.float32) -> Plan:  # no
                 f"{name} = {value:g} is below the floor of {floor:g} for {str(dtype).removeprefix('torch.')}; "
                 "raise it to the floor or more",
             )
-    plan = _compiled(spec, spec.method)
+    learned = _learned(spec, tuned) if spec.tuned else None
+    plan = _compiled(spec, spec.method, learned, "" if tuned is None or learned is None else tuned.digest)
     if plan.nfe is not None and plan.nfe > spec.max_nfe:
         raise SolverError(
             "max_nfe",
@@ -195,29 +213,54 @@ def compile(spec: SolverSpec, dtype: torch.dtype = torch.float32) -> Plan:  # no
     return plan
 
 
+def _learned(spec: SolverSpec, tuned: TunedPlans | None) -> TunedPlan:
+    if tuned is None:
+        field = "solver" if spec.solver == TUNED else "grid"
+        raise SolverError(
+            field,
+            f"{field} {TUNED!r} is for models with tuned plans, and here are none; tune some: python -m training tune",
+        )
+    assert spec.steps is not None  # noqa: S101  (a tuned spec has them)
+    if spec.solver == TUNED:
+        return tuned.plan(spec.steps)
+    return tuned.grid(f"{spec.solver}-{spec.steps}" + ("+rk" if spec.start == "rk" else ""))
+
+
 @lru_cache(maxsize=1024)
-def _compiled(spec: SolverSpec, method: Solver) -> Plan:
+def _compiled(spec: SolverSpec, method: Solver, learned: TunedPlan | None, digest: str) -> Plan:
     if spec.controller is not None:
         q = method.tableau.embedded_order
         assert q is not None  # noqa: S101  (the method is adaptive)
         return Plan(spec, adaptive_rows(method.tableau), control=CONTROLLERS[spec.controller](q), q=q)
     start, end = spec.t_span
-    points = times(spec.grid, spec.steps, (start, end))
+    points = times(spec.grid, spec.steps, (start, end)) if learned is None else learned.times
+    return Plan(spec, rows_on(points, spec, method, learned), points, tuned=digest)
+
+
+def rows_on(points: NDArray[np.float64], spec: SolverSpec, method: Solver, learned: TunedPlan | None = None) -> Rows:
+    """The rows of a solver with fixed steps on the times (N + 1,) of a grid."""
+    if learned is not None and learned.weights is not None:
+        return tuned_rows(learned.times, learned.weights)
+    if method.exponential:
+        return exponential_rows(points, method.exponential)
     if method.multistep_order:
         starter = method.tableau if spec.start == "rk" else None
-        return Plan(spec, adams_bashforth(points, method.multistep_order, starter), points)
-    return Plan(spec, fixed_rows(method.tableau), points)
+        return adams_bashforth(points, method.multistep_order, starter)
+    return fixed_rows(method.tableau)
 
 
-def resolve(*, solver: str = "dopri5", dtype: torch.dtype = torch.float32, **apart: Any) -> Plan:
-    """`compile(SolverSpec.of(solver, ...), dtype)`, where fields at their defaults count as not given.
+def resolve(
+    *, solver: str = "dopri5", dtype: torch.dtype = torch.float32, tuned: TunedPlans | None = None, **apart: Any
+) -> Plan:
+    """`compile(SolverSpec.of(solver, ...), dtype, tuned)`, where fields at their defaults count as not given.
 
     Args:
         solver: a name of the catalogue, or the text of a solver.
         dtype: of the states.
+        tuned: see `compile`.
         apart: other fields of `SolverSpec`.
     """
-    return compile(SolverSpec.of(solver, **given(**apart)), dtype)
+    return compile(SolverSpec.of(solver, **given(**apart)), dtype, tuned)
 
 
 @lru_cache(maxsize=64)
@@ -238,6 +281,7 @@ def fixed_rows(tableau: Tableau) -> Rows:
         slot=np.arange(s),
         kind=kind,
         next=(np.arange(s) + 1) % s,
+        keep=np.full(s, -1),
         restart=0,
         fsal=False,
         dense=None,
@@ -278,6 +322,7 @@ def adaptive_rows(tableau: Tableau) -> Rows:
         slot=slot,
         kind=kind,
         next=following,
+        keep=np.full(count, -1),
         restart=ADAPTIVE_START if tableau.fsal else end + 1,
         fsal=tableau.fsal,
         dense=tableau.interpolant,
@@ -321,6 +366,43 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
         b[(step + offset)[:, None], (step[:, None] - np.arange(depth)) % order] = table
     multistep = np.arange(started, steps)
     slot[multistep + offset] = multistep % order
+    return _plan_rows(a, b, c, slot, kind)
+
+
+def exponential_rows(times: NDArray[np.float64], method: exponential.Exponential) -> Rows:
+    """Rows of DPM-Solver++ or UniPC over a whole grid.
+
+    Velocity n goes to slot n mod V, the step that it ends to slot V + (n + 1) mod (V - 1), for the steps to come.
+
+    Args:
+        times: (N + 1,) the grid, within [0, 1].
+        method: the method.
+    """
+    of_velocities, of_steps = exponential.weights(times, method)
+    v, s = method.velocities, method.steps
+    n, h = np.arange(len(times) - 1), np.diff(times)
+    b = np.zeros((len(n), v + s))
+    b[n[:, None], (n[:, None] - np.arange(v)) % v] = of_velocities / h[:, None]
+    b[n[:, None], v + (n[:, None] - np.arange(s)) % s] = of_steps / h[:, None]
+    return _plan_rows(np.zeros_like(b), b, np.zeros(len(n)), n % v, np.full(len(n), END_FIXED), v + (n + 1) % s)
+
+
+def tuned_rows(times: NDArray[np.float64], weights: NDArray[np.float64]) -> Rows:
+    """Rows of a tuned plan: velocity n stays in slot n, and weights (N, N) are in units of t, see `solvers.tuned`."""
+    n, h = np.arange(len(times) - 1), np.diff(times)
+    b = weights / h[:, None]
+    return _plan_rows(np.zeros_like(b), b, np.zeros(len(n)), n, np.full(len(n), END_FIXED))
+
+
+def _plan_rows(
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    c: NDArray[np.float64],
+    slot: NDArray[np.int64],
+    kind: NDArray[np.int64],
+    keep: NDArray[np.int64] | None = None,
+) -> Rows:
+    """Rows that follow each other over a whole grid."""
     return Rows(
         a=a,
         b=b,
@@ -330,7 +412,8 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
         c=c,
         slot=slot,
         kind=kind,
-        next=np.minimum(np.arange(count) + 1, count - 1),
+        next=np.minimum(np.arange(len(c)) + 1, len(c) - 1),
+        keep=np.full(len(c), -1) if keep is None else keep,
         restart=0,
         fsal=False,
         dense=None,

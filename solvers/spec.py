@@ -1,5 +1,6 @@
 """SolverSpec: everything that can be said about how to solve, checked, complete and readable as text.
 
+    tuned:     tuned-STEPS, or NAME-STEPS/tuned  tuned-6   ab4-9/tuned
     fixed:     NAME-STEPS[/GRID][+OPTION...]     rk4-20   ab3-12/shift(3)   ab2-10+rk   rk4-3/(0,0.2,0.6,1)
     adaptive:  NAME[@RTOL[/ATOL]][+OPTION...]    dopri5   dopri5@1e-5   dopri5@1e-5/1e-6   tsit5@1e-4+batch
 
@@ -23,6 +24,7 @@ from solvers.control import CONTROLLERS, MAX_STEP_SLACK
 from solvers.errors import SolverError
 from solvers.grids import GRID_TEXT, NUMBER, GridSpec, grid_text, normalise, number_text, read, snapped
 from solvers.multistep import STARTS
+from solvers.tuned import TUNED
 
 DEFAULT_TOLERANCE = 1e-5
 DEFAULT_MAX_NFE = 10_000
@@ -75,8 +77,14 @@ class SolverSpec:
             if self.steps > MOST_STEPS:
                 raise SolverError("steps", f"steps = {self.steps} is over the limit of {MOST_STEPS}")
         self._fill(grid=normalise(self.grid, span))
-        if self.start is not None and not method.multistep_order:
-            raise SolverError("start", f"start is for multistep methods; {self.solver} has none, leave it out")
+        if self.tuned:
+            self._check_tuned(method, span)
+        if self.start is not None and not method.starts:
+            raise SolverError("start", f"start is for Adams-Bashforth methods; {self.solver} has none, leave it out")
+        if method.exponential and not 0 <= min(span) < max(span) <= 1:
+            raise SolverError(
+                "t_span", f"{self.solver} is for times from 0 to 1; its span is {span[0]:g} to {span[1]:g}"
+            )
         if self.steps is None and isinstance(self.grid, str) and method.adaptive:
             self._check_error_control(method, span)
         else:
@@ -85,6 +93,17 @@ class SolverSpec:
     def _fill(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def _check_tuned(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
+        if span != (0.0, 1.0):
+            raise SolverError(
+                "t_span",
+                f"tuned plans lead from t = 0 to t = 1, not from {span[0]:g} to {span[1]:g}; use another solver there",
+            )
+        if method.learned and self.grid != "uniform":
+            raise SolverError("grid", f"a plan of {TUNED!r} has times of its own; leave grid out")
+        if self.steps is None and self.rtol is None and self.atol is None:
+            raise SolverError("steps", f"what is tuned needs steps, for example {self.solver}-6")
 
     def _check_error_control(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
         if self.grid != "uniform":
@@ -118,10 +137,10 @@ class SolverSpec:
             if getattr(self, name) not in (None, "sample"):
                 advice = ": the grid says how long they are" if name == "max_step" else ""
                 raise SolverError(name, f"{name} is for error control; with fixed steps leave it out{advice}")
-        if method.multistep_order:
-            start = STARTS[0] if self.start is None else self.start
-            if start not in STARTS:
-                known = ", ".join(STARTS)
+        if method.starts:
+            start = method.starts[0] if self.start is None else self.start
+            if start not in method.starts:
+                known = ", ".join(method.starts)
                 raise SolverError("start", f"unknown start {self.start!r} for {self.solver}; use one of {known}")
             self._fill(start=start)
         if self.steps is None:
@@ -131,6 +150,11 @@ class SolverSpec:
     def adaptive(self) -> bool:
         """Whether steps are under error control."""
         return self.steps is None
+
+    @property
+    def tuned(self) -> bool:
+        """Whether it asks for what was tuned for a checkpoint: a learned plan, or a tuned grid."""
+        return TUNED in (self.solver, self.grid)
 
     @property
     def method(self) -> catalogue.Solver:

@@ -21,6 +21,7 @@ from models.checkpoint.card import (
     UnreadableCheckpoint,
     read_card,
 )
+from models.checkpoint.plans import PlansError, read_plans
 from models.checkpoint.weights import lacks_memory, read_weights
 from models.conventions import adapt
 from models.decoder import Decoder
@@ -29,6 +30,7 @@ from models.mixing import find_mixing
 from models.network import Network
 from models.noise import noise
 from models.row_padding import RowByRow
+from solvers.tuned import TunedPlans
 
 _PROBE_ROWS = 4
 
@@ -45,6 +47,8 @@ class Checkpoint:
         card: the description in its folder.
         path: its folder.
         digest: `sha256:` and the hash of the card, which stands for the weights too, as the card holds their hash.
+        plans: solvers tuned for it; None where there are none that can be used.
+        plans_fault: why plans that are there cannot be used; empty if they can.
     """
 
     velocity: nn.Module
@@ -52,6 +56,8 @@ class Checkpoint:
     card: Card
     path: Path
     digest: str
+    plans: TunedPlans | None = None
+    plans_fault: str = ""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -82,9 +88,19 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
     velocity = adapt(pair.velocity, card.time)
     if card.row_by_row:
         velocity = RowByRow(velocity)
-    checkpoint = Checkpoint(velocity, pair.decoder, card, path, f"sha256:{card.card_sha256}")
+    digest = f"sha256:{card.card_sha256}"
+    checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *_plans(path, card.weights_sha256))
     _probe(checkpoint, torch.device(device))
     return checkpoint
+
+
+def _plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
+    """The plans beside the weights, and why they cannot be used; a checkpoint is sound without them."""
+    try:
+        found = read_plans(folder, weights_sha256)
+    except PlansError as error:
+        return None, str(error)
+    return (None if found is None else found.tuned()), ""
 
 
 class _Pair(nn.Module):

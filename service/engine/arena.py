@@ -15,7 +15,7 @@ from service.engine.cost import TickCostModel
 from service.engine.device import Device
 from service.engine.job import Job, Operation
 from service.engine.network import Network
-from solvers import warm_up
+from solvers import catalogue, warm_up
 from solvers.errors import Status
 from solvers.lanes import Admission, Finished, Lanes, Saved
 from solvers.parted import Parted
@@ -58,6 +58,8 @@ class Arena:
             self.network = Network(checkpoint, device, operation)
             self.event_shape, self.deterministic = self.network.event_shape, self.network.deterministic
             self.budget = self._measure_budget()
+        plans = checkpoint.plans
+        self._slots = max(catalogue.slots(), 0 if plans is None else plans.slots)
         self.lanes = {group: self._empty() for group in groups}
         self.parted: dict[str, dict[int, Parted]] = {group: {} for group in groups}
         self._saved_last: list[Saved] = []  # of those that have ended
@@ -73,7 +75,7 @@ class Arena:
         return self.network.path_reason
 
     def _empty(self) -> Lanes:
-        return Lanes(self.event_shape, self.dtype, self.device.device)
+        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots)
 
     def __len__(self) -> int:
         """Running lanes of all groups."""

@@ -12,6 +12,7 @@ from models.checkpoint.card import CheckpointError, UnreadableCheckpoint
 from models.repository import RepositoryError, Signature
 from service.errors import Kind, ProblemError
 from service.ports import Engine
+from service.registry.beside import Beside
 from service.registry.disk import Disk
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
 from service.registry.version import ModelVersion, load_version
@@ -45,6 +46,10 @@ class Memory:
     def add(self, model: ModelVersion) -> None:
         """Add a loaded version."""
         self._held = [each for each in self._held if not each.leases.freed] + [model]
+
+    def replace(self, before: ModelVersion, after: ModelVersion) -> None:
+        """Hold another description of a version; its leases are the same."""
+        self._held = [after if each is before else each for each in self._held]
 
     def restored(self, name: str, version: int, signature: Signature) -> ModelVersion | None:
         """Return a version that was unloaded with leases out, which need not be loaded again."""
@@ -194,11 +199,23 @@ class Entries:
             return
         for version in versions:
             self._put(self._disk.compared(self.table[name], version, self._clock(), anew), changes)
+            self._look_beside(name, version, changes)
         before = self.table[name].current
         current = next((version for version in reversed(versions) if self._answers(name, version, changes, load)), None)
         self._put(replace(self.table[name], current=current).with_versions(versions), changes)
         if before in versions and before != current and (name, before) not in self._pinned:
             self._put(self.table[name].without_loaded(before), changes)
+
+    def _look_beside(self, name: str, version: int, changes: Changes) -> None:
+        """Read what lies beside the weights of a loaded version again if it has changed."""
+        model = self.table[name].loaded.get(version)
+        if model is None or (found := self._disk.repository.beside(name, version)) == model.beside.signature:
+            return
+        folder = self._disk.repository.resolve(name, version)
+        after = replace(model, beside=Beside.read(name, version, folder, model.card.weights_sha256, found))
+        self._memory.replace(model, after)
+        self._put(self.table[name].with_beside(after), changes)
+        _log.info("model %s version %d: tuned plans are now %s", name, version, after.beside.describe()["tuned"])
 
     def _answers(self, name: str, version: int, changes: Changes, load: bool) -> bool:
         """Whether a version is in memory, or can be: it is tried, unless it was and is only not needed now."""
@@ -249,7 +266,8 @@ class Entries:
             self._memory.make_room_among_old(self.current(), unload)
         needed = self._disk.repository.weight_bytes(name, version)
         self._memory.make_room((name, version), needed, self.loaded(), unload)
-        model = load_version(self._engine, name, version, folder, self._allow_programs, signature)
+        beside = self._disk.repository.beside(name, version)
+        model = load_version(self._engine, name, version, folder, self._allow_programs, signature, beside)
         self._memory.add(model)
         return model
 

@@ -71,6 +71,12 @@ class ModelEntry:
             signatures={**self.signatures, v: model.signature},
         )
 
+    def with_beside(self, model: ModelVersion) -> Self:
+        """With another description of a version in memory, as a file beside its weights has changed."""
+        v = model.version
+        facts = {**self.facts, v: (model.summary(), model.describe())}
+        return replace(self, loaded={**self.loaded, v: model}, facts=facts)
+
     def without_loaded(self, version: int) -> Self:
         """With a version no longer in memory; it is loaded again when it is asked for."""
         return replace(self, loaded=_without(self.loaded, version))
@@ -147,7 +153,7 @@ class ModelEntry:
         common = {"name": self.name, "status": self.status, "fallback_from": self.fallback_from}
         if self.current is None:
             nothing = dict.fromkeys(("version", "dtype", "event_shape", "data_shape", "deterministic", "path"))
-            return {**common, "loaded": False, **nothing}
+            return {**common, "loaded": False, **nothing, "tuned": [], "tuned_fault": ""}
         found, _ = self.facts[self.current]
         return {**common, "loaded": self.current in self.loaded, **found}
 

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -25,6 +25,8 @@ from models.noise import noise
 from models.repository import Signature
 from models.row_padding import RowCaller
 from service.ports import Engine
+from service.registry.beside import NOTHING, Beside
+from solvers.tuned import TunedPlans
 
 _DECODED_AT_ONCE = 128  # rows
 _log = logging.getLogger("pathline")
@@ -45,6 +47,7 @@ class ModelVersion:
         path: how its network is evaluated, `fused` or `eager`.
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
+        beside: what lies beside its weights and may change while it is loaded.
         leases: the leases that keep it in memory.
     """
 
@@ -59,12 +62,18 @@ class ModelVersion:
     path: str = "eager"
     path_reason: str = ""
     signature: Signature = ()
+    beside: Beside = NOTHING
     leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of states."""
         return DTYPES[self.card.dtype]
+
+    @property
+    def plans(self) -> TunedPlans | None:
+        """The solvers that were tuned for it."""
+        return self.beside.plans
 
     @property
     def data_dtype(self) -> torch.dtype:
@@ -105,6 +114,7 @@ class ModelVersion:
             "deterministic": self.deterministic,
             "path": self.path,
             "path_reason": self.path_reason,
+            **self.beside.describe(),
             "card": card,
         }
 
@@ -117,6 +127,7 @@ class ModelVersion:
             "data_shape": self.card.data_shape,
             "deterministic": self.deterministic,
             "path": self.path,
+            **self.beside.describe(),
         }
 
     @classmethod
@@ -129,6 +140,7 @@ class ModelVersion:
         path: str = "eager",
         path_reason: str = "",
         signature: Signature = (),
+        beside: Beside = NOTHING,
         free: Callable[[], None] = lambda: None,
     ) -> Self:
         """Make a version of a checkpoint that the engine has loaded.
@@ -141,6 +153,7 @@ class ModelVersion:
             deterministic: whether the engine found the network deterministic.
             path, path_reason: how the engine evaluates it, and why not fused.
             signature: the files it was loaded from.
+            beside: what lies beside its weights.
             free: frees the engine's memory, from any thread.
         """
         checkpoint.decoder.cpu()
@@ -150,7 +163,7 @@ class ModelVersion:
         tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
         size = sum(tensor.nbytes for tensor in tensors)
         held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
-        return cls(name, version, *held, path, path_reason, signature, Leases(free))
+        return cls(name, version, *held, path, path_reason, signature, beside, Leases(free))
 
 
 class Leases:
@@ -299,7 +312,13 @@ class Lease:
 
 
 def load_version(
-    engine: Engine, name: str, version: int, folder: Path, allow_programs: bool, signature: Signature = ()
+    engine: Engine,
+    name: str,
+    version: int,
+    folder: Path,
+    allow_programs: bool,
+    signature: Signature = (),
+    beside: Signature = (),
 ) -> ModelVersion:
     """Load and verify a checkpoint and give it to the engine.
 
@@ -317,6 +336,7 @@ def load_version(
     if not allow_programs and read_card(folder).architecture.name == PROGRAM:
         raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
     checkpoint = load(folder, engine.device)
-    loaded = engine.load(name, version, checkpoint)
+    files = Beside.read(name, version, folder, checkpoint.card.weights_sha256, beside)
+    loaded = engine.load(name, version, replace(checkpoint, plans=files.plans))
     found = (loaded.deterministic, loaded.path, loaded.path_reason)
-    return ModelVersion.of(name, version, checkpoint, *found, signature, lambda: engine.unload(loaded))
+    return ModelVersion.of(name, version, checkpoint, *found, signature, files, lambda: engine.unload(loaded))

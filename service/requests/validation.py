@@ -234,13 +234,13 @@ def compiled(
     grid = request.grid
     try:
         if isinstance(grid, str):
-            return solvers.compile(_spec(request.solver, given, *rest), model.dtype)
+            return solvers.compile(_spec(request.solver, given, *rest), model.dtype, model.plans)
         if isinstance(grid, list):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
         elif not isinstance(grid, dict):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
         given = (*given, ("grid", request.in_its_dtype("grid")))
-        return solvers.compile(_spec.__wrapped__(request.solver, given, *rest), model.dtype)
+        return solvers.compile(_spec.__wrapped__(request.solver, given, *rest), model.dtype, model.plans)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     except OverflowError:

@@ -148,6 +148,8 @@ class ModelSummary(BaseModel):
     path: Literal["fused", "eager"] | None = Field(
         description="what evaluates the network: one compiled call, or the torch module"
     )
+    tuned: list[str] = Field(default=[], description="solvers tuned for this model, as text: tuned-6, ab4-9/tuned")
+    tuned_fault: str = Field(default="", description="why tuned plans that are there cannot be used; otherwise empty")
 
 
 class PassedOver(BaseModel):

@@ -12,6 +12,7 @@ export const GRIDS = {
   sway: { coefficient: -1 },
   power: { exponent: null },
   logit_normal: { mean: 0, std: 1 },
+  karras: { rho: 7, sigma_min: 0.002, sigma_max: 80 },
 };
 const WORDS = {
   ramp: "start", rk: "start", paper: "controller", i: "controller", pi: "controller",

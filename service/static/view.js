@@ -16,6 +16,7 @@ export const GRID_PARAMETERS = {
   power: { exponent: "2" },
   sway: { coefficient: "-1" },
   logit_normal: { mean: "0", std: "1" },
+  karras: { rho: "7", sigma_min: "0.002", sigma_max: "80" },
   times: { times: "0, 0.5, 1" },
 };
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];

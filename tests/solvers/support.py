@@ -18,7 +18,8 @@ from solvers.integrate import Velocity
 from solvers.lanes import Admission, Lanes
 
 ONE_STEP = tuple(name for name, entry in catalogue.solvers().items() if not entry.multistep_order)
-MULTISTEP = tuple(name for name, entry in catalogue.solvers().items() if entry.multistep_order)
+MULTISTEP = tuple(name for name, entry in catalogue.solvers().items() if entry.starts)
+EXPONENTIAL = tuple(name for name, entry in catalogue.solvers().items() if entry.exponential)
 ADAPTIVE = tuple(name for name, entry in catalogue.solvers().items() if entry.adaptive)
 DENSE = tuple(name for name in ADAPTIVE if catalogue.find(name).tableau.interpolant is not None)
 

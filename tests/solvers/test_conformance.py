@@ -65,7 +65,7 @@ def test_euler_grows_beyond_its_stability_limit(h: str, amplification: float) ->
 
 @pytest.mark.parametrize("solver", LIMIT["limit"])
 def test_stability_limit(solver: str) -> None:
-    assert -catalogue.find(solver).stability_limit == pytest.approx(LIMIT["limit"][solver], abs=1e-8)
+    assert catalogue.find(solver).stability_limit == pytest.approx(-LIMIT["limit"][solver], abs=1e-8)
 
 
 def test_steps_cost_exactly_their_stages_and_end_at_exactly_one() -> None:

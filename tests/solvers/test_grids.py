@@ -23,6 +23,8 @@ NAMED: list[Any] = [
     {"name": "power", "exponent": 2.0},
     "logit_normal",
     {"name": "logit_normal", "mean": -1.0, "std": 0.5},
+    "karras",
+    {"name": "karras", "rho": 2.0, "sigma_min": 0.05, "sigma_max": 10.0},
 ]
 
 
@@ -54,6 +56,15 @@ def test_formulas_at_the_middle() -> None:
     assert np.allclose(inner("logit_normal"), 1 / (1 + np.exp([quartile, 0, -quartile])))
 
 
+def test_the_karras_grid_has_the_noise_levels_of_edm() -> None:
+    """EDM's sigma is the ratio of noise to data, (1 - t) / t here; its first level stands at t = 0."""
+    points = times("karras", 18, (0.0, 1.0))
+    i = np.arange(18)
+    sigma = (80 ** (1 / 7) + i / 17 * (0.002 ** (1 / 7) - 80 ** (1 / 7))) ** 7
+    assert np.allclose((1 - points[1:-1]) / points[1:-1], sigma[1:])
+    assert sigma[-1] == pytest.approx(0.002)
+
+
 def test_explicit_times_are_taken_as_they_are() -> None:
     points = [0.0, 0.05, 0.3, 1.0]
     assert times(points, None, (0.0, 1.0)).tolist() == points
@@ -71,7 +82,7 @@ def test_any_increasing_times_are_a_grid(inner: list[float]) -> None:
 @pytest.mark.parametrize(
     ("grid", "steps", "words"),
     [
-        ("cosine", 4, "unknown grid 'cosine'; use one of uniform, shift, sway, power, logit_normal or a list"),
+        ("cosine", 4, "unknown grid 'cosine'; use one of uniform, shift, sway, power, logit_normal, karras"),
         ({"value": 3.0}, 4, "a grid with parameters needs 'name' too, one of uniform, shift"),
         ({"name": ["shift"]}, 4, "unknown grid"),
         ("shift", 4, "needs 'value', from 0.001 to 1000"),
@@ -114,6 +125,6 @@ def test_a_grid_that_is_no_grid_is_refused(grid: Any) -> None:
 
 
 def test_every_grid_is_described() -> None:
-    assert sorted(GRIDS) == ["logit_normal", "power", "shift", "sway", "uniform"]
+    assert sorted(GRIDS) == ["karras", "logit_normal", "power", "shift", "sway", "uniform"]
     assert all(grid.formula for grid in GRIDS.values())
     assert normalise({"name": "sway", "coefficient": -1.0}) == "sway"

@@ -149,9 +149,9 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (
         {"solver": "rk4", "steps": 3, "start": "rk"},
         "start",
-        "start is for multistep methods; rk4 has none, leave",
+        "start is for Adams-Bashforth methods; rk4 has none, leave",
     ),
-    ({"start": "ramp"}, "start", "start is for multistep methods"),
+    ({"start": "ramp"}, "start", "start is for Adams-Bashforth methods"),
     ({"max_nfe": 0}, "max_nfe", "max_nfe must be a whole number of at least 1, got 0"),
     ({"max_nfe": 1e4}, "max_nfe", "max_nfe must be a whole number of at least 1, got 10000.0"),
     ({"t_span": (0.0, 0.0)}, "t_span", "starts and ends at 0; the ends must differ"),

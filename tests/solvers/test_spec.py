@@ -61,7 +61,7 @@ def test_text_that_is_refused(text: str) -> None:
         ("dopri5+i+pi", "says controller twice; leave one of them out"),
         ("dopri5+fast", r"\+fast is not an option; use \+ramp, \+rk, \+paper, .*\+max_nfe=500"),
         ("rk4-20+batch", "error_control is for error control"),
-        ("rk4-20+rk", "start is for multistep methods"),
+        ("rk4-20+rk", "start is for Adams-Bashforth methods"),
         ("dopri5@1e999", "rtol must be a finite number, got inf"),
     ],
 )
@@ -83,7 +83,7 @@ def specs() -> st.SearchStrategy[SolverSpec]:
     times = st.lists(st.floats(1e-4, 0.999), max_size=5, unique=True).map(lambda inner: (0.0, *sorted(inner), 1.0))
     bound = st.sampled_from([10_000, 500, 20_000])
     one_step = st.sampled_from([name for name, each in catalogue.solvers().items() if not each.multistep_order])
-    multistep = st.sampled_from([name for name, each in catalogue.solvers().items() if each.multistep_order])
+    multistep = st.sampled_from([name for name, each in catalogue.solvers().items() if each.starts])
     adaptive = st.sampled_from([name for name, each in catalogue.solvers().items() if each.adaptive])
     steps = st.integers(1, 40)
     return st.one_of(

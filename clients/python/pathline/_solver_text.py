@@ -26,6 +26,7 @@ GRIDS: dict[str, dict[str, float | None]] = {
     "sway": {"coefficient": -1},
     "power": {"exponent": None},
     "logit_normal": {"mean": 0, "std": 1},
+    "karras": {"rho": 7, "sigma_min": 0.002, "sigma_max": 80},
 }
 """The parameters of each grid in the order in which text has them, with their defaults."""
 

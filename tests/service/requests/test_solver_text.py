@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,11 +15,15 @@ from service.requests.schemas import SampleRequest
 from service.requests.validation import compiled
 from service.settings import Settings
 from solvers.plan import Plan
+from solvers.tuned import TunedPlan, TunedPlans
 
 pytestmark = pytest.mark.anyio
 
 TABLE = json.loads(Path(__file__).parents[2].joinpath("clients/solver_text.json").read_text())
-MODEL: Any = SimpleNamespace(name="m", dtype=torch.float64)
+TUNED = TunedPlans(
+    {6: TunedPlan(np.linspace(0, 1, 7), np.tril(np.full((6, 6), 0.1)))}, {"ab4-9": TunedPlan(np.linspace(0, 1, 10))}
+)
+MODEL: Any = SimpleNamespace(name="m", dtype=torch.float64, plans=TUNED)
 
 
 def plan(settings: Settings, **members: Any) -> Plan:

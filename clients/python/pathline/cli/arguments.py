@@ -23,7 +23,7 @@ _NAMES = (
 _MODEL = ("version", "condition", "guidance")
 _HELP = {
     "first_index": "index of the first sample in the seed's stream",
-    "grid": "time grid of fixed steps: uniform, shift, sway, power, logit_normal",
+    "grid": "time grid of fixed steps: uniform, shift, sway, power, logit_normal, karras",
     "start": "start of a multistep method: ramp or rk",
     "error_control": "each sample its own steps, or one step size for the whole request",
     "controller": "step-size controller: paper, i or pi",

@@ -1,0 +1,199 @@
+"""The tuned plans of a checkpoint, `plans.json`: solvers learned for its weights, as rows of numbers.
+
+The file lies beside the weights and is bound to their hash. It holds numbers and names, nothing executable. Without it,
+or where it cannot be used, a checkpoint serves stock solvers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from models.checkpoint.card import CheckpointError
+from models.messages import explain
+from models.regular import NotRegular, open_regular, write_atomically
+from solvers import SolverSpec
+from solvers.errors import SolverError
+from solvers.tuned import TUNED, TunedPlan, TunedPlans
+
+PLANS_FILE = "plans.json"
+
+MOST_STEPS = 64
+"""A lane keeps as many velocities as its longest plan has steps."""
+
+_MOST_BYTES = 8 << 20
+_SHA256 = r"^[0-9a-f]{64}$"
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PlansError(CheckpointError):
+    """Tuned plans cannot be read, trusted or written; the message names the file and the fault."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StoredPlan(_Frozen):
+    """One tuned solver.
+
+    Attributes:
+        solver: its text: `tuned-6`, or a stock method on its tuned grid, `ab4-9/tuned`.
+        times: (N + 1) of its steps.
+        weights: N rows of a learned plan, row n with the weights of velocities 0 to n; None for a tuned grid.
+        error: endpoint error on noise that tuning never saw, as a share of the spread of the ends; root mean square.
+        start_error: the same of what tuning began with.
+    """
+
+    solver: str = Field(min_length=1, max_length=200)
+    times: Annotated[tuple[Number, ...], Field(min_length=2, max_length=1025)]
+    weights: Annotated[tuple[tuple[Number, ...], ...], Field(max_length=MOST_STEPS)] | None = None
+    error: Size
+    start_error: Size
+
+    @model_validator(mode="after")
+    def _is_a_plan(self) -> Self:
+        spec = self.spec
+        learned = spec.solver == TUNED
+        if not learned and spec.grid != TUNED:
+            raise ValueError(f"solver {self.solver!r} is not a tuned one")
+        if learned != (self.weights is not None):
+            raise ValueError(f"{self.solver}: weights are " + ("missing" if learned else "for learned plans"))
+        if spec.steps != len(self.times) - 1:
+            raise ValueError(f"{self.solver}: has {len(self.times) - 1} steps")
+        self.plan()
+        return self
+
+    @property
+    def spec(self) -> SolverSpec:
+        """What a request for it says."""
+        try:
+            return SolverSpec.parse(self.solver)
+        except SolverError as error:
+            raise ValueError(f"solver {self.solver!r}: {error}") from None
+
+    def plan(self) -> TunedPlan:
+        """Return it as the solvers take it."""
+        weights = None
+        if self.weights is not None:
+            steps = len(self.times) - 1
+            if [len(row) for row in self.weights] != list(range(1, steps + 1)):
+                raise ValueError(f"{self.solver}: {steps} steps need rows of 1 to {steps} weights")
+            weights = np.zeros((steps, steps))
+            for n, row in enumerate(self.weights):
+                weights[n, : n + 1] = row
+        try:
+            return TunedPlan(np.array(self.times, dtype=np.float64), weights)
+        except ValueError as error:
+            raise ValueError(f"{self.solver}: {error}") from None
+
+
+class Plans(_Frozen):
+    """The content of `plans.json`.
+
+    Attributes:
+        format: version of this format.
+        weights_sha256: hash of the weights that the plans were tuned for.
+        plans: one a solver.
+        tuning: how they were tuned: seeds, samples, guidance, seconds.
+        libraries: versions of what tuned them.
+        plans_sha256: SHA-256 of this file without this field, so that damage is seen.
+    """
+
+    format: Literal[1] = 1
+    weights_sha256: str = Field(pattern=_SHA256)
+    plans: Annotated[tuple[StoredPlan, ...], Field(min_length=1, max_length=256)]
+    tuning: dict[str, JsonValue] = {}
+    libraries: dict[str, str] = {}
+    plans_sha256: str = Field(default="0" * 64, pattern=_SHA256)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        texts = [plan.solver for plan in self.plans]
+        if twice := next((text for text in texts if texts.count(text) > 1), None):
+            raise ValueError(f"{twice} is there twice")
+        return self
+
+    def tuned(self) -> TunedPlans:
+        """Return the plans as the solvers take them."""
+        plans: dict[int, TunedPlan] = {}
+        grids: dict[str, TunedPlan] = {}
+        for stored in self.plans:
+            if stored.weights is None:
+                grids[stored.solver.removesuffix(f"/{TUNED}")] = stored.plan()
+            else:
+                plans[len(stored.times) - 1] = stored.plan()
+        return TunedPlans(plans, grids, f"sha256:{self.plans_sha256}")
+
+    def signed(self) -> Self:
+        """Return the same with its `plans_sha256`."""
+        return self.model_copy(update={"plans_sha256": _sha256(self.model_dump(mode="json"))})
+
+
+def _sha256(fields: dict[str, JsonValue]) -> str:
+    return hashlib.sha256(_json({k: v for k, v in fields.items() if k != "plans_sha256"})).hexdigest()
+
+
+def _json(fields: dict[str, JsonValue]) -> bytes:
+    return json.dumps(fields, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def read_plans(folder: Path, weights_sha256: str) -> Plans | None:
+    """Read and check the plans of a checkpoint; None if it has none.
+
+    Args:
+        folder: of the checkpoint.
+        weights_sha256: hash of its weights.
+
+    Raises:
+        PlansError: the file cannot be read, is damaged, holds what is no plan, or is of other weights.
+    """
+    path = folder / PLANS_FILE
+    try:
+        with open_regular(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except (NotRegular, OSError) as error:
+        raise PlansError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(content) > _MOST_BYTES:
+        raise PlansError(f"{path}: is larger than {_MOST_BYTES} bytes, the most that plans may have")
+    again = "tune the model again: python -m training tune CHECKPOINT"
+    try:
+        found = Plans.model_validate_json(content)
+        expected = _sha256(json.loads(content))
+    except ValidationError as error:
+        raise PlansError(f"{path}: {explain(error)}; {again}") from None
+    except (ValueError, RecursionError) as error:
+        raise PlansError(f"{path}: {error}; {again}") from None
+    if found.plans_sha256 != expected:
+        raise PlansError(
+            f"{path}: is damaged or was edited: plans_sha256 found {found.plans_sha256}, expected {expected}; {again}"
+        )
+    if found.weights_sha256 != weights_sha256:
+        raise PlansError(
+            f"{path}: is of another checkpoint: weights_sha256 found {found.weights_sha256}, the card has "
+            f"{weights_sha256}; {again}"
+        )
+    return found
+
+
+def write_plans(folder: Path, plans: Plans) -> Path:
+    """Write plans beside the weights, signed, whole or not at all, in place of earlier ones.
+
+    Raises:
+        PlansError: the disk refuses; what was there is as it was.
+    """
+    path = folder / PLANS_FILE
+    try:
+        write_atomically(path, _json(plans.signed().model_dump(mode="json")))
+    except OSError as error:
+        raise PlansError(f"{path}: cannot be written: {error.strerror or error}; it is as it was") from None
+    return path

@@ -1,0 +1,110 @@
+"""Tuned plans: times and weights that were learned for one network, as data.
+
+    x_(n+1) = x_n + sum_(j <= n) w[n, j] v_j,    v_n = v(x_n, t_n),    n = 0, ..., N - 1,
+
+a multistep method whose weights differ from step to step and reach back to the first velocity: N calls in N steps. A
+stock method on a tuned grid keeps its own weights and takes only the times.
+
+References:
+    Shaul et al. 2024, Bespoke Non-Stationary Solvers, arXiv:2403.01329. Frankel et al. 2025, S4S, arXiv:2502.17423.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.errors import SolverError
+
+TUNED = "tuned"
+"""The name of tuned plans among solvers, and of tuned times among grids."""
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class TunedPlan:
+    """Times, and weights where these were learned too. Compared by identity.
+
+    Attributes:
+        times: (N + 1,) from 0 to 1.
+        weights: (N, N) w[n, j] in units of t, zero for j > n; None for a tuned grid.
+    """
+
+    times: Numbers
+    weights: Numbers | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            ValueError: for shapes that do not fit, numbers that are not finite, times that do not move strictly from 0
+                to 1, or weights of velocities that are not known yet.
+        """
+        steps = len(self.times) - 1
+        if steps < 1:
+            raise ValueError("times: a plan needs at least two")
+        if not np.isfinite(self.times).all():
+            raise ValueError("times: hold a number that is not finite")
+        if self.times[0] != 0 or self.times[-1] != 1 or (np.diff(self.times) <= 0).any():
+            raise ValueError("times: must move strictly from 0 to 1")
+        if self.weights is None:
+            return
+        if self.weights.shape != (steps, steps):
+            raise ValueError(f"weights: have the shape {list(self.weights.shape)}, {steps} steps need {[steps, steps]}")
+        if not np.isfinite(self.weights).all():
+            raise ValueError("weights: hold a number that is not finite")
+        if np.triu(self.weights, 1).any():
+            raise ValueError("weights: use velocities that are not known yet")
+
+
+@dataclass(frozen=True, eq=False)
+class TunedPlans:
+    """All that was tuned for one checkpoint.
+
+    Attributes:
+        plans: learned plans by their number of steps, which is their NFE.
+        grids: tuned times by the method and its steps, as `ab4-9`.
+        digest: `sha256:` and the hash of the file; empty for plans that come from no file.
+    """
+
+    plans: Mapping[int, TunedPlan] = field(default_factory=dict)
+    grids: Mapping[str, TunedPlan] = field(default_factory=dict)
+    digest: str = ""
+
+    @property
+    def texts(self) -> list[str]:
+        """The solvers there are, as text: `tuned-6`, `ab4-9/tuned`."""
+        return [*(f"{TUNED}-{steps}" for steps in sorted(self.plans)), *(f"{text}/{TUNED}" for text in self.grids)]
+
+    @property
+    def slots(self) -> int:
+        """How many velocities a lane must keep for its learned plans."""
+        return max(self.plans, default=0)
+
+    def plan(self, steps: int) -> TunedPlan:
+        """The learned plan of so many steps.
+
+        Raises:
+            SolverError: lists those there are.
+        """
+        if steps not in self.plans:
+            known = ", ".join(f"{TUNED}-{known}" for known in sorted(self.plans)) or "none"
+            raise SolverError(
+                "steps", f"steps = {steps}: no plan of so many was tuned for this model; there are {known}"
+            )
+        return self.plans[steps]
+
+    def grid(self, text: str) -> TunedPlan:
+        """The tuned times for a method and its steps.
+
+        Raises:
+            SolverError: lists those there are.
+        """
+        if text not in self.grids:
+            known = ", ".join(f"{known}/{TUNED}" for known in self.grids) or "none"
+            raise SolverError("grid", f"no grid was tuned for {text} on this model; there are {known}")
+        return self.grids[text]

@@ -1,0 +1,130 @@
+"""Tuned plans beside a checkpoint: written and read, and every way in which a file is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.checkpoint.card import read_card
+from models.checkpoint.loading import load
+from models.checkpoint.plans import PLANS_FILE, Plans, PlansError, StoredPlan, read_plans, write_plans
+from models.noise import noise
+from solvers import integrate
+
+LEARNED = StoredPlan(
+    solver="tuned-2", times=(0.0, 0.4, 1.0), weights=((0.4,), (-0.1, 0.7)), error=0.01, start_error=0.02
+)
+GRID = StoredPlan(solver="ab2-3/tuned", times=(0.0, 0.2, 0.5, 1.0), error=0.01, start_error=0.02)
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    plans = Plans(weights_sha256=read_card(folder).weights_sha256, plans=(LEARNED, GRID), tuning={"seed": 0})
+    return write_plans(folder, plans.model_copy(update=changes))
+
+
+def test_what_is_written_is_read_and_loaded_with_the_checkpoint(folder: Path) -> None:
+    assert (load(folder).plans, load(folder).plans_fault) == (None, "")
+    assert read_plans(folder, "0" * 64) is None
+    path = written(folder)
+    assert written(folder).read_bytes() == path.read_bytes()
+    assert not list(folder.glob("*.tmp"))
+    checkpoint = load(folder)
+    assert checkpoint.plans is not None
+    assert checkpoint.plans.texts == ["tuned-2", "ab2-3/tuned"]
+    assert checkpoint.plans.slots == 2
+    found = read_plans(folder, checkpoint.card.weights_sha256)
+    assert found is not None
+    assert checkpoint.plans.digest == f"sha256:{found.plans_sha256}"
+    weights = checkpoint.plans.plan(2).weights
+    assert weights is not None
+    assert weights.tolist() == [[0.4, 0.0], [-0.1, 0.7]]
+    with torch.no_grad():
+        solution = integrate(checkpoint.velocity, noise(0, 0, 4, (2,)), solver="tuned-2", tuned=checkpoint.plans)
+    assert solution.nfe.tolist() == [2] * 4
+    assert solution.x.isfinite().all()
+
+
+def change(edit: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
+    """Edit the JSON, leaving the digest as it was."""
+
+    def changed(content: bytes) -> bytes:
+        fields = json.loads(content)
+        edit(fields)
+        return json.dumps(fields).encode()
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda content: content[: len(content) // 2], "plans.json: .*tune the model again"),
+        (lambda content: b"", "plans.json: "),
+        (lambda content: b"\x00" * 100, "plans.json: "),
+        (lambda content: b"[" * 100_000, "plans.json: "),
+        (lambda content: content.replace(b"0.7", b"0.8"), "is damaged or was edited: plans_sha256 found .*, expected"),
+        (lambda content: content.replace(b"0.7", b"NaN"), "weights"),
+        (lambda content: content.replace(b"0.7", b"1e999"), "weights"),
+        (lambda content: content.replace(b"0.5", b"0.1"), "strictly from 0 to 1"),
+        (change(lambda fields: fields["plans"][0].update(solver="rk4-2")), "is not a tuned one"),
+        (change(lambda fields: fields["plans"][0].update(solver="tuned-3")), "has 2 steps"),
+        (change(lambda fields: fields["plans"][0].update(weights=[[0.4], [0.1]])), "rows of 1 to 2 weights"),
+        (change(lambda fields: fields["plans"][0].update(weights=None)), "weights are missing"),
+        (change(lambda fields: fields["plans"][1].update(weights=[[1], [1, 1], [1, 1, 1]])), "for learned plans"),
+        (change(lambda fields: fields["plans"].append(fields["plans"][0])), "tuned-2 is there twice"),
+        (change(lambda fields: fields.update(plans=[])), "plans"),
+        (change(lambda fields: fields.update(format=2)), "format"),
+        (change(lambda fields: fields.update(code="import os")), "code"),
+    ],
+)
+def test_a_bad_file_is_refused_and_the_checkpoint_loads(
+    folder: Path, damage: Callable[[bytes], bytes], words: str
+) -> None:
+    path = written(folder)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(PlansError, match=words) as caught:
+        read_plans(folder, read_card(folder).weights_sha256)
+    assert "\n" not in str(caught.value)
+    checkpoint = load(folder)
+    assert checkpoint.plans is None
+    assert checkpoint.plans_fault == str(caught.value)
+
+
+def test_plans_of_another_checkpoint_are_refused_with_both_hashes(folder: Path) -> None:
+    mine = read_card(folder).weights_sha256
+    written(folder, weights_sha256="ab" * 32)
+    with pytest.raises(PlansError) as caught:
+        read_plans(folder, mine)
+    assert "is of another checkpoint" in str(caught.value)
+    assert mine in str(caught.value)
+    assert "ab" * 32 in str(caught.value)
+
+
+def test_a_named_pipe_and_a_huge_file(folder: Path) -> None:
+    os.mkfifo(folder / PLANS_FILE)
+    with pytest.raises(PlansError, match="cannot be read: is a named pipe"):
+        read_plans(folder, "0" * 64)
+    (folder / PLANS_FILE).unlink()
+    with (folder / PLANS_FILE).open("wb") as file:
+        file.truncate(9 << 20)
+    with pytest.raises(PlansError, match="is larger than"):
+        read_plans(folder, "0" * 64)
+
+
+def test_a_disk_that_refuses_leaves_what_was_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = written(folder).read_bytes()
+
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(PlansError, match="cannot be written: No space left on device; it is as it was"):
+        written(folder, tuning={"seed": 1})
+    assert (folder / PLANS_FILE).read_bytes() == before
+    assert not list(folder.glob("*.tmp"))

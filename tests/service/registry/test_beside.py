@@ -1,0 +1,137 @@
+"""Tuned plans of served models: noticed when they come and change, refused with a reason, asked for like any solver."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.checkpoint.card import read_card
+from models.checkpoint.loading import load
+from models.checkpoint.plans import PLANS_FILE, Plans, StoredPlan, write_plans
+from service.engine.arena import Arena
+from service.engine.device import Device
+from service.registry.registry import Registry
+from service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+
+def plan(steps: int) -> StoredPlan:
+    times = tuple(k / steps for k in range(steps + 1))
+    rows = tuple(tuple(1 / steps / (n + 1) for _ in range(n + 1)) for n in range(steps))
+    return StoredPlan(solver=f"tuned-{steps}", times=times, weights=rows, error=0.1, start_error=0.2)
+
+
+def write(folder: Path, *steps: int, **changes: Any) -> None:
+    content = Plans(weights_sha256=read_card(folder).weights_sha256, plans=tuple(map(plan, steps)))
+    write_plans(folder, content.model_copy(update=changes))
+
+
+@pytest.fixture
+def root(repository: Path, tmp_path: Path) -> Path:
+    shutil.copytree(repository / "moons", tmp_path / "moons")
+    return tmp_path
+
+
+def tuned(models: Registry) -> tuple[list[str], str]:
+    found = models.summary("moons")
+    served = models.describe("moons")["served"][0]
+    assert (served["tuned"], served["tuned_fault"]) == (found["tuned"], found["tuned_fault"])
+    return found["tuned"], found["tuned_fault"]
+
+
+def test_plans_that_come_and_change_are_noticed(root: Path, engine: Any) -> None:
+    models, folder = Registry(root, engine), root / "moons" / "2"
+    models.load_all()
+    assert tuned(models) == ([], "")
+    with models.lease("moons") as before:
+        write(folder, 4, 6)
+        models.refresh()
+        assert tuned(models) == (["tuned-4", "tuned-6"], "")
+        with models.lease("moons") as now:
+            assert before.plans is None
+            assert now.plans is not None
+            assert now.leases is before.leases
+    write(folder, 9)
+    models.refresh()
+    assert tuned(models) == (["tuned-9"], "")
+    assert list(engine.loaded) == [("moons", 2)]  # the weights were loaded once
+    (folder / PLANS_FILE).unlink()
+    models.refresh()
+    assert tuned(models) == ([], "")
+
+
+def test_plans_that_cannot_be_used_leave_the_model_served(
+    root: Path, engine: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    models, folder = Registry(root, engine), root / "moons" / "2"
+    write(folder, 4, weights_sha256="ab" * 32)
+    with caplog.at_level(logging.WARNING, "pathline"):
+        models.load_all()
+    texts, fault = tuned(models)
+    assert texts == []
+    assert fault.startswith("plans.json: is of another checkpoint")
+    assert "ab" * 32 in fault
+    assert read_card(folder).weights_sha256 in fault
+    assert str(root) not in fault
+    assert "is served without its tuned plans: plans.json: is of another checkpoint" in caplog.text
+    assert models.summary("moons")["status"] == "served"
+    write(folder, 5)
+    models.refresh()
+    assert tuned(models) == (["tuned-5"], "")
+    content = (folder / PLANS_FILE).read_bytes()
+    (folder / PLANS_FILE).write_bytes(content[:-40])
+    models.refresh()
+    texts, fault = tuned(models)
+    assert texts == []
+    assert "tune the model again" in fault
+
+
+def test_a_version_loaded_again_has_its_plans(root: Path, engine: Any) -> None:
+    models = Registry(root, engine)
+    models.load_all()
+    with models.lease("moons"):
+        write(root / "moons" / "2", 4)
+        models.refresh()
+        models.unload("moons").result()
+    with models.lease("moons") as again:
+        assert again.plans is not None
+        assert again.plans.texts == ["tuned-4"]
+
+
+@pytest.fixture
+def settings(root: Path) -> Settings:
+    write(root / "moons" / "2", 4, 6)
+    return Settings(models_dir=root)
+
+
+async def test_requests(running: Any) -> None:
+    body = (await running.post(solver="tuned-6", num_samples=3)).json()
+    assert {"name": "tuned", "steps": 6}.items() <= body["solver"].items()
+    assert body["solver"]["plans"].startswith("sha256:")
+    assert running.engine.jobs[0].solve.nfe == 6
+    apart = (await running.post(solver="tuned", steps=4, num_samples=1)).json()
+    assert apart["solver"]["steps"] == 4
+    answer = await running.post(solver="tuned-5")
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "steps"
+    assert "there are tuned-4, tuned-6" in answer.json()["errors"][0]["message"]
+    answer = await running.post(solver="tuned-4", t_span=[0, 0.5])
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "t_span")
+    listed = (await running.http.get("/v1/solvers")).json()["solvers"]
+    assert "tuned" not in {each["name"] for each in listed}
+    [line] = (await running.http.get("/v1/models")).json()["models"]
+    assert line["tuned"] == ["tuned-4", "tuned-6"]
+
+
+def test_lanes_have_the_slots_that_plans_need(root: Path) -> None:
+    folder = root / "moons" / "2"
+    counts = {}
+    for steps in (4, 11):
+        write(folder, steps)
+        arena = Arena(load(folder), Device(torch.device("cpu")))
+        counts[steps] = arena.lanes[""].bank.slots
+    assert counts == {4: 7, 11: 11}
