@@ -14,6 +14,7 @@ from torch import nn
 
 from models.conditions import LabelCondition, VectorCondition
 from models.messages import explain
+from models.named_conditions import Conditioning
 
 
 class ArchitectureError(ValueError):
@@ -83,14 +84,15 @@ class Network(nn.Module, Generic[Config]):
     """
 
     config: Config
+    may_hold_infinities: ClassVar[bool] = False  # among its tensors, as masks do
     event_shape: tuple[int, ...]
-    condition: LabelCondition | VectorCondition | None
+    condition: Conditioning | None
 
     def __init__(
         self,
         config: Config,
         event_shape: tuple[int, ...],
-        condition: LabelCondition | VectorCondition | None = None,
+        condition: Conditioning | None = None,
     ) -> None:
         super().__init__()
         self.config, self.event_shape, self.condition = config, event_shape, condition

@@ -16,7 +16,7 @@ from service.engine.engine import Engine as RealEngine
 from service.errors import Kind
 from service.http.access import CORS, RefuseForeign, RequireKey
 from service.http.middleware import UNMATCHED, Direct, LimitBursts, Observe, SubPath, handle_errors
-from service.ledger import Ledger
+from service.ledger import CONDITIONS, Ledger
 from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
@@ -120,7 +120,8 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         metrics.falls_back,
     )
     jobs, bodies = Ledger(settings.max_job_bytes, ends_s=engine.ends_s), Ledger(settings.max_job_bytes)
-    return Service(settings, engine, registry, metrics, jobs, bodies)
+    conditions = Ledger(settings.max_condition_bytes, ends_s=engine.ends_s, purpose=CONDITIONS)
+    return Service(settings, engine, registry, metrics, jobs, bodies, conditions)
 
 
 @asynccontextmanager

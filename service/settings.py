@@ -131,6 +131,10 @@ class Settings(BaseSettings):
     compile: Literal["auto", "off"] = Field(
         default="auto", description="fuse networks into compiled functions where possible: auto or off"
     )
+    calibration_s: Seconds = Field(
+        default=5.0,
+        description="measuring the rows of a network at load; the rest is measured while idle: seconds above 0",
+    )
     max_samples: Count = Field(default=100_000, description="samples in one request: an integer of at least 1")
     max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")
     max_nfe: Count = Field(default=100_000, description="velocity evaluations of one sample: an integer of at least 1")
@@ -148,6 +152,9 @@ class Settings(BaseSettings):
     max_job_bytes: Count = Field(
         default=2**30,
         description="bytes of the states, steps and responses of all requests in progress: an integer of at least 1",
+    )
+    max_condition_bytes: Count = Field(
+        default=2**28, description="bytes of the conditions of all requests in progress: an integer of at least 1"
     )
     max_queue: Count = Field(default=1_000, description="requests waiting or running: an integer of at least 1")
     max_connections: Count = Field(default=2_000, description="open connections: an integer of at least 1")

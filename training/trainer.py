@@ -198,6 +198,7 @@ class Trainer:
         chance = draws.generator(self.recipe.seed, Purpose.DROPOUT, self.step).random(len(conditions))
         dropped = torch.from_numpy(chance < self.recipe.condition_dropout).to(self.device)
         nulls = config.nulls(len(conditions), x.dtype, self.device)
+        assert isinstance(nulls, Tensor)  # noqa: S101  (what is trained here has one condition)
         return torch.where(dropped.reshape(-1, *([1] * (conditions.ndim - 1))), nulls, conditions)
 
     def _end_epoch(self, hooks: Hooks) -> None:

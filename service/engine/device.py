@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
-from models.conditions import LabelCondition, VectorCondition
 from models.fused import Prepared, prepare
+from models.named_conditions import Conditioning
 from models.velocity import VelocityField
 
 _LARGEST_GRAPH = 1024
@@ -76,7 +76,7 @@ class Device:
         """Whether nothing can run on the device after this error, so that the process must be started again."""
         return False
 
-    def prepare(self, velocity: nn.Module, condition: LabelCondition | VectorCondition | None) -> Prepared:
+    def prepare(self, velocity: nn.Module, condition: Conditioning | None) -> Prepared:
         """The field as it should be called: fused where that is possible."""
         if not self._compile:
             return Prepared(velocity, False, "PATHLINE_COMPILE is off")
@@ -137,7 +137,7 @@ class Cuda(Device):
         """A CUDA error other than want of memory leaves the context unusable."""
         return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
 
-    def prepare(self, velocity: nn.Module, condition: LabelCondition | VectorCondition | None) -> Prepared:
+    def prepare(self, velocity: nn.Module, condition: Conditioning | None) -> Prepared:
         """With graph capture, if that was asked for."""
         return Prepared(Captured(velocity) if self._graphs else velocity, False, "fused forms are for the CPU")
 
