@@ -21,6 +21,7 @@ Network = Callable[[Tensor, Tensor], Tensor]
 _NUMBERS = 1 << 14  # of all states together, in 16 to 256 rows
 _LINE = 0.35  # velocities at the noise end are off the line by less, relative to the spread of x
 _CLEARLY = 2.0  # and those at the other end by at least this many times more
+_NOISE = (0.5, 1.4)  # slopes of a prediction of noise in the middle of its time
 _SAME = 0.1  # velocities at 0 and 1 that differ by less come from a network that counts in thousands
 
 
@@ -33,12 +34,23 @@ class Detected:
         misses: rms distance of the velocities from a line of slope 1 or -1 there, relative to the spread of x.
         scale: 1 or 1000.
         time: the convention; None if it cannot be detected.
+        middle: slope of the velocity over noise in the middle of its time.
     """
 
     slopes: tuple[float, float]
     misses: tuple[float, float]
     scale: float
     time: TimeCard | None
+    middle: float = 0.0
+
+    @property
+    def predicts_noise(self) -> bool:
+        """Whether the network seems to predict the noise in its states, not a velocity.
+
+        At pure noise both lie along the states. A prediction of noise does so at other times too; noise minus data, the
+        velocity of straight paths, turns around on the way to data.
+        """
+        return max(self.slopes) > 1.0 - _LINE and _NOISE[0] < self.middle < _NOISE[1] and min(self.slopes) > -_NOISE[0]
 
     def __str__(self) -> str:
         ends = f"slope {self.slopes[0]:+.2f} at 0 and {self.slopes[1]:+.2f} at {self.scale:g}"
@@ -71,7 +83,8 @@ def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -
         scale, far = 1000.0, ask(1000.0)
     flat = x.reshape(rows, -1).double()
     (slope0, miss0), (slope1, miss1) = _line(flat, first), _line(flat, far)
-    return Detected((slope0, slope1), (miss0, miss1), scale, _decide(slope0, miss0, slope1, miss1, scale))
+    time = _decide(slope0, miss0, slope1, miss1, scale)
+    return Detected((slope0, slope1), (miss0, miss1), scale, time, _line(flat, ask(scale / 2))[0])
 
 
 def _line(x: Tensor, v: Tensor) -> tuple[float, float]:

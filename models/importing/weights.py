@@ -43,6 +43,12 @@ class Declared:
         report = [f"convention: noise at {time.noise_at}, time scale {time.scale:g}, sign {time.sign:+d}"]
         if found.time is None and None in declared.values():
             report.append(f"warning: the convention {found}")
+        if found.predicts_noise:
+            report.append(
+                "warning: the network seems to predict noise, not a velocity: its answers lie along its states in the "
+                f"middle of its time too (slope {found.middle:+.2f}, and {max(found.slopes):+.2f} at pure noise); its "
+                "samples are wrong unless it is wrapped to return a velocity"
+            )
         wrong = [name for name, value in declared.items() if found.time and value not in (None, getattr(usual, name))]
         if wrong:
             report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the network shows {found}")
