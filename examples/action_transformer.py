@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.importing.weights import Declared, import_program
+from models.importing.declared import Declared
+from models.importing.weights import import_program
 
 HORIZON, ACTIONS, STATE, WIDTH = 8, 4, 6, 32
 INPUTS = ["x", "t", "image", "state"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from models.conditions import ConditionConfig
 from models.conventions import TimeCard
@@ -14,6 +14,9 @@ from models.decoder import DecoderConfig
 from models.messages import explain
 from models.named_conditions import NAME, Conditioning, NamedCondition, NamedConditions
 from models.regular import NotRegular, open_regular
+from solvers.errors import SolverError
+from solvers.plan import compile  # noqa: A004
+from solvers.spec import SolverSpec
 
 CARD_FILE = "card.json"
 WEIGHTS_FILE = "weights.safetensors"
@@ -23,7 +26,7 @@ MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
 MOST_CONDITIONS = 64
-_LEFT_OUT = ("row_by_row", "conditions")
+_LEFT_OUT = ("row_by_row", "conditions", "sampling")
 """Fields that are not written while they have nothing to say, so that releases without them can read the card."""
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
@@ -49,6 +52,27 @@ class ArchitectureCard(_Frozen):
     config: dict[str, JsonValue]
 
 
+class SamplingCard(_Frozen):
+    """How a network is sampled where a request says nothing: its authors' settings.
+
+    Attributes:
+        solver: a solver with its steps or tolerance and its grid, as text (see `solvers.spec`): `euler-28/shift(3)`.
+    """
+
+    solver: str = Field(max_length=1 << 16)
+
+    @field_validator("solver")
+    @classmethod
+    def _is_a_solver(cls, text: str) -> str:
+        try:
+            spec = SolverSpec.parse(text)
+            if not spec.tuned:  # whether that is there is for the loaded model to say
+                compile(spec)
+            return str(spec)
+        except SolverError as error:
+            raise ValueError(str(error)) from None
+
+
 class Card(_Frozen):
     """The card of a checkpoint.
 
@@ -62,7 +86,8 @@ class Card(_Frozen):
         data_shape: shape of one decoded sample.
         condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
         conditions: what it is conditioned on by name (see `models.named_conditions`), in place of `condition`.
-        time: the network's convention of time and noise (see `models.conventions`).
+        time: the network's convention of time, noise and prediction (see `models.conventions`).
+        sampling: how it is sampled where a request does not say; None leaves that to the service, and is not written.
         row_by_row: whether each row is a network call of its own (see `models.mixing`). False is not written, so that
             releases without the field can read the card.
         decoder: how samples become data.
@@ -86,6 +111,7 @@ class Card(_Frozen):
     condition: ConditionConfig | None = None
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MOST_CONDITIONS)
     time: TimeCard = TimeCard()
+    sampling: SamplingCard | None = None
     row_by_row: bool = False
     decoder: DecoderConfig
     dataset: dict[str, JsonValue]

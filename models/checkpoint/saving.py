@@ -27,6 +27,7 @@ from models.checkpoint.card import (
     ArchitectureCard,
     Card,
     CheckpointError,
+    SamplingCard,
 )
 from models.conventions import TimeCard
 from models.decoder import Decoder
@@ -51,6 +52,7 @@ def save(
     dtype: torch.dtype | None = None,
     time: TimeCard | None = None,
     row_by_row: bool = False,
+    sampling: SamplingCard | None = None,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
@@ -66,6 +68,7 @@ def save(
         dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none.
         time: the model's convention; None is Pathline's own.
         row_by_row: whether each row is to be a network call of its own (see `models.mixing`).
+        sampling: how it is sampled where a request does not say; None leaves that to the service.
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -89,7 +92,18 @@ def save(
         for _ in range(_TRIES):
             number = _next_version(root / name) if version is None else version
             card = _card(
-                name, number, model, decoder, dtype, dataset, training, seed, weights, time or TimeCard(), row_by_row
+                name,
+                number,
+                model,
+                decoder,
+                dtype,
+                dataset,
+                training,
+                seed,
+                weights,
+                time or TimeCard(),
+                row_by_row,
+                sampling,
             )
             target = root / name / str(number)
             if _publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
@@ -114,6 +128,7 @@ def _card(
     weights: bytes,
     time: TimeCard,
     row_by_row: bool,
+    sampling: SamplingCard | None,
 ) -> Card:
     """Describe a model; all but the version is a function of what is saved."""
     takes = model.condition
@@ -129,6 +144,7 @@ def _card(
             data_shape=decoder.data_shape,
             time=time,
             row_by_row=row_by_row,
+            sampling=sampling,
             condition=None if isinstance(takes, NamedConditions) else takes,
             conditions=dict(takes.entries) if isinstance(takes, NamedConditions) else {},
             decoder=decoder.config,

@@ -9,11 +9,12 @@ counts time in thousands cannot tell 0 from 1.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from models.conventions import TimeCard
+from models.conventions import Adapted, TimeCard
 from models.noise import noise
 
 Network = Callable[[Tensor, Tensor], Tensor]
@@ -21,7 +22,6 @@ Network = Callable[[Tensor, Tensor], Tensor]
 _NUMBERS = 1 << 14  # of all states together, in 16 to 256 rows
 _LINE = 0.35  # velocities at the noise end are off the line by less, relative to the spread of x
 _CLEARLY = 2.0  # and those at the other end by at least this many times more
-_NOISE = (0.5, 1.4)  # slopes of a prediction of noise in the middle of its time
 _SAME = 0.1  # velocities at 0 and 1 that differ by less come from a network that counts in thousands
 
 
@@ -34,23 +34,15 @@ class Detected:
         misses: rms distance of the velocities from a line of slope 1 or -1 there, relative to the spread of x.
         scale: 1 or 1000.
         time: the convention; None if it cannot be detected.
-        middle: slope of the velocity over noise in the middle of its time.
+
+    A network that predicts noise shows a line of slope 1 at its noise end, as noise minus data does; from answers to
+    noise the two cannot be told apart.
     """
 
     slopes: tuple[float, float]
     misses: tuple[float, float]
     scale: float
     time: TimeCard | None
-    middle: float = 0.0
-
-    @property
-    def predicts_noise(self) -> bool:
-        """Whether the network seems to predict the noise in its states, not a velocity.
-
-        At pure noise both lie along the states. A prediction of noise does so at other times too; noise minus data, the
-        velocity of straight paths, turns around on the way to data.
-        """
-        return max(self.slopes) > 1.0 - _LINE and _NOISE[0] < self.middle < _NOISE[1] and min(self.slopes) > -_NOISE[0]
 
     def __str__(self) -> str:
         ends = f"slope {self.slopes[0]:+.2f} at 0 and {self.slopes[1]:+.2f} at {self.scale:g}"
@@ -83,8 +75,22 @@ def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -
         scale, far = 1000.0, ask(1000.0)
     flat = x.reshape(rows, -1).double()
     (slope0, miss0), (slope1, miss1) = _line(flat, first), _line(flat, far)
-    time = _decide(slope0, miss0, slope1, miss1, scale)
-    return Detected((slope0, slope1), (miss0, miss1), scale, time, _line(flat, ask(scale / 2))[0])
+    return Detected((slope0, slope1), (miss0, miss1), scale, _decide(slope0, miss0, slope1, miss1, scale))
+
+
+@torch.no_grad()
+def start_slope(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype, time: TimeCard) -> float:
+    """The slope of a network's answers over unit noise where its sampling starts, by its own convention."""
+    rows = min(256, max(16, _NUMBERS // math.prod(event_shape)))
+    start = noise(0, 0, rows, event_shape, dtype)
+    answers: list[Tensor] = []
+
+    def field(x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        answers.append(network(x, t))
+        return answers[-1]
+
+    Adapted(field, time)(start, torch.zeros(rows, dtype=dtype))
+    return _line(start.reshape(rows, -1).double(), answers[0].reshape(rows, -1).double())[0]
 
 
 def _line(x: Tensor, v: Tensor) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Imports: a foreign state dict or program becomes a checkpoint."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,8 @@ from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.conventions import TimeCard
 from models.decoder import Decoder, DecoderConfig
-from models.importing.detection import Detected, detect
+from models.importing.declared import Declared
+from models.importing.detection import Detected, detect, start_slope
 from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select
 from models.importing.programs import read_program
@@ -24,35 +25,6 @@ from models.mixing import Mixing, find_mixing
 from models.named_conditions import NamedConditions
 from models.network import Network
 from models.row_padding import RowByRow
-
-
-@dataclass(frozen=True)
-class Declared:
-    """The convention that the user declares; None is left to be detected."""
-
-    noise_at: int | None = None
-    scale: float | None = None
-    sign: int | None = None
-
-    def resolve(self, found: Detected) -> tuple[TimeCard, list[str]]:
-        """The convention to store, and lines for the user: what was taken, and where the network disagrees."""
-        usual = found.time or TimeCard()
-        declared = {"noise_at": self.noise_at, "scale": self.scale, "sign": self.sign}
-        taken = {name: getattr(usual, name) if value is None else value for name, value in declared.items()}
-        time = TimeCard.model_validate({**taken, "data_at": 1 - taken["noise_at"]})
-        report = [f"convention: noise at {time.noise_at}, time scale {time.scale:g}, sign {time.sign:+d}"]
-        if found.time is None and None in declared.values():
-            report.append(f"warning: the convention {found}")
-        if found.predicts_noise:
-            report.append(
-                "warning: the network seems to predict noise, not a velocity: its answers lie along its states in the "
-                f"middle of its time too (slope {found.middle:+.2f}, and {max(found.slopes):+.2f} at pure noise); its "
-                "samples are wrong unless it is wrapped to return a velocity"
-            )
-        wrong = [name for name, value in declared.items() if found.time and value not in (None, getattr(usual, name))]
-        if wrong:
-            report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the network shows {found}")
-        return time, report
 
 
 @dataclass(frozen=True)
@@ -182,7 +154,7 @@ def _store(
 ) -> tuple[Path, list[str]]:
     network.eval().requires_grad_(False)
     asked = RowByRow(network) if row_by_row else network
-    time, report = declared.resolve(detect_convention(network, asked))
+    time, report = _convention(network, asked, declared)
     if row_by_row:
         report.append("rows: each is a network call of its own")
     elif (mixing := _mixing(network)) is not None:
@@ -198,8 +170,20 @@ def _store(
         version=version,
         time=time,
         row_by_row=row_by_row,
+        sampling=declared.sampling,
     )
     return path, report
+
+
+def _convention(network: Network, asked: nn.Module, declared: Declared) -> tuple[TimeCard, list[str]]:
+    """The convention to store, and lines for the user."""
+    if not declared.changes:
+        return declared.resolve(detect_convention(network, asked))
+    time = declared.card()
+    with _evaluated():
+        return time, declared.report(
+            time, start_slope(_field(network, asked), network.event_shape, _dtype_of(network), time)
+        )
 
 
 def detect_convention(network: Network, asked: nn.Module | None = None) -> Detected:
@@ -212,14 +196,15 @@ def detect_convention(network: Network, asked: nn.Module | None = None) -> Detec
     Raises:
         ForeignError: it cannot be evaluated.
     """
+    with _evaluated():
+        return detect(_field(network, asked), network.event_shape, _dtype_of(network))
+
+
+def _field(network: Network, asked: nn.Module | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """A network, or what is evaluated in its place, under example conditions."""
     dtype, given = _dtype_of(network), None if network.condition is None else network.condition.sized({})
     asked = network if asked is None else asked
-
-    def ask(x: Tensor, t: Tensor) -> Tensor:
-        return asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
-
-    with _evaluated():
-        return detect(ask, network.event_shape, dtype)
+    return lambda x, t: asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
 
 
 def _mixing(network: Network) -> Mixing | None:

@@ -84,7 +84,7 @@ def validate_sample(
         )
     told = told_of(request, model, n)
     check_form(request, model, encoder)
-    solve = compiled(request, model, t_span, settings)
+    solve = compiled(request, model, t_span, settings, usual=_authors_solver(model, t_span))
     save_at = None if request.save_at is None else times_of(request, "save_at", solve)
     if solve.batch and request.first_index != 0:
         raise invalid(
@@ -190,8 +190,19 @@ def deadline_of(request: Solving, settings: Settings) -> float:
     return request.came + (request.timeout_s or settings.timeout_s)
 
 
+def _authors_solver(model: ModelVersion, t_span: tuple[float, float]) -> str | None:
+    """Return the solver that a model's card names, which is meant for the whole way from noise to data."""
+    sampling = model.card.sampling
+    return None if sampling is None or t_span != WHOLE else sampling.solver
+
+
 def compiled(
-    request: Solving, model: ModelVersion, t_span: tuple[float, float], settings: Settings, steps: int | None = None
+    request: Solving,
+    model: ModelVersion,
+    t_span: tuple[float, float],
+    settings: Settings,
+    steps: int | None = None,
+    usual: str | None = None,
 ) -> Plan:
     """Return the solver of a request, compiled: its text and the fields given apart make one `SolverSpec`.
 
@@ -201,6 +212,7 @@ def compiled(
         t_span: start and end.
         settings: the limits.
         steps: fixed steps if the request names none.
+        usual: text of the solver if the request says nothing of how to solve but `max_nfe`; None for the service's.
 
     Raises:
         ProblemError: 422 where its arguments contradict each other, cannot be met or are over a limit.
@@ -210,17 +222,20 @@ def compiled(
     given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
     if steps is not None:
         given += (("steps", steps),)
+    solver = request.solver
+    if usual is not None and not _names_solver(request):
+        solver = usual
     rest = (t_span, settings.max_steps, settings.max_nfe)
     grid = request.grid
     try:
         if isinstance(grid, str):
-            return solvers.compile(_spec(request.solver, given, *rest), model.dtype, model.plans)
+            return solvers.compile(_spec(solver, given, *rest), model.dtype, model.plans)
         if isinstance(grid, list):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
         elif not isinstance(grid, dict):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
         given = (*given, ("grid", request.in_its_dtype("grid")))
-        return solvers.compile(_spec.__wrapped__(request.solver, given, *rest), model.dtype, model.plans)
+        return solvers.compile(_spec.__wrapped__(solver, given, *rest), model.dtype, model.plans)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     except OverflowError:
@@ -229,6 +244,12 @@ def compiled(
 
 _APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
 """Fields of a request that are fields of a `SolverSpec`."""
+
+
+def _names_solver(request: Solving) -> bool:
+    """Whether a request says how to solve; `max_nfe` and what is null say nothing of it."""
+    said = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
+    return any(getattr(request, name) is not None for name in said)
 
 
 @lru_cache(maxsize=1024)
