@@ -123,6 +123,7 @@ MODEL_LIST = {
             "data_shape": [2],
             "deterministic": True,
             "path": "fused",
+            "field": "velocity",
         }
     ],
     "passed_over": [

@@ -143,6 +143,7 @@ def _card(
             event_shape=model.event_shape,
             data_shape=decoder.data_shape,
             time=time,
+            field="average_velocity" if model.average else "velocity",
             row_by_row=row_by_row,
             sampling=sampling,
             condition=None if isinstance(takes, NamedConditions) else takes,

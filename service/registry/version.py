@@ -136,6 +136,7 @@ class ModelVersion:
             "data_shape": self.card.data_shape,
             "deterministic": self.deterministic,
             "path": self.path,
+            "field": self.card.field,
             "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
             **self.beside.describe(),
         }

@@ -21,6 +21,7 @@ from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
+from service.requests.average import solver_of
 from service.requests.conditions import Told, told_of
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
@@ -220,11 +221,13 @@ def compiled(
     check_limit("steps", request.steps or 0, settings.max_steps)
     check_limit("max_nfe", request.max_nfe, settings.max_nfe)
     given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
+    solver = request.solver
+    if model.card.average:
+        solver, steps = solver_of(request, model, t_span)
+    if usual is not None and not _names_solver(request):
+        solver, steps = usual, None
     if steps is not None:
         given += (("steps", steps),)
-    solver = request.solver
-    if usual is not None and not _names_solver(request):
-        solver = usual
     rest = (t_span, settings.max_steps, settings.max_nfe)
     grid = request.grid
     try:

@@ -154,6 +154,9 @@ class ModelSummary(BaseModel):
     path: Literal["fused", "eager"] | None = Field(
         description="what evaluates the network: one compiled call, or the torch module"
     )
+    field: Literal["velocity", "average_velocity"] | None = Field(
+        description="what the network returns; one of average velocity takes euler steps only, 1 by default"
+    )
     sampling: Sampling | None = Field(
         default=None, description="how it is sampled where a request names no solver; null for the service's default"
     )

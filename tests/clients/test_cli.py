@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import re
 import resource
@@ -184,6 +185,32 @@ class TestSample:
             "first_step": 0.01,
             "max_step": 0.05,
         }
+
+    def test_conditions_by_name_are_read_from_files(self, service: FakeService, tmp_path: Path) -> None:
+        text = np.arange(6, dtype=np.float16).reshape(2, 3)
+        np.save(tmp_path / "text.npy", text)
+        command = ["sample", "moons", "-n", "2", "--seed", "0", "--condition", f"text={tmp_path / 'text.npy'}"]
+        terms = '{"strength": 3, "interval": [0, 0.8]}'
+        command += [
+            "--condition",
+            "label=3",
+            "--negative",
+            "label=1",
+            "--guidance",
+            terms,
+            "-o",
+            str(tmp_path / "o.npy"),
+        ]
+        assert main(command) == 0
+        [seen] = service.seen
+        assert seen["headers"]["Content-Type"] == "application/x-npz"
+        with np.load(io.BytesIO(seen["body"])) as sent:
+            request = json.loads(str(sent["request"]))
+            np.testing.assert_array_equal(sent["conditions.text"], text)
+            assert sent["conditions.text"].dtype == np.float16
+        assert (request["conditions"], request["negative"]) == ({"label": 3}, {"label": 1})
+        assert request["guidance"] == {"strength": 3, "interval": [0, 0.8]}
+        assert main(["sample", "moons", "--condition", "text=nowhere.npy"]) == 2
 
     def test_without_a_file_a_summary_is_shown(self, capsys: Capture) -> None:
         assert main(["sample", "moons", "-n", "3", "--seed", "1"]) == 0

@@ -111,16 +111,27 @@ def _report(sizes: Sizes, sections: Sequence[Section], training_s: float, condit
 
 def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditions: str, study: bool) -> list[str]:
     quick = sizes.name != "full"
+    if study:
+        compared = (
+            f"Each model is trained with the seeds {_list(sizes.training_seeds)}, as far as the column `seeds` says. "
+            f"The price is measured on {sizes.price_samples} paths, SWD against the data set's unseen reference. "
+            "MNIST has "
+            f"{sizes.price_digits:,} digits and {sizes.price_mnist_epochs} epochs here. "
+        )
+    else:
+        compared = (
+            f"Moons and circles: training seeds {_list(sizes.training_seeds)}, sampling seeds "
+            f"{_list(sizes.sampling_seeds)}, {sizes.samples:,} samples "
+            f"against as many real ones (on MNIST {sizes.mnist_samples:,}, sampling "
+            f"seeds {_list(sizes.mnist_seeds)}, one training seed). "
+        )
     measured = sum(section.seconds for section in sections)
     threads = torch.get_num_threads()
     return [
         f"Written by `python -m training {'study' if study else 'reproduce'}{f' --{sizes.name}' if quick else ''}`. "
         + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
-        + f"Moons and circles: training seeds {_list(sizes.training_seeds)}, sampling seeds "
-        f"{_list(sizes.sampling_seeds)}, {sizes.samples:,} samples "
-        f"against as many real ones (on MNIST {sizes.mnist_samples:,}, sampling "
-        f"seeds {_list(sizes.mnist_seeds)}, one training seed). "
-        f"The experiments took {measured / 60:.0f} minutes, including the training that they waited for; the training "
+        + compared
+        + f"The experiments took {measured / 60:.0f} minutes, including the training that they waited for; the training "
         f"steps took {training_s / 60:.0f}. Both are "
         f"summed over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "
         f"{threads} thread{'s' if threads > 1 else ''} per process. {conditions}".rstrip(),

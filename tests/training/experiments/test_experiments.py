@@ -109,8 +109,8 @@ def test_the_full_run_is_the_papers_setting():
     recipe = context.points_recipe("moons", 0)
     from training.config import CONFIGS, load_recipe
 
-    assert recipe.hash == load_recipe(CONFIGS / "moons.toml").hash
-    assert context.mnist_recipe().hash == load_recipe(CONFIGS / "mnist.toml").hash
+    assert recipe.hash == load_recipe(CONFIGS / "moons_paper.toml").hash
+    assert context.mnist_recipe().hash == load_recipe(CONFIGS / "mnist_paper.toml").hash
 
 
 def test_force_measures_again(options: Options):
