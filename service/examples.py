@@ -228,7 +228,7 @@ LOAD = {
     ],
 }
 METRICS = """# TYPE pathline_requests_total counter
-pathline_requests_total{model="moons",outcome="200",route="/v1/sample",solver="rk4"} 3.0
+pathline_requests_total{outcome="200",route="/v1/sample"} 3.0
 """
 PAGE = "<!doctype html>"
 

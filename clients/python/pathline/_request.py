@@ -372,9 +372,8 @@ def _given(options: Mapping[str, Any], allowed: Sequence[str], arguments: Sequen
     """
     for name in options:
         if name not in allowed:
-            known = (*arguments, *allowed)
-            near = [each for each in _MEANT.get(name, ()) if each in known] or difflib.get_close_matches(name, known, 1)
-            advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(allowed)}"
+            near = nearest(name, (*arguments, *allowed))
+            advice = f"did you mean {near!r}?" if near else f"allowed: {', '.join(allowed)}"
             raise TypeError(f"unknown option {name!r}; {advice}")
     found = {name: _plain(_said(name, value), name in _NAMED) for name, value in options.items() if value is not None}
     return expand_solver(found) if "solver" in allowed else found
@@ -386,6 +385,12 @@ def _said(name: str, value: Any) -> Any:
         return value
     budget = Budget.parse(value) if isinstance(value, str) else value
     return budget.body() if isinstance(budget, Budget) else budget
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """Return the option that an unknown name probably means: other libraries' name for it, or a misspelling."""
+    near = [each for each in _MEANT.get(name, ()) if each in known] or difflib.get_close_matches(name, known, 1)
+    return near[0] if near else None
 
 
 def _integer(name: str, value: Any) -> int:

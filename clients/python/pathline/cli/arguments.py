@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import re
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ import numpy as np
 
 from pathline._calls import DEFAULT_URL
 from pathline._compare import CANDIDATES, REFERENCE
+from pathline._request import nearest
 from pathline.cli.output import FORMATS
 
 _NAMES = (
@@ -44,6 +46,9 @@ _CHOICES = {
     "priority": ("interactive", "bulk"),
 }
 
+
+_FLAGS = {"version": "--model-version", "bare_steps": "--steps", "decode": "--no-decode"}
+"""Options with another name than what they set."""
 
 _EXIT = (
     "Exit status: 0 done; 1 done, but samples did not reach the end, those of a replay have other bits, or requests of "
@@ -87,6 +92,24 @@ _KINDS |= dict.fromkeys(("first_step", "max_step"), float)
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of a command; those of the process where `argv` is left out."""
+    top = parser()
+    arguments, unknown = top.parse_known_args(argv)
+    if unknown:
+        prog = top.prog if arguments.command is None else f"{top.prog} {arguments.command}"
+        top.exit(2, f"{prog}: unknown argument {unknown[0]}{_meant(unknown[0], arguments)}; see {prog} --help\n")
+    return arguments
+
+
+def _meant(unknown: str, arguments: argparse.Namespace) -> str:
+    """Return what an unknown option probably means, among those of the command."""
+    flags = {name: _FLAGS.get(name, "--" + name.replace("_", "-")) for name in vars(arguments) if name != "command"}
+    written = {flag[2:].replace("-", "_"): flag for flag in flags.values()} | flags
+    near = nearest(unknown.partition("=")[0].lstrip("-").replace("-", "_"), list(written))
+    return f"; did you mean {written[near]}?" if near and unknown.startswith("-") else ""
 
 
 def parser() -> argparse.ArgumentParser:
