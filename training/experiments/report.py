@@ -131,8 +131,8 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
         f"Written by `python -m training {'study' if study else 'reproduce'}{f' --{sizes.name}' if quick else ''}`. "
         + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
         + compared
-        + f"The experiments took {measured / 60:.0f} minutes, including the training that they waited for; the training "
-        f"steps took {training_s / 60:.0f}. Both are "
+        + f"The experiments took {measured / 60:.0f} minutes, including the training that they waited for; the "
+        f"training steps took {training_s / 60:.0f}. Both are "
         f"summed over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "
         f"{threads} thread{'s' if threads > 1 else ''} per process. {conditions}".rstrip(),
         "",
