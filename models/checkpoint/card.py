@@ -90,6 +90,8 @@ class Card(_Frozen):
         conditions: what it is conditioned on by name (see `models.named_conditions`), in place of `condition`.
         time: the network's convention of time, noise and prediction (see `models.conventions`).
         sampling: how it is sampled where a request does not say; None leaves that to the service, and is not written.
+        field: what the network returns: `velocity`, or `average_velocity` over a step, see `models.velocity`. The
+            former is not written.
         row_by_row: whether each row is a network call of its own (see `models.mixing`). False is not written, so that
             releases without the field can read the card.
         decoder: how samples become data.
@@ -114,6 +116,7 @@ class Card(_Frozen):
     condition: ConditionConfig | None = None
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MOST_CONDITIONS)
     time: TimeCard = TimeCard()
+    field: Literal["velocity", "average_velocity"] = "velocity"
     sampling: SamplingCard | None = None
     row_by_row: bool = False
     decoder: DecoderConfig
@@ -140,12 +143,25 @@ class Card(_Frozen):
         return self
 
     @model_validator(mode="after")
+    def _average_steps(self) -> Self:
+        if self.average and not self.time.straight:
+            raise ValueError("a field of average velocity must be of the straight path; time says otherwise")
+        if self.average and self.sampling is not None and SolverSpec.parse(self.sampling.solver).solver != "euler":
+            raise ValueError(f"sampling is by {self.sampling.solver}; a field of average velocity takes euler only")
+        return self
+
+    @model_validator(mode="after")
     def _shapes_agree(self) -> Self:
         for name in ("event_shape", "data_shape"):
             mine, decoders = getattr(self, name), getattr(self.decoder, name)
             if mine != decoders:
                 raise ValueError(f"{name} is {list(mine)}, but that of the decoder is {list(decoders)}")
         return self
+
+    @property
+    def average(self) -> bool:
+        """Whether the network is a field of average velocity."""
+        return self.field == "average_velocity"
 
     @property
     def conditioning(self) -> Conditioning | None:
@@ -174,6 +190,8 @@ class Card(_Frozen):
         for name in _LEFT_OUT:
             if not getattr(self, name):
                 del fields[name]
+        if not self.average:
+            del fields["field"]
         return fields
 
 

@@ -83,6 +83,15 @@ def test_a_card_without_half_precision_keeps_its_bytes(tmp_path: Path) -> None:
         Card.model_validate(card.model_dump() | {"dtype": "float64", "compute": "bfloat16"})
 
 
+def test_a_field_of_average_velocity_has_its_own_steps(tmp_path: Path) -> None:
+    fields = read_card(stored(networks()[0], tmp_path, None)).model_dump() | {"field": "average_velocity"}
+    with pytest.raises(ValidationError, match="must be of the straight path"):
+        Card.model_validate(fields | {"time": {"noise_at": 1, "data_at": 0, "predicts": "eps", "path": "vp"}})
+    with pytest.raises(ValidationError, match="takes euler only"):
+        Card.model_validate(fields | {"sampling": {"solver": "rk4-4"}})
+    assert Card.model_validate(fields | {"sampling": {"solver": "euler-2"}}).sampling is not None
+
+
 CONFIG = {"dim": 2, "hidden": 16, "blocks": 1}
 
 

@@ -23,7 +23,8 @@ TABLE = json.loads(Path(__file__).parents[2].joinpath("clients/solver_text.json"
 TUNED = TunedPlans(
     {6: TunedPlan(np.linspace(0, 1, 7), np.tril(np.full((6, 6), 0.1)))}, {"ab4-9": TunedPlan(np.linspace(0, 1, 10))}
 )
-MODEL: Any = SimpleNamespace(name="m", dtype=torch.float64, plans=TUNED)
+CARD = SimpleNamespace(average=False, sampling=None)
+MODEL: Any = SimpleNamespace(name="m", dtype=torch.float64, compute=torch.float64, plans=TUNED, card=CARD)
 
 
 def plan(settings: Settings, **members: Any) -> Plan:
