@@ -59,7 +59,6 @@ def evaluate_checkpoint(
     Raises:
         TrainingError: the checkpoint cannot be loaded, no sample came to its end, or a file cannot be written.
     """
-    specs = [parse_solver(text) for text in solvers]
     if not 2 <= samples <= 1_000_000:
         raise UsageError(f"--samples is {samples}; it must be from 2 to 1000000")
     make_writable(out, "output folder")
@@ -67,6 +66,7 @@ def evaluate_checkpoint(
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
+    specs = [parse_solver(text, checkpoint.plans) for text in solvers]
     data, note = data_of(checkpoint, data_dir)
     if data is not None:
         samples = min(samples, len(data.reference))
@@ -106,7 +106,7 @@ def _measure(
     checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, exact: Tensor,
     data: DataSet | None,
 ) -> Row:  # fmt: skip
-    solution = solve(checkpoint.velocity, x0, conditions, spec)
+    solution = solve(checkpoint.velocity, x0, conditions, spec, tuned=checkpoint.plans)
     ended = np.array([status == Status.SUCCESS for status in solution.status])
     both = torch.from_numpy(ended) & exact.flatten(1).isfinite().all(1)
     if not both.any():
