@@ -74,7 +74,7 @@ test: $(VENV)/.dev ## all tests that need only Python
 	@echo "test: everything but what needs Debian packages, $(WORKERS) at a time"
 	@$(BIN)/python -m pytest -m "not system" -n $(WORKERS) --dist worksteal
 
-test-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done ## tests that need Debian's chromium and prometheus, kserve or TorchCFM (installs them; needs root)
+test-system: $(VENV)/.dev $(VENV)/kserve/.done $(VENV)/fleet/.done ## tests that need Debian's chromium, nginx and prometheus, kserve, Ray or TorchCFM (installs them; needs root)
 	@sh tests/system/install.sh
 	@$(BIN)/python -m pytest -m system
 

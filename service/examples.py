@@ -169,6 +169,23 @@ RELOADED = {"loaded": [{"name": "moons", "version": 2}], "unloaded": [], "refuse
 UNLOADED = {"name": "moons", "unloaded": [1]}
 ALIVE = {"status": "alive"}
 READY = {"status": "ready", "device": "cpu", "models": {"moons": 1}, "unavailable": {}}
+LOAD = {
+    "accepts": True,
+    "jobs": 2,
+    "work": 40960.0,
+    "seconds": 1.2,
+    "models": [
+        {
+            "model": "moons",
+            "version": 1,
+            "operation": "sample",
+            "interactive": 40960.0,
+            "bulk": 0.0,
+            "budget": 1024,
+            "tick_s": [{"rows": 1.0, "seconds": 0.0008}, {"rows": 1024.0, "seconds": 0.028}],
+        }
+    ],
+}
 METRICS = """# TYPE pathline_requests_total counter
 pathline_requests_total{model="moons",outcome="200",route="/v1/sample",solver="rk4"} 3.0
 """

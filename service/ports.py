@@ -9,6 +9,7 @@ import torch
 
 from models.checkpoint.loading import Checkpoint
 from service.engine.job import Job, JobResult, Operation
+from service.engine.workload import Workload
 
 
 class Arena(Protocol):
@@ -75,6 +76,10 @@ class Engine(Protocol):
 
     def ends_s(self) -> Mapping[Future[JobResult], float]:
         """Return the forecast of seconds until each job is done; jobs without a forecast are left out."""
+        ...
+
+    def workload(self) -> Workload:
+        """Return what there is to do, for all that is loaded."""
         ...
 
     def start(self) -> None:

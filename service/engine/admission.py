@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from models.guidance import network_rows
@@ -19,6 +19,7 @@ from service.engine.forecast import KEPT, Demand, Lot, Prospects, alone_s, wall
 from service.engine.job import Job, Overloaded, Priority, TooSlow
 from service.engine.scheduler import Entry, Place
 from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
+from service.engine.workload import ArenaLoad
 
 _LOT_S = 0.02
 """A forecast is used for so long, if no job has come to its queue since."""
@@ -103,6 +104,19 @@ class Admission:
             seconds = wall(lot, lot.ends, others).tolist()
             ends.update(zip((demand.number for demand in lot.demands), seconds, strict=True))
         return ends
+
+    def loads(self, arenas: Iterable[int]) -> tuple[dict[int, ArenaLoad], float]:
+        """Return what each of some open arenas has to do, and the seconds until everything is done, by forecast."""
+        snapshot, now, busy = self._snapshot(), self._clock(), self._busy(self._snapshot())
+        found: dict[int, ArenaLoad] = {}
+        for arena in arenas:
+            here = self._here(snapshot, arena)
+            lots = [self._lot(snapshot, arena, each, now) for each in Priority] if arena in busy else []
+            work = {lot.bulk: sum(demand.work for demand in lot.demands) for lot in lots}
+            curve, budget = here.curve, here.interactive.budget
+            tick_s = tuple((rows, curve.stretch * cost) for rows, cost in curve.known)
+            found[arena] = ArenaLoad(work.get(False, 0.0), work.get(True, 0.0), budget, tick_s)
+        return found, max(self.ends_s().values(), default=0.0)
 
     def take(self, arena: int, job: Job) -> Entry:
         """Take a job for an arena that is open; it must be sent to the engine's thread before the next one is taken.

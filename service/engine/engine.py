@@ -37,6 +37,7 @@ from service.engine.job import (
 )
 from service.engine.job_table import Observer, Told, settle
 from service.engine.loop import STOPPED, Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
+from service.engine.workload import Workload
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
 
@@ -150,6 +151,17 @@ class Engine:
         with self._lock:
             ends = self._admission.ends_s()
             return {future: ends[number] for number, future in self._futures.items() if number in ends}
+
+    def workload(self) -> Workload:
+        """Return what there is to do, for all that is loaded."""
+        with self._lock:
+            named = {
+                number: (*key, operation.value)
+                for key, loaded in self._versions.items()
+                for operation, (number, _) in self._arenas[loaded].items()
+            }
+            loads, seconds = self._admission.loads(named)
+            return Workload(self._admission.jobs, seconds, {named[number]: load for number, load in loads.items()})
 
     def start(self) -> None:
         """Start the thread; a second call does nothing."""

@@ -214,6 +214,35 @@ class Ready(BaseModel):
     unavailable: dict[str, Any] = Field(description="models that cannot be served, and why")
 
 
+class TickSeconds(BaseModel):
+    """How long a network call lasts, with what surrounds it."""
+
+    rows: float
+    seconds: float
+
+
+class ModelLoad(BaseModel):
+    """What one operation of a loaded model version has to do."""
+
+    model: str
+    version: int
+    operation: str
+    interactive: float = Field(description="network rows that interactive requests still need, over all calls")
+    bulk: float = Field(description="the same of bulk requests")
+    budget: int = Field(description="the most rows of one network call")
+    tick_s: list[TickSeconds] = Field(description="seconds by rows, as measured of late")
+
+
+class Load(BaseModel):
+    """Response of ``GET /v1/load``: how much work is left."""
+
+    accepts: bool = Field(description="whether requests are accepted: the service has started and does not drain")
+    jobs: int = Field(description="requests waiting or running")
+    work: float = Field(description="network rows that they still need, over all calls")
+    seconds: float = Field(description="until all of them are done, by forecast")
+    models: list[ModelLoad]
+
+
 class SolverList(BaseModel):
     """Response of ``GET /v1/solvers``: each entry of the catalogue."""
 

@@ -9,7 +9,7 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.metrics import CONTENT_TYPE
 from service.openapi import OPERATION, answered, problems, read, shown
-from service.responses.schemas import Alive, Ready
+from service.responses.schemas import Alive, Load, Ready
 from service.state import service_of
 
 router = APIRouter(tags=[OPERATION])
@@ -50,6 +50,27 @@ async def readyz(request: Request) -> Any:
         "models": dict(service.registry.current()),
         "unavailable": service.registry.broken(),
     }
+
+
+@read(router, "/v1/load", summary="Work left", responses=answered(Load, load=examples.LOAD))
+async def load(request: Request) -> Any:
+    """Say how much work is left, in network rows and in seconds, for autoscalers and for those who choose a replica."""
+    service = service_of(request)
+    found = service.engine.workload()
+    arenas = [
+        {
+            "model": model,
+            "version": version,
+            "operation": operation,
+            "interactive": arena.interactive,
+            "bulk": arena.bulk,
+            "budget": arena.budget,
+            "tick_s": [{"rows": rows, "seconds": seconds} for rows, seconds in arena.tick_s],
+        }
+        for (model, version, operation), arena in sorted(found.arenas.items())
+    ]
+    accepts = service.fault() is None
+    return {"accepts": accepts, "jobs": found.jobs, "work": found.work, "seconds": found.seconds, "models": arenas}
 
 
 @read(

@@ -13,6 +13,8 @@ import numpy as np
 import pathline
 import pytest
 from pathline import AsyncClient, Client
+from pathline._info import load_of
+from pathline.errors import ProtocolError
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -118,6 +120,13 @@ def test_models_and_solvers(client: Client) -> None:
     assert listed["status"] == "served"
     assert {info.name: info.adaptive for info in client.solvers()} == {"euler": False, "rk4": False, "dopri5": True}
     assert client.solvers()[1].cost == "4 N"
+
+
+def test_load_is_read_and_an_older_service_named() -> None:
+    found = load_of({"accepts": True, "jobs": 2, "work": 96, "seconds": 0.5, "models": []})
+    assert (found.accepts, found.jobs, found.work, found.seconds, found["models"]) == (True, 2, 96.0, 0.5, [])
+    with pytest.raises(ProtocolError, match="older"):
+        load_of({"jobs": 2})
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])

@@ -22,7 +22,8 @@ SERVICE_KEYS = """
     read_only restart secrets security_opt shm_size stop_grace_period stop_signal sysctls tmpfs ulimits user volumes
     working_dir
 """
-OURS, THEIRS = ("trainer", "service"), ("prometheus", "grafana")
+OURS, THEIRS = ("trainer", "service"), ("prometheus", "grafana", "balancer")
+REPLICA = "replica"
 OWNER = "prometheus-volume"
 HEALTHCHECK = {"disable", "interval", "retries", "test", "timeout", "start_period"}
 
@@ -105,7 +106,7 @@ def test_containers_are_closed() -> None:
 @pytest.mark.parametrize("name", THEIRS)
 def test_images_of_others_are_pinned_and_watched(name: str) -> None:
     service = services(BASE)[name]
-    assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+", service["image"])
+    assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+\.\d+(-alpine)?", service["image"])
     program, *arguments = service["healthcheck"]["test"][1:]
     assert program in ("promtool", "wget")  # what the image has; none has curl
     assert arguments
@@ -125,7 +126,7 @@ def test_the_volume_of_prometheus_belongs_to_its_user_whatever_the_image() -> No
 def test_no_container_may_take_all_memory() -> None:
     for name, service in services(BASE).items():
         limit = service["mem_limit"]
-        assert limit == ("${PATHLINE_MEMORY:-4g}" if name in OURS else "1g")
+        assert limit == ("${PATHLINE_MEMORY:-4g}" if name in (*OURS, REPLICA) else "1g")
     for service in services(GPU).values():  # Compose 2 refuses two limits
         assert "limits" not in service["deploy"]["resources"]
 
@@ -159,6 +160,18 @@ def test_only_this_machine_can_reach_the_service() -> None:
     assert "ports" not in services(BASE)["trainer"]
     ports = [port for service in services(BASE).values() for port in service.get("ports", [])]
     assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_a_replica_is_the_service_without_a_port_and_the_balancer_names_it() -> None:
+    service, replica, balancer = (services(BASE)[name] for name in ("service", REPLICA, "balancer"))
+    assert replica["profiles"] == balancer["profiles"] == ["fleet"]
+    own = {"ports", "environment", "profiles"}
+    assert {k: v for k, v in replica.items() if k not in own} == {k: v for k, v in service.items() if k not in own}
+    assert "ports" not in replica
+    assert replica["environment"].items() >= {("PATHLINE_DRAIN_S", service["environment"]["PATHLINE_DRAIN_S"])}
+    conf = (ROOT / "deploy" / "nginx" / "pathline.conf").read_text()
+    assert f"server {REPLICA}:8000 " in conf
+    assert balancer["ports"][0].rpartition(":")[2] in conf.partition("listen ")[2].partition(";")[0]
 
 
 def test_a_stop_leaves_time_to_drain() -> None:

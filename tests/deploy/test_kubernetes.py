@@ -38,6 +38,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 PLAIN = {each["kind"]: each for name in ("models.yaml", "pathline.yaml") for each in documents(name)}
 [KSERVE] = documents("kserve.yaml")
 [BULK] = documents("bulk.yaml")
+[INGRESS] = documents("ingress.yaml")
 PREDICTOR = KSERVE["spec"]["predictor"]
 PODS = {
     "deployment": PLAIN["Deployment"]["spec"]["template"]["spec"],
@@ -61,7 +62,7 @@ def environment(pod: str) -> dict[str, str]:
 def test_valid_for_kubernetes(version: str) -> None:
     # A predictor of KServe is a pod with some members more; `test_kserve` holds the whole to KServe's own model.
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": KSERVE["metadata"], "spec": PODS["kserve"]}
-    for document in (*PLAIN.values(), BULK, pod):
+    for document in (*PLAIN.values(), BULK, INGRESS, pod):
         assert kubernetes_validate.validate(document, version, strict=True)
 
 
@@ -96,7 +97,7 @@ def test_kustomizations_name_every_manifest() -> None:
         ("kustomize.config.k8s.io/v1alpha1", "Component"),
     ]
     named = [*base[0]["resources"], *(f"monitoring/{name}" for name in component["resources"])]
-    named += ["bulk.yaml", "kserve.yaml"]  # applied by themselves
+    named += ["bulk.yaml", "ingress.yaml", "kserve.yaml"]  # applied by themselves
     there = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml"}
     assert sorted(named) == sorted(there)
 
@@ -170,6 +171,21 @@ def test_a_bulk_job_has_as_many_pods_as_workers() -> None:
     assert str(options.threads) == container("bulk")["resources"]["limits"]["cpu"]
     mounts = {mount["mountPath"] for mount in container("bulk")["volumeMounts"] if not mount.get("readOnly")}
     assert options.to.startswith(tuple(mounts))
+
+
+def test_the_ingress_says_what_the_configuration_of_nginx_says() -> None:
+    text = (FOLDER.parent / "nginx" / "pathline.conf").read_text()
+    prefix = "nginx.ingress.kubernetes.io/"
+    notes = {name.removeprefix(prefix): value for name, value in INGRESS["metadata"]["annotations"].items()}
+    for name in ("proxy-next-upstream", "proxy-next-upstream-tries", "proxy-buffering"):
+        assert f"\n    {name.replace('-', '_')} {notes[name]};" in text
+    for name in ("proxy-connect-timeout", "proxy-read-timeout"):
+        assert f"\n    {name.replace('-', '_')} {notes[name]}s;" in text
+    [rule] = INGRESS["spec"]["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    service = PLAIN["Service"]
+    assert backend["name"] == service["metadata"]["name"]
+    assert backend["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
 
 
 def test_kserve_finds_the_predictor_and_its_protocol() -> None:

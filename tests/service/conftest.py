@@ -20,6 +20,7 @@ from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app
 from service.engine.job import Job, JobResult, Operation
+from service.engine.workload import ArenaLoad, Workload
 from service.settings import Settings
 from service.state import Service
 from solvers.trace import Trace
@@ -87,6 +88,9 @@ class FakeEngine:
 
     def ends_s(self) -> dict[Future[JobResult], float]:
         return {}
+
+    def workload(self) -> Workload:
+        return Workload(4, 2.5, {("moons", 1, "sample"): ArenaLoad(64.0, 128.0, 1024, ((1.0, 1e-3), (64.0, 2e-3)))})
 
     def stop(self) -> None:
         self.alive = False

@@ -3,6 +3,7 @@
 set -eu
 missing=
 command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$missing prometheus"
+command -v nginx >/dev/null || missing="$missing nginx-light"
 command -v chromium >/dev/null || missing="$missing chromium"
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" -ne 0 ]; then

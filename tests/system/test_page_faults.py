@@ -170,7 +170,7 @@ def test_a_message_names_fields_as_the_page_does_and_opens_what_they_are_in(page
     assert page.locator("text=Allow two minutes").is_visible()
 
 
-@pytest.mark.parametrize(("width", "introduced"), [(1280, "yes"), (390, "")])
+@pytest.mark.parametrize(("width", "introduced"), [(1280, "yes"), (390, ""), (390, "yes")])
 def test_no_button_moves_while_a_drawing_reports_progress(
     page: Page, service: str, width: int, introduced: str
 ) -> None:

@@ -16,7 +16,7 @@ from pathline._async_client import AsyncClient
 from pathline._client import Client
 from pathline._compare import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
-from pathline._info import ModelInfo, ModelList, SolverInfo
+from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import SampleOptions, SolverOptions
 from pathline._results import (
     DiagnoseResult,
@@ -124,6 +124,7 @@ __all__ = [
     "SampleOptions",
     "SampleResult",
     "ServerError",
+    "ServiceLoad",
     "SlowRequest",
     "SolverInfo",
     "SolverOptions",

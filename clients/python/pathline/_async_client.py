@@ -15,7 +15,7 @@ from pathline._calls import Call, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
 from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
 from pathline._events import Event
-from pathline._info import ModelInfo, ModelList, SolverInfo
+from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._pools import GivenPool, OwnPools, Pools
 from pathline._request import SampleOptions, SolverOptions, spelled_out
 from pathline._response import Response, reading, sending
@@ -176,6 +176,10 @@ class AsyncClient:
     async def model(self, name: str) -> ModelInfo:
         """Return what the service says about one model."""
         return await self._run(self._calls.model(name))
+
+    async def load(self) -> ServiceLoad:
+        """Return how much work the service has left."""
+        return await self._run(self._calls.load())
 
     async def solvers(self) -> list[SolverInfo]:
         """Return the solvers that the service offers."""

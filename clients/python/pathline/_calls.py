@@ -267,6 +267,10 @@ class Calls:
         """Describe one model."""
         return self._get(_path_of(name), _info.model_of)
 
+    def load(self) -> Flow[_info.ServiceLoad]:
+        """Ask how much work is left."""
+        return self._get("/v1/load", _info.load_of)
+
     def solvers(self) -> Flow[list[_info.SolverInfo]]:
         """List the solvers."""
         return self._get("/v1/solvers", _info.solvers_of)

@@ -15,7 +15,7 @@ from pathline._calls import Call, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
 from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
 from pathline._events import Event
-from pathline._info import ModelInfo, ModelList, SolverInfo
+from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import SampleOptions, SolverOptions, spelled_out
 from pathline._response import Response, reading, sending
 from pathline._results import DiagnoseResult, EncodeResult, LogProbResult, SampleResult
@@ -263,6 +263,10 @@ class Client:
     def model(self, name: str) -> ModelInfo:
         """Return what the service says about one model."""
         return self._run(self._calls.model(name))
+
+    def load(self) -> ServiceLoad:
+        """Return how much work the service has left."""
+        return self._run(self._calls.load())
 
     def solvers(self) -> list[SolverInfo]:
         """Return the solvers that the service offers."""

@@ -85,6 +85,28 @@ class SolverInfo:
         return self.fields[key]
 
 
+@dataclass(frozen=True)
+class ServiceLoad:
+    """How much work a service has left.
+
+    Attributes:
+        accepts: Whether it accepts requests.
+        jobs: Requests waiting or running.
+        work: Network rows that they still need, over all calls.
+        seconds: Until all of them are done, by the service's forecast.
+        fields: All members of the response; `models` has the work, budget and speed of each.
+    """
+
+    accepts: bool
+    jobs: int
+    work: float
+    seconds: float
+    fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.fields[key]
+
+
 def models_of(document: Any) -> ModelList:
     """Read the response of ``/v1/models``: an object whose `models` is a list of descriptions."""
     models = [model_of(item) for item in _listed(document, "models")]
@@ -103,6 +125,15 @@ def model_of(item: Any) -> ModelInfo:
 def solvers_of(document: Any) -> list[SolverInfo]:
     """Read the response of ``/v1/solvers``: an object whose `solvers` is a list of descriptions."""
     return [_solver_of(_described(item, "solver")) for item in _listed(document, "solvers")]
+
+
+def load_of(document: Any) -> ServiceLoad:
+    """Read the response of ``/v1/load``."""
+    try:
+        accepts, jobs = bool(document["accepts"]), int(document["jobs"])
+        return ServiceLoad(accepts, jobs, float(document["work"]), float(document["seconds"]), document)
+    except (KeyError, TypeError, ValueError):
+        raise ProtocolError("the response says nothing of work left; is the service an older one?") from None
 
 
 def _solver_of(item: Mapping[str, Any]) -> SolverInfo:

@@ -17,6 +17,24 @@ async def test_alive_and_ready(running: Any) -> None:
     assert list(ready.json()["unavailable"]) == ["broken"]
 
 
+async def test_load_is_what_the_engine_has_to_do(running: Any) -> None:
+    found = (await running.http.get("/v1/load")).json()
+    assert found.pop("models") == [
+        {
+            "model": "moons",
+            "version": 1,
+            "operation": "sample",
+            "interactive": 64.0,
+            "bulk": 128.0,
+            "budget": 1024,
+            "tick_s": [{"rows": 1.0, "seconds": 1e-3}, {"rows": 64.0, "seconds": 2e-3}],
+        }
+    ]
+    assert found == {"accepts": True, "jobs": 4, "work": 192.0, "seconds": 2.5}
+    running.service.drain()
+    assert (await running.http.get("/v1/load")).json()["accepts"] is False
+
+
 async def test_dead_engine(running: Any) -> None:
     running.engine.alive = False
     for path in ("/livez", "/readyz"):

@@ -1,0 +1,148 @@
+"""Debian's nginx with deploy/nginx/pathline.conf before two real replicas, one of which is killed or full."""
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pathline import Client
+
+from tests.service.serving import serving
+from tests.system.support import ROOT, free_port, until
+
+pytestmark = pytest.mark.system
+
+CONF = ROOT / "deploy" / "nginx" / "pathline.conf"
+LONG = {"model": "moons", "num_samples": 64, "solver": "rk4-2000", "timeout_s": 120}
+
+Replica = tuple[str, "subprocess.Popen[str]"]
+
+
+@contextmanager
+def balanced(folder: Path, replicas: list[str]) -> Iterator[str]:
+    """Run nginx before some replicas; its address."""
+    port = free_port()
+    servers = "\n".join(f"    server {url.removeprefix('http://')} max_fails=0;" for url in replicas)
+    conf = CONF.read_text().replace("    server replica:8000 max_fails=0;", servers)
+    conf = conf.replace("listen 8080;", f"listen 127.0.0.1:{port};")
+    assert conf.count("max_fails=0;\n") >= len(replicas)
+    paths = "".join(
+        f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"daemon off; worker_processes 2; pid {folder}/pid; error_log {folder}/error.log;\n"
+        f"events {{ worker_connections 1024; }}\nhttp {{ access_log off; {paths}\n{conf}\n}}\n"
+    )
+    running = subprocess.Popen(["/usr/sbin/nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")])
+    try:
+        until("nginx", lambda: httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        running.terminate()
+        running.wait(10)
+
+
+@pytest.fixture
+def replicas(repository: Path) -> Iterator[list[Replica]]:
+    with ExitStack() as started:
+        yield [started.enter_context(serving(repository, max_queue="4")) for _ in range(2)]
+
+
+@pytest.fixture
+def url(replicas: list[Replica], tmp_path: Path) -> Iterator[str]:
+    with balanced(tmp_path, [url for url, _ in replicas]) as found:
+        yield found
+
+
+def jobs(url: str) -> int:
+    return httpx.get(f"{url}/v1/load").json()["jobs"]
+
+
+def npy(url: str, **body: Any) -> httpx.Response:
+    return httpx.post(f"{url}/v1/sample", json=body, headers={"Accept": "application/x-npy"}, timeout=180)
+
+
+def test_a_replica_that_is_killed_costs_no_request(replicas: list[Replica], url: str) -> None:
+    bodies = [LONG | {"seed": seed} for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(npy, url, **body) for body in bodies]
+        until("four running requests", lambda: sum(jobs(each) for each, _ in replicas) == 4)
+        assert [jobs(each) for each, _ in replicas] == [2, 2]
+        replicas[0][1].send_signal(signal.SIGKILL)
+        found = [answer.result() for answer in answers]
+    assert [answer.status_code for answer in found] == [200] * 4
+    alone = replicas[1][0]
+    assert [answer.content for answer in found] == [npy(alone, **body).content for body in bodies]
+
+
+def fill(url: str, stop: threading.Event) -> list[threading.Thread]:
+    """Have a replica's queue full until told to stop."""
+
+    def hold() -> None:
+        body = {"model": "moons", "num_samples": 1, "solver": "euler-10000", "timeout_s": 600, "priority": "bulk"}
+        with httpx.Client(timeout=600) as client:
+            while not stop.is_set():
+                with client.stream("POST", f"{url}/v1/sample/stream", json=body | {"num_samples": 4000}) as stream:
+                    for _ in stream.iter_lines():
+                        if stop.is_set():
+                            break
+
+    threads = [threading.Thread(target=hold, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    until("a full queue", lambda: jobs(url) == 4)
+    return threads
+
+
+def test_one_that_is_full_is_passed_over_and_all_full_is_429_with_retry_after(
+    replicas: list[Replica], url: str
+) -> None:
+    stop, body = threading.Event(), {"model": "moons", "num_samples": 8, "solver": "rk4-4", "seed": 1, "timeout_s": 60}
+    threads = fill(replicas[0][0], stop)
+    assert npy(replicas[0][0], **body).status_code == 429
+    found = {npy(url, **body).content for _ in range(4)}
+    assert found == {npy(replicas[1][0], **body).content}
+    threads += fill(replicas[1][0], stop)
+    refused = npy(url, **body)
+    assert refused.status_code == 429
+    assert refused.json()["type"] == "/problems/overloaded"
+    assert int(refused.headers["retry-after"]) >= 1
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    with Client(url) as client:
+        assert client.sample("moons", num_samples=8, solver="rk4-4").samples.shape == (8, 2)
+
+
+def test_streams_arrive_as_they_are_sent_and_a_path_is_stripped(replicas: list[Replica], url: str) -> None:
+    for base in (url, f"{url}/pathline"):
+        came, begin = [], time.monotonic()
+        with httpx.stream("POST", f"{base}/v1/sample/stream", json=LONG | {"seed": 0}, timeout=120) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("event:"):
+                    came.append((line.removeprefix("event:").strip(), time.monotonic() - begin))
+        names = [name for name, _ in came]
+        assert (names[0], names[-1]) == ("start", "completed")
+        assert came[0][1] < came[-1][1] / 2
+    assert httpx.get(f"{url}/pathline/docs").status_code == 200
+
+
+def test_a_client_that_leaves_is_seen_by_the_replica(replicas: list[Replica], url: str) -> None:
+    body = LONG | {"solver": "rk4-10000", "max_nfe": 40000, "timeout_s": 600}
+    with pytest.raises(httpx.ReadTimeout):
+        pytest.fail(httpx.post(f"{url}/v1/sample", json=body, timeout=1).text)
+    until("no job", lambda: sum(jobs(each) for each, _ in replicas) == 0, 5)
+
+
+def test_what_belongs_to_one_replica_is_not_balanced(url: str) -> None:
+    assert httpx.get(f"{url}/metrics").status_code == 404
+    assert httpx.get(f"{url}/v1/load").status_code == 404
+    answer = httpx.get(f"{url}/v1/models", headers={"X-Request-ID": "mine"})
+    assert answer.headers.get_list("x-request-id") == ["mine"]
