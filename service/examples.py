@@ -123,6 +123,8 @@ MODEL_LIST = {
             "data_shape": [2],
             "deterministic": True,
             "path": "fused",
+            "tuned": ["tuned-6", "ab4-9/tuned"],
+            "tuned_fault": "",
         }
     ],
     "passed_over": [
@@ -143,6 +145,8 @@ MODEL = {
             "deterministic": True,
             "path": "fused",
             "path_reason": "",
+            "tuned": ["tuned-6", "ab4-9/tuned"],
+            "tuned_fault": "",
             "card": {"format": 1, "name": "moons", "dtype": "float32", "event_shape": [2]},
             "loaded": True,
         }
