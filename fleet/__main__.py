@@ -4,13 +4,15 @@ import argparse
 import sys
 
 from fleet.bulk.command import add_export, add_sample, add_verify, guarded
+from fleet.capacity.plan import add_plan
+from fleet.serve_command import add_serve
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="python -m fleet", description=__doc__)
     commands = made.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_sample, add_verify, add_export):
+    for add in (add_sample, add_verify, add_export, add_serve, add_plan):
         add(commands)
     return made
 

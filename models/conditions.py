@@ -5,7 +5,7 @@ the states. The null is the label `classes`, or a vector of NaN (no finite vecto
 Networks learn it by condition dropout, and guidance needs it (see `models.guidance`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -17,6 +17,9 @@ from models.nested import NestedError, shown, to_floats
 from models.velocity import VelocityError
 
 Device = torch.device | str
+
+ONE = "condition"
+"""The name of a model's only condition, where its card has no names."""
 
 
 class ConditionError(VelocityError):
@@ -33,6 +36,31 @@ class _Condition(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     null: bool = True
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of its tensors: one."""
+        return (ONE,)
+
+    def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
+        """The names that "no condition" stands for, given those that have a negative one."""
+        return self.inputs
+
+    def with_flags(self, names: frozenset[str]) -> frozenset[str]:
+        """These conditions; none has a flag."""
+        return names
+
+    def sized(self, sizes: Mapping[str, int]) -> Self:
+        """The same without free axes; there are none."""
+        return self
+
+    def unpack(self, condition: Any) -> tuple[Tensor, ...]:
+        """The tensors of a condition, in the order of `inputs`."""
+        return (condition,)
+
+    def pack(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The condition with these tensors."""
+        return tensors[0]
 
     def _refuse_null(self) -> None:
         if not self.null:
@@ -59,6 +87,10 @@ class LabelCondition(_Condition):
             )
         return self
 
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of one row."""
+        return torch.int64.itemsize
+
     def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
         """The null for `rows` rows, (rows,); a ConditionError if it was not trained."""
         self._refuse_null()
@@ -68,7 +100,7 @@ class LabelCondition(_Condition):
         """All labels in turn, (rows,), with the null if there is one, to measure and probe a network with."""
         return torch.arange(rows, device=device) % (self.classes + self.null)
 
-    def check(self, condition: Tensor, rows: int, dtype: torch.dtype) -> None:
+    def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
         """Raise a ConditionError unless `condition` has the shape and type of labels for `rows` rows."""
         if condition.shape != (rows,) or condition.dtype != torch.int64:
             raise ConditionError(
@@ -115,6 +147,10 @@ class VectorCondition(_Condition):
     kind: Literal["vector"] = "vector"
     width: int = Field(ge=1, le=1 << 20)
 
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of one row."""
+        return self.width * dtype.itemsize
+
     def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
         """The null for `rows` rows, (rows, width); a ConditionError if it was not trained."""
         self._refuse_null()
@@ -128,7 +164,7 @@ class VectorCondition(_Condition):
             vectors[6::7] = torch.nan
         return vectors.to(device)
 
-    def check(self, condition: Tensor, rows: int, dtype: torch.dtype) -> None:
+    def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
         """Raise a ConditionError unless `condition` has the shape and type of vectors for `rows` rows."""
         if condition.shape != (rows, self.width) or condition.dtype != dtype:
             raise ConditionError(

@@ -1,27 +1,69 @@
-"""Conventions of other people's networks: which end of time is noise, the scale of time, the sign of the velocity.
+"""Conventions of other people's networks: what they predict, on which path, and how they count time.
 
-Pathline has noise at t = 0 and data at t = 1, and asks for dx/dt. A network with another convention is adapted when it
-is loaded, as its card says (see `TimeCard`).
+Pathline has noise at t = 0 and data at t = 1, and asks for dz/dt on straight paths. A network with another convention
+is adapted when it is loaded, as its card says (see `TimeCard`).
+
+A velocity of the straight path needs a sign and a scale of time. Any other network is served as the velocity of the
+straight path from its own start to data. Let it know states X = a x1 + b e (see `models.paths`), and let its authors
+start from S times unit noise where (a, b) = (a0, b0), which for them is as good as a0 x1 + b0 e. Then
+
+    z_t = (1 - t) (a0 x1 + b0 e) / S + t x1 = A x1 + B e,    A = t + (1 - t) a0 / S,    B = (1 - t) b0 / S,
+
+starts from unit noise, ends at data, and at every t is a multiple of the state X with the same b / a = B / A. Time and
+scale of a path do not change where its solutions lead (Karras et al. 2022, section 2), so samples are those of the
+network's own probability-flow ODE (Song et al. 2021, eq. 13), from the start of its authors. For a path with a = 1 the
+map of (X, sigma) to (z, t) takes lines to lines: an Euler step in t is the authors' Euler step in sigma (DDIM; Song,
+Meng & Ermon 2021), rounding aside. Methods of higher order differ from their form in sigma by as much as their error.
+
+With the estimates D of the data and E of the noise that the network's answer f implies,
+
+    eps   E = f,  D = (X - b E) / a         Ho et al. 2020, eq. 11
+    x0    D = f,  E = (X - a D) / b         Karras et al. 2022, eq. 3
+    v     f = (a E - b D) / sqrt(a^2 + b^2) Salimans & Ho 2022, section 4 and appendix D
+    velocity  f = a' D + b' E               Lipman et al. 2023, eq. 13
+
+the velocity is dz/dt = (1 - a0 / S) D - (b0 / S) E.
+
+Ends. An epsilon network says nothing of the data where a = 0, so its start must lie where a > 0; x0 says nothing of the
+noise where b = 0. Below the least noise that a network knows (`end`) it is asked there, and E is what is taken from its
+answer: (1 - a0 / S) (z - B E) / A - (b0 / S) E stays finite to t = 1.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import torch
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor, nn
 
-from models.velocity import VelocityField, forms
+from models.paths import SCHEDULES, PathName, Schedule, Sigma, Steps, gain
+from models.velocity import VelocityField, forms, rows_of
+
+Predicts = Literal["velocity", "eps", "x0", "v"]
 
 
 class TimeCard(BaseModel):
-    """The convention that a network was trained with. Its own time runs from 0 to `scale`.
+    """The convention that a network was trained with. Its own time runs from 0 to `scale` unless its schedule differs.
 
     Attributes:
         noise_at: the end of its time with pure noise: 0, or 1 for `scale`.
         data_at: the end with data, which is the other one.
-        scale: where its time ends; 1000 for networks that count time steps.
-        sign: 1 if it returns the derivative of the state by its own time, -1 if it returns the negative.
+        scale: where its time ends; 1000 for networks that count time steps. Where the schedule counts in steps or in
+            sigma, a factor of that.
+        sign: 1 if it returns what it predicts, -1 if it returns the negative. A velocity is the derivative of the state
+            by its own time over the scale.
+        predicts: `velocity`, `eps` (the noise), `x0` (the data) or `v`.
+        path: `linear`, `vp` or `edm`, see `models.paths`.
+        schedule: the path's noise by time, as numbers; None is the path's usual one.
+        start: own time of the first call; None is the noisiest of the schedule, but 0.999 of it where an epsilon
+            network would have no data to tell.
+        end: the last own time that the network knows; None is data, or little noise where the network needs some.
+        start_scale: standard deviation of the states that sampling starts from; None is 1 on the path `vp` and b at the
+            start on others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,11 +72,48 @@ class TimeCard(BaseModel):
     data_at: Literal[0, 1] = 1
     scale: float = Field(default=1.0, gt=0.0, le=1e6, allow_inf_nan=False)
     sign: Literal[1, -1] = 1
+    predicts: Predicts = "velocity"
+    path: PathName = "linear"
+    schedule: Schedule | None = None
+    start: float | None = Field(default=None, allow_inf_nan=False)
+    end: float | None = Field(default=None, allow_inf_nan=False)
+    start_scale: float | None = Field(default=None, gt=0.0, le=1e6, allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _without_unsaid(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what says nothing, so that releases without these fields can read the card."""
+        usual = {"predicts": "velocity", "path": "linear"} | dict.fromkeys(("schedule", "start", "end", "start_scale"))
+        return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
     @model_validator(mode="after")
-    def _ends_differ(self) -> Self:
+    def _makes_sense(self) -> Self:
         if self.noise_at == self.data_at:
             raise ValueError(f"noise_at and data_at are both {self.noise_at}; one must be 0 and the other 1")
+        if self.schedule is not None and not isinstance(self.schedule, SCHEDULES[self.path]):
+            known = ", ".join(kind.model_fields["kind"].default for kind in SCHEDULES[self.path])
+            raise ValueError(f"a schedule of kind {self.schedule.kind!r} is not one of path {self.path!r}: {known}")
+        if self.straight:
+            return self
+        if isinstance(self.shape, Sigma) and self.noise_at == 0:
+            raise ValueError("noise_at is 0, but sigma grows with the noise; noise_at must be 1")
+        if isinstance(self.shape, Steps) and self.predicts == "velocity":
+            raise ValueError("predicts a velocity, but a chain of steps has no derivative; use eps, x0 or v")
+        first, last = self.sigmas
+        if not 0 <= last < first:
+            raise ValueError(
+                f"sampling would run from noise {first:g} to {last:g}; start must be noisier than end, and both within "
+                f"the schedule ({self.own(self.shape.noisiest):g} is its noisiest time)"
+            )
+        if self.predicts == "eps" and math.isinf(first):
+            raise ValueError(
+                "an epsilon network says nothing of the data where there is only noise; start a little later, such as "
+                f"at {self.own(0.999 * self.shape.noisiest):g}"
+            )
+        if last == 0 and (self.predicts == "x0" or (self.predicts == "velocity" and self.path == "vp")):
+            raise ValueError(
+                f"predicts {self.predicts}, which says nothing of the noise where there is none; end a little before, "
+                f"such as at {self.own(0.001 * self.shape.noisiest):g}"
+            )
         return self
 
     @property
@@ -42,33 +121,163 @@ class TimeCard(BaseModel):
         """Whether this is Pathline's own convention."""
         return self == TimeCard()
 
+    @property
+    def straight(self) -> bool:
+        """Whether it is a velocity of the straight path, in which only sign and scale of time differ."""
+        return self.predicts == "velocity" and self.path == "linear" and self.start is None and self.end is None
+
+    @property
+    def shape(self) -> Any:
+        """The schedule, the path's usual one where none is given."""
+        return self.schedule if self.schedule is not None else SCHEDULES[self.path][0]()
+
+    def own(self, u: Any) -> Any:
+        """The network's own time of a level u, a number or a tensor."""
+        if isinstance(self.shape, Sigma):
+            return u * self.scale
+        return (u if self.noise_at == 1 else self.shape.noisiest - u) * self.scale
+
+    def level(self, own: float) -> float:
+        """The level u of an own time."""
+        u = own / self.scale
+        return u if self.noise_at == 1 else self.shape.noisiest - u
+
+    @property
+    def levels(self) -> tuple[float, float]:
+        """The levels u of the first call and of the least noise."""
+        shape = self.shape
+        first = shape.noisiest if self.start is None else self.level(self.start)
+        if self.start is None and self.predicts == "eps" and math.isinf(shape.sigma(first)):
+            first = 0.999
+        if self.end is not None:
+            return first, self.level(self.end)
+        if isinstance(shape, Sigma):
+            return first, 0.002
+        needs = self.path == "vp" or self.predicts == "x0"
+        return first, 0.001 if needs and not isinstance(shape, Steps) else 0.0
+
+    @property
+    def sigmas(self) -> tuple[float, float]:
+        """The noise of the first call and the least noise; NaN for levels outside the schedule."""
+        first, last = self.levels
+        most = math.inf if isinstance(self.shape, Sigma) else self.shape.noisiest
+        return tuple(self.shape.sigma(u) if 0 <= u <= most else math.nan for u in (first, last))  # type: ignore[return-value]
+
+    @property
+    def first_scale(self) -> float:
+        """S: the standard deviation of the states that sampling starts from, in the network's own scale."""
+        return self.start_scale or (1.0 if self.path == "vp" else self._first[1])
+
+    @property
+    def first_state(self) -> tuple[float, float]:
+        """(a0, b0) / S: how much data and noise there is at t = 0."""
+        a, b = self._first
+        return a / self.first_scale, b / self.first_scale
+
+    @property
+    def _first(self) -> tuple[float, float]:
+        """(a0, b0), of the network's own path."""
+        first, _ = self.sigmas
+        if math.isinf(first):
+            return 0.0, 1.0
+        one = torch.ones((), dtype=torch.float64)
+        a = float(gain(self.path, one, one * first))
+        return a, first * a
+
+    def time_of(self, own: float) -> float:
+        """The t in [0, 1] at which the network is asked at one of its own times; 1 for its data end and beyond."""
+        u = self.level(own)
+        if u >= self.levels[0]:
+            return 0.0
+        if self.straight:
+            return 1.0 - u
+        (a, b), sigma = self.first_state, max(0.0, self.shape.sigma(max(0.0, u)))
+        return (b - sigma * a) / (b + sigma * (1.0 - a))
+
 
 class Adapted(nn.Module):
     """A network with another convention, adapted to Pathline's.
 
     With s in [0, 1] its own time divided by the scale, noise at s = 1 means s = 1 - t and dx/dt = -dx/ds. A scale
-    changes the times that the network is given and not its velocity, as people train it that way.
+    changes the times that the network is given and not its velocity, as people train it that way. Other predictions
+    and paths are changed as this module says.
     """
 
     def __init__(self, network: nn.Module | VelocityField, time: TimeCard) -> None:
         super().__init__()
         self.network = network
         self.time = time
+        self._ask = partial(_adapted, time=time) if time.straight else _Changed(time)
+        self.rows = rows_of(network)
 
-    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,) in [0, 1] from noise to data."""
-        return _adapted(self.network, self.time, x, t, condition)
+        return self._ask(self.network, x, t, condition)
 
     def forms(self) -> Iterator[VelocityField]:
         """The forms of the network, each adapted."""
         for form in forms(self.network):
-            yield partial(_adapted, form, self.time)
+            yield partial(self._ask, form)
 
 
-def _adapted(network: VelocityField, time: TimeCard, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+def _adapted(network: VelocityField, x: Tensor, t: Tensor, condition: Any = None, *, time: TimeCard) -> Tensor:
     own = t if time.noise_at == 0 else 1.0 - t
     v = network(x, own if time.scale == 1.0 else own * time.scale, condition)
     return v if time.sign == (1 if time.noise_at == 0 else -1) else -v
+
+
+class _Changed:
+    """The change of prediction and path of this module: dz/dt = p z + q f(g z, own time), with p, q, g of t alone."""
+
+    def __init__(self, time: TimeCard) -> None:
+        self._time, self._shape = time, time.shape
+        self._a, self._b = time.first_state
+        self._noisiest, self._least = time.levels[0], time.sigmas[1]
+
+    def __call__(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        own, scales = self.numbers(t.double())
+        p, q, g = (each.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) for each in scales)
+        return p * x + q * network(g * x, own.to(t.dtype), condition)
+
+    def numbers(self, t: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """The own times of t (rows,), float64, and p, q, g."""
+        time = self._time
+        left = 1.0 - t
+        data, noise = t + left * self._a, left * self._b
+        asked = torch.maximum(noise, self._least * data)  # the network knows no less
+        g = gain(time.path, data, asked)
+        a, b, sigma = g * data, g * asked, asked / data
+        u = self._shape.level(sigma).clamp(max=self._noisiest)
+        own = u.log() / 4 if isinstance(self._shape, Sigma) and self._shape.told == "quarter_log" else time.own(u)
+        (d_x, d_f), (e_x, e_f) = self._estimates(a, b, sigma)
+        by_noise = (((1 - self._a) - self._b * e_x * g) / data, -self._b * e_f / data)
+        if time.predicts == "eps":
+            return own, (*by_noise, g)
+        if time.predicts == "x0":
+            by_data = (-1 / left, time.sign / left)
+        else:
+            by_data = tuple(((1 - self._a) * d - self._b * e) for d, e in ((d_x * g, e_x * g), (d_f, e_f)))
+        below = noise < asked
+        p, q = (torch.where(below, low, high) for low, high in zip(by_noise, by_data, strict=True))
+        return own, (p, q, g)
+
+    def _estimates(self, a: Tensor, b: Tensor, sigma: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """The data and the noise as factors of the state X and of the network's answer f."""
+        time, sign = self._time, float(self._time.sign)
+        one = torch.full_like(a, sign)
+        if time.predicts == "eps":
+            return (1 / a, -sign * b / a), (torch.zeros_like(a), one)
+        if time.predicts == "x0":
+            return (torch.zeros_like(a), one), (1 / b, -sign * a / b)
+        if time.predicts == "velocity":
+            one = one if time.noise_at == 1 else -one  # now the derivative by u
+            if time.path == "linear":
+                return (torch.ones_like(a), -one * b), (torch.ones_like(a), one * a)
+            if time.path == "edm":
+                return (torch.ones_like(a), -one * b), (torch.zeros_like(a), one)
+            one = one / self._shape.turn(sigma)  # now the derivative by the angle of (a, b), which is v
+        size = a.square() + b.square()
+        return (a / size, -one * b / size.sqrt()), (b / size, one * a / size.sqrt())
 
 
 def adapt(network: nn.Module, time: TimeCard) -> nn.Module:

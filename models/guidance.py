@@ -5,18 +5,152 @@
 Ho & Salimans, "Classifier-free diffusion guidance", 2022; for velocities: Zheng et al., "Guided flows for generative
 modeling and decision making", 2023. g = 1 is the plain conditional model and g = 0 the unconditional one, so both cost
 one network row; every other g costs two.
+
+Several terms weigh velocities under different conditions, as in Liu et al., "Compositional visual generation with
+composable diffusion models", 2022: v = sum of w_k v(x, t, c_k), with weights that sum to 1. It is computed from the
+last term: v_n + sum of w_k (v_k - v_n). Guidance can be limited to an interval of t, outside of which all conditions
+hold (Kynkaanniemi et al., "Applying guidance in a limited interval improves sample and distribution quality", 2024),
+and to the first channels.
 """
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from models.conditions import ConditionError, LabelCondition, VectorCondition
-from models.velocity import VelocityField
+from models.conditions import ConditionError
+from models.named_conditions import Conditioning
+from models.velocity import Condition, VelocityField
+
+MOST_TERMS = 8
+NO_NULL = "guidance other than 1 needs a null, and this model was trained without a null{}; leave guidance out"
 
 
-def network_rows(guidance: float | None) -> int:
-    """The network rows of one evaluation with this guidance: 1 or 2. None is no guidance."""
+@dataclass(frozen=True)
+class Term:
+    """One velocity of several.
+
+    Attributes:
+        weight: of it.
+        without: the conditions that are replaced by their nulls, or by the negative ones of the request.
+    """
+
+    weight: float
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """A weighted sum of velocities under different conditions.
+
+    Attributes:
+        terms: in the order in which they are summed.
+        interval: the times, both included, between which it holds; before and after, all conditions do.
+        channels: how many of the first entries of a state's first axis it holds for; None for all.
+    """
+
+    terms: tuple[Term, ...]
+    interval: tuple[float, float] | None = None
+    channels: int | None = None
+
+    @property
+    def whole(self) -> int | None:
+        """The number of the term with all conditions; None if there is none."""
+        return next((k for k, term in enumerate(self.terms) if not term.without), None)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is no guidance at all: all conditions, once."""
+        return len(self.terms) == 1 and not self.terms[0].without
+
+
+@lru_cache(maxsize=1024)
+def guidance_of(strength: float, names: tuple[str, ...]) -> Guidance:
+    """The guidance with the strength g of the formula above, for conditions of these names."""
+    null = frozenset(names)
+    if strength == 1:
+        return Guidance((Term(1.0),))
+    if strength == 0:
+        return Guidance((Term(1.0, null),))
+    return Guidance((Term(strength), Term(1.0 - strength, null)))
+
+
+def document_of(guidance: Guidance | float | None, null: Collection[str]) -> float | dict[str, Any] | None:
+    """The guidance as a request says it, given the conditions that "null" stands for."""
+    if not isinstance(guidance, Guidance):
+        return guidance
+    strength = guidance.terms[0].weight if guidance.whole == 0 else 0.0
+    if guidance == guidance_of(strength, tuple(null)):
+        return strength
+    terms = [
+        {"weight": t.weight, **({"drop": sorted(t.without)} if t.without else {"condition": "all"})}
+        for t in guidance.terms
+    ]
+    more = {"interval": guidance.interval, "channels": guidance.channels}
+    return {"terms": terms} | {name: value for name, value in more.items() if value is not None}
+
+
+def network_rows(guidance: float | Guidance | None) -> int:
+    """The most network rows of one evaluation with this guidance: one for each term. None is no guidance."""
+    if isinstance(guidance, Guidance):
+        return len(guidance.terms)
     return 1 if guidance in (None, 0, 1) else 2
+
+
+@dataclass(frozen=True)
+class Further:
+    """Velocities beside the first of each state.
+
+    Attributes:
+        of: (m,) the state that each belongs to.
+        weight: (m,) of each, in the dtype of the velocities.
+    """
+
+    of: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class Kept:
+    """States whose channels from `first` on are not guided.
+
+    Attributes:
+        first: the first of them.
+        of: (m,) the states.
+        source: (m,) the rows of the call with all conditions.
+    """
+
+    first: int
+    of: Tensor
+    source: Tensor
+
+
+def combined(v: Tensor, states: int, further: Sequence[Further], kept: Sequence[Kept] = ()) -> Tensor:
+    """The guided velocities (states, *event), by elementwise operations alone.
+
+    Args:
+        v: of one call: the last term of each state, then those of each of `further`.
+        states: how many there are.
+        further: the terms before the last, in their order.
+        kept: channels that are not guided.
+    """
+    base = v[:states]
+    if not further and not kept:
+        return base
+    guided, done = base.clone(), states
+    for terms in further:
+        w = terms.weight.reshape(-1, *([1] * (v.ndim - 1)))
+        last = base[terms.of]
+        guided[terms.of] = guided[terms.of] + w * (v[done : done + len(terms.of)] - last)
+        done += len(terms.of)
+    for each in kept:
+        guided[each.of, each.first :] = v[each.source, each.first :]
+    return guided
 
 
 class Guided:
@@ -30,11 +164,13 @@ class Guided:
         condition: what it is conditioned on.
     """
 
-    def __init__(self, velocity: VelocityField, condition: LabelCondition | VectorCondition) -> None:
+    def __init__(self, velocity: VelocityField, condition: Conditioning) -> None:
         self.velocity = velocity
         self.condition = condition
 
-    def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None, guidance: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, t: Tensor, condition: Condition | None = None, guidance: Tensor | None = None
+    ) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,).
 
         Args:
@@ -53,20 +189,24 @@ class Guided:
             return self.velocity(x, t, condition)
         if condition is None:
             raise ConditionError("guidance was given without a condition; give a condition, or leave guidance out")
-        if guidance.shape != t.shape:
+        if guidance.shape != t.shape[:1]:
             raise ConditionError(
-                f"guidance has shape {tuple(guidance.shape)}; it needs one number a row, {tuple(t.shape)}"
+                f"guidance has shape {tuple(guidance.shape)}; it needs one number a row, {tuple(t.shape[:1])}"
             )
-        off = guidance == 0
-        if bool(off.any()):
-            condition = condition.clone()
-            condition[off] = self.condition.nulls(int(off.sum()), x.dtype, x.device)
-        both = ((guidance != 1) & ~off).nonzero().squeeze(1)
-        if not len(both):
+        plain = guidance == 1
+        if bool(plain.all()):
             return self.velocity(x, t, condition)
-        nulls = self.condition.nulls(len(both), x.dtype, x.device)
-        v = self.velocity(torch.cat((x, x[both])), torch.cat((t, t[both])), torch.cat((condition, nulls)))
-        with_condition, without = v[: len(x)].clone(), v[len(x) :]
-        g = guidance[both].to(x.dtype).reshape(-1, *([1] * (x.ndim - 1)))
-        with_condition[both] = without + g * (with_condition[both] - without)
-        return with_condition
+        if not self.condition.null:
+            raise ConditionError(NO_NULL.format(""))
+        tensors = self.condition.unpack(condition)
+        nulls = self.condition.unpack(self.condition.nulls(len(x), x.dtype, x.device))
+        both = (~plain & (guidance != 0)).nonzero().squeeze(1)
+        last = [torch.where(_over(plain, a), a, null) for a, null in zip(tensors, nulls, strict=True)]
+        rows = [torch.cat((a, b[both])) for a, b in zip((x, t, *last), (x, t, *tensors), strict=True)]
+        v = self.velocity(rows[0], rows[1], self.condition.pack(rows[2:]))
+        return combined(v, len(x), (Further(both, guidance[both].to(x.dtype)),))
+
+
+def _over(flags: Tensor, tensor: Tensor) -> Tensor:
+    """Flags (rows,) that broadcast over a tensor (rows, ...)."""
+    return flags.reshape(-1, *([1] * (tensor.ndim - 1)))

@@ -11,21 +11,45 @@ differently inside the network, not before it, which moves results by a few time
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from models.conditions import LabelCondition, VectorCondition
+from models.named_conditions import Conditioning
 from models.noise import noise
 from models.velocity import VelocityField
 
-_ROWS = 32
-_SUBJECTS = 6
-_COPIES = 4  # a row alone is called with copies of itself, as in a padded call
-_NUDGES = 3
 _BEYOND = 256.0
 _AT_LEAST = 2  # rows must differ: a single one may lie where rounding decides between two branches
+_LONGEST_S = 2.0  # a network that would take longer to look at is looked at in fewer rows
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How closely a network is looked at.
+
+    Attributes:
+        subjects: rows that are evaluated alone and in company.
+        copies: a row alone is called with copies of itself, as in a padded call.
+        nudges: how often rounding is measured.
+        companies: rows of each call in company, and the seed of their order.
+    """
+
+    subjects: int
+    copies: int
+    nudges: int
+    companies: tuple[tuple[int, int], ...]
+
+    @property
+    def rows(self) -> int:
+        return self.subjects * self.copies * (1 + self.nudges) + sum(rows for rows, _ in self.companies)
+
+
+_CLOSE = _Look(6, 4, 3, ((38, 1), (38, 2), (7, 3), (16, 4)))
+_BRIEF = _Look(2, 2, 1, ((6, 1),))
 
 
 @dataclass(frozen=True)
@@ -57,11 +81,12 @@ def find_mixing(
     event_shape: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
-    condition: LabelCondition | VectorCondition | None = None,
+    condition: Conditioning | None = None,
 ) -> Mixing | None:
     """Evaluate a few rows alone and in company; None if they differ by no more than rounding can explain.
 
-    The company varies in its states, times, conditions, order and number.
+    The company varies in its states, times, conditions, order and number. A network that takes long is looked at in a
+    few rows only.
 
     Args:
         velocity: states (rows, *event), times (rows,) and, if the network takes them, conditions -> velocities.
@@ -70,37 +95,45 @@ def find_mixing(
         device: where the network is.
         condition: what it is conditioned on, or None.
     """
-    rows = _ROWS + _SUBJECTS
+    rows = max(count for count, _ in _CLOSE.companies)
     x = noise(2, 0, rows, event_shape, dtype).to(device)
     x[rows // 2 :] *= 3.0
     t = torch.linspace(0.05, 0.95, rows, dtype=dtype, device=device)
-    given = () if condition is None else (condition.examples(rows, dtype, device),)
+    given = () if condition is None else condition.unpack(condition.examples(rows, dtype, device))
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(device)
     asked = tuple(each[order] for each in (x, t, *given))  # the first rows are the subjects
 
-    alone = torch.cat([_alone(velocity, asked, subject) for subject in range(_SUBJECTS)])
-    rounding = torch.zeros(_SUBJECTS, dtype=dtype, device=device)
-    for nudge in range(_NUDGES):
+    def ask(arguments: Sequence[Tensor]) -> Tensor:
+        return velocity(*arguments[:2], *(() if condition is None else (condition.pack(arguments[2:]),)))
+
+    def alone_of(arguments: Sequence[Tensor], subject: int) -> Tensor:
+        return ask([a[subject : subject + 1].repeat(look.copies, *[1] * (a.ndim - 1)) for a in arguments])[:1]
+
+    look = _BRIEF
+    begun = time.thread_time()  # what others take of the CPU does not count
+    first = alone_of(asked, 0)
+    if (time.thread_time() - begun) / _BRIEF.copies * _CLOSE.rows <= _LONGEST_S:
+        look = _CLOSE
+        first = alone_of(asked, 0)
+    alone = torch.cat([first, *(alone_of(asked, subject) for subject in range(1, look.subjects))])
+    rounding = torch.zeros(look.subjects, dtype=dtype, device=device)
+    for nudge in range(look.nudges):
         nudged = (_nudged(asked[0], nudge), _nudged(asked[1], nudge), *asked[2:])
-        moved = torch.cat([_alone(velocity, nudged, subject) for subject in range(_SUBJECTS)])
+        moved = torch.cat([alone_of(nudged, subject) for subject in range(look.subjects)])
         rounding = rounding.maximum(_largest(moved - alone).nan_to_num(0.0))
     size = _largest(alone).nan_to_num(0.0)
     rounding = rounding + torch.finfo(dtype).eps * size.max()
 
     difference = torch.zeros_like(rounding)
-    for count, seed in ((rows, 1), (rows, 2), (_SUBJECTS + 1, 3), (_SUBJECTS + 10, 4)):
+    for count, seed in look.companies:
         place = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).to(device)
-        company = velocity(*(each[:count][place] for each in asked))
-        found = company[place.argsort()[:_SUBJECTS]]
+        company = ask([a[:count][place] for a in asked])
+        found = company[place.argsort()[: look.subjects]]
         difference = difference.maximum(_largest(found - alone).nan_to_num(torch.inf))
     beyond = (difference > _BEYOND * rounding).sum()
     if beyond < _AT_LEAST:
         return None
     return Mixing(float(difference.max()), float(rounding.max()), float(size.max()))
-
-
-def _alone(velocity: VelocityField, asked: tuple[Tensor, ...], subject: int) -> Tensor:
-    return velocity(*(each[subject : subject + 1].repeat(_COPIES, *[1] * (each.ndim - 1)) for each in asked))[:1]
 
 
 def _nudged(values: Tensor, seed: int) -> Tensor:

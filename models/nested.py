@@ -4,7 +4,7 @@ Types are checked before NumPy sees anything: left to guess, it would allocate t
 numbers for each of them. A refused value takes no more memory than its lists.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import chain
 from typing import Any
 
@@ -13,13 +13,25 @@ from numpy.typing import NDArray
 
 _SHOWN = 60  # characters of a refused value that an error repeats
 _LISTS = {list, tuple}
+_NUMBERS = frozenset({int, float})
 
 
 class NestedError(ValueError):
     """Nested lists do not hold what they should; the message says where."""
 
 
-def to_floats(value: Any, shape: tuple[int, ...], name: str, wanted: str = "") -> NDArray[np.float64]:
+def outline(value: Any) -> tuple[int, ...]:
+    """Return the lengths of the first list at each depth, from the outside in."""
+    found: list[int] = []
+    while type(value) in _LISTS:
+        found.append(len(value))
+        value = value[0] if value else None
+    return tuple(found)
+
+
+def to_floats(
+    value: Any, shape: tuple[int, ...], name: str, wanted: str = "", kinds: Set[type] = _NUMBERS
+) -> NDArray[np.float64]:
     """Return nested lists of numbers as an array.
 
     Args:
@@ -27,6 +39,7 @@ def to_floats(value: Any, shape: tuple[int, ...], name: str, wanted: str = "") -
         shape: the shape it must have, of at least one axis.
         name: its name in messages.
         wanted: the shape in words, if there are better ones than its numbers.
+        kinds: the types that its numbers may have.
 
     Raises:
         NestedError: another shape, a non-numeric value, or an integer that a double cannot hold.
@@ -42,8 +55,8 @@ def to_floats(value: Any, shape: tuple[int, ...], name: str, wanted: str = "") -
             k = next(k for k, item in enumerate(lists) if type(item) not in _LISTS or len(item) != size)
             alike = len({len(item) if type(item) in _LISTS else -1 for item in lists}) == 1
             raise _other_shape(value, _place(k, shape[:axis]), shape, name, wanted, alike)
-    if not set(map(type, chain.from_iterable(lists))) <= {int, float}:
-        k, item = next((k, item) for k, item in _numbered(lists) if type(item) not in (int, float))
+    if not set(map(type, chain.from_iterable(lists))) <= kinds:
+        k, item = next((k, item) for k, item in _numbered(lists) if type(item) not in kinds)
         raise _no_number(_at(name, _place(k, shape)), item, name, wanted)
     try:
         return np.fromiter(chain.from_iterable(lists), np.float64, len(lists) * shape[-1]).reshape(shape)
@@ -86,26 +99,17 @@ def _other_shape(
     if not alike:
         found = f"has {len(item)} entries" if type(item) in _LISTS else f"is {shown(item)}"
         return NestedError(f"{name} is ragged: {where} {found}, not {shape[len(place)]}; it must be {wanted}")
-    outline = _outline(value)
+    found = outline(value)
     leaf: Any = value
-    for _ in outline:
+    for _ in found:
         leaf = leaf[0] if leaf else 0.0
     if type(leaf) not in (int, float):
-        return _no_number(_at(name, (0,) * len(outline)), leaf, name, wanted)
-    return NestedError(f"{name} has the shape {list(outline)}; it must be {wanted}")
+        return _no_number(_at(name, (0,) * len(found)), leaf, name, wanted)
+    return NestedError(f"{name} has the shape {list(found)}; it must be {wanted}")
 
 
 def _no_number(where: str, item: Any, name: str, wanted: str) -> NestedError:
     return NestedError(f"{where} is {shown(item)}; {name} must hold numbers only, in {wanted}")
-
-
-def _outline(value: Any) -> tuple[int, ...]:
-    """Return the lengths of the first list at each depth, from the outside in."""
-    found: list[int] = []
-    while type(value) in _LISTS:
-        found.append(len(value))
-        value = value[0] if value else None
-    return tuple(found)
 
 
 def _numbered(lists: Sequence[Any]) -> Iterator[tuple[int, Any]]:

@@ -1,117 +1,37 @@
 """Row padding: calls in which a row has the same bits whatever rows stand beside it.
 
-A row-wise function of tensors should compute row i from row i alone. Its kernels spoil that in the last bits: they
-choose their code by the number of rows (a matrix product of 3 rows runs other instructions than one of 300). So each
-call is padded to a multiple of a row bucket for which the bits were *measured* to agree, on this machine, with these
-weights, this dtype and this number of threads.
+Each call is padded to a number of rows at which the bits were measured to agree (see `models.calibration`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.conditions import LabelCondition, VectorCondition
+from models.calibration import (
+    BUCKETS,
+    EACH_UP_TO,
+    UNPADDED,
+    Agreement,
+    Allowance,
+    Calibration,
+    RowFunction,
+    measure,
+    measure_apart,
+    most_rows,
+)
+from models.named_conditions import Conditioning
 from models.noise import noise
-from models.velocity import VelocityError, VelocityField, forms, refuse_condition
+from models.velocity import Condition, VelocityError, VelocityField, each, forms, refuse_condition, rows_of
 
-BUCKETS = (4, 8, 16, 32, 64, 128)
-"""The candidates for a row bucket."""
-
-UNPADDED = (1, *BUCKETS)
-"""The candidates for a function whose bits should not depend on the number of rows."""
-
-_ROWS_TO_COMPARE = 32
 _ALIGNMENT = 64  # bytes; what torch gives to fresh tensors
-
-RowFunction = Callable[..., Tensor]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What was measured of one function.
-
-    Attributes:
-        buckets: the candidates that agree bit for bit, ascending; empty if none does.
-        limit: the most rows of one call; larger calls are made in pieces.
-    """
-
-    buckets: tuple[int, ...]
-    limit: int
-
-
-def measure(
-    function: RowFunction, probe: Sequence[Tensor], limit: int, candidates: Sequence[int] = BUCKETS
-) -> Measured:
-    """Find the row buckets with which a function's rows do not depend on each other.
-
-    Each number of rows that is tried is compared with one call of `limit` rows, with the rows taken from other places
-    and in another order. Where calls of `limit` rows never agree with small ones, smaller limits are tried.
-
-    Args:
-        function: takes as many tensors as the probe has and returns one; each has one row for each sample.
-        probe: arguments of at least `limit` rows, no two alike.
-        limit: the most rows of one call, a multiple of the largest bucket.
-        candidates: the buckets to try.
-    """
-    smallest = BUCKETS[-1]
-    for tried in sorted({limit, max(limit // 8 // smallest, 1) * smallest, smallest}, reverse=True):
-        buckets = _agreeing(function, [tensor[:tried] for tensor in probe], tried, candidates)
-        if buckets:
-            return Measured(buckets, tried)
-    return Measured((), limit)
-
-
-def measure_apart(function: RowFunction, probe: Sequence[Tensor], limit: int) -> Measured:
-    """Do the same for a function that computes each row by itself: its bucket is 1 if a row twice gives equal bits."""
-    chosen = torch.randperm(_ROWS_TO_COMPARE, generator=torch.Generator().manual_seed(0)).to(probe[0].device)
-    with torch.no_grad():
-        reference = function(*(tensor[:_ROWS_TO_COMPARE] for tensor in probe))
-        again = function(*(tensor[chosen] for tensor in probe))
-    return Measured((1,) if _same_bits(again, reference[chosen]) else (), limit)
-
-
-def _agreeing(function: RowFunction, probe: Sequence[Tensor], limit: int, candidates: Sequence[int]) -> tuple[int, ...]:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        reference = function(*probe)
-        alive = set(candidates)
-        for rows in _sizes(limit):
-            if not any(rows % bucket == 0 for bucket in alive):
-                continue
-            # A few rows may agree by chance, so small numbers of rows are drawn several times.
-            for _ in range(-(-_ROWS_TO_COMPARE // rows)):
-                chosen = torch.randperm(limit, generator=generator)[:rows].to(reference.device)
-                found = function(*(tensor[chosen] for tensor in probe))
-                if not _same_bits(found, reference[chosen]):
-                    alive = {bucket for bucket in alive if rows % bucket}
-                    break
-    return tuple(sorted(alive))
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    integers = torch.int32 if a.dtype == torch.float32 else torch.int64
-    return torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
-
-
-def _sizes(limit: int) -> Iterator[int]:
-    """The numbers of rows to try: a few that no bucket divides, small multiples of 4, then ever fewer up to the limit.
-
-    Kernels change their code at small numbers, by the remainder of a block size, and where threads begin to share the
-    work. So the larger numbers are each power of two and a neighbour on either side.
-    """
-    yield from (1, 2, 3, 5, 6, 7, 9, 11, 13, 15, 17, 33, 47, 65, 97, 127)
-    yield from range(4, 65, 4)
-    yield from (72, 76, 80, 92, 96, 100, 112, 124, 128)
-    size = 256
-    while size <= limit:
-        yield from (rows for rows in (size - 4, size, size + 8) if rows <= limit)
-        size *= 2
-    yield limit
 
 
 def aligned(tensor: Tensor) -> Tensor:
@@ -121,15 +41,47 @@ def aligned(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
+class Store(Protocol):
+    """Rows that are found by their place."""
+
+    def take(self, places: NDArray[np.int64]) -> Tensor:
+        """The rows at these places, a copy."""
+        ...
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Rows of a store, copied only when they are needed.
+
+    Attributes:
+        store: the store.
+        places: (rows,) of each row.
+    """
+
+    store: Store
+    places: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, part: slice) -> Chosen:
+        return Chosen(self.store, self.places[part])
+
+    def split(self, rows: int) -> list[Chosen]:
+        """In pieces of so many rows."""
+        return [self[begin : begin + rows] for begin in range(0, len(self), rows)]
+
+    def rows(self, more: int = 0) -> Tensor:
+        """The rows, with `more` copies of the first at the end."""
+        return self.store.take(np.append(self.places, self.places[:1].repeat(more)) if more else self.places)
+
+
 class RowCaller:
     """Calls a row-wise function with padding.
 
     Attributes:
         function: what is called.
-        deterministic: whether the padding makes rows independent, as measured.
-        buckets: the candidates that agree, ascending; the smallest is used.
-        bucket: calls are padded to a multiple of it; 1 if none agrees.
-        limit: the most rows of one call.
+        agreement: the numbers of rows that agree, as far as they were measured.
     """
 
     def __init__(
@@ -139,31 +91,75 @@ class RowCaller:
         limit: int,
         apart: bool = False,
         candidates: Sequence[int] = BUCKETS,
+        least: int = 1,
+        allowance: Allowance | None = None,
+        known: Agreement | None = None,
     ) -> None:
         """Measure the function.
 
         Args:
-            function, probe, limit, candidates: see `measure`.
+            function, probe, limit, candidates, least, allowance: see `models.calibration.measure`.
             apart: whether the function computes each row by itself, so that padding would only cost.
+            known: what was measured of it before, and is taken as it is.
         """
-        found = measure_apart(function, probe, limit) if apart else measure(function, probe, limit, candidates)
         self.function = function
-        self.deterministic = bool(found.buckets)
-        self.buckets = found.buckets
-        self.bucket = found.buckets[0] if found.buckets else 1
-        self.limit = found.limit
+        self._calibration: Calibration | None = None
+        if known is not None:
+            self.agreement = known
+        elif apart:
+            self.agreement = measure_apart(function, probe, limit)
+        else:
+            found = measure(function, probe, limit, candidates, least, allowance)
+            self.agreement = found.found
+            self._calibration = None if found.found.complete else found
 
-    def __call__(self, *arguments: Tensor) -> Tensor:
+    @property
+    def deterministic(self) -> bool:
+        """Whether the padding makes rows independent, as measured."""
+        return bool(self.agreement.counts)
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """The row buckets that agree, ascending; empty until all were tried."""
+        return self.agreement.buckets
+
+    @property
+    def limit(self) -> int:
+        """The most rows of one call."""
+        return self.agreement.limit
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Numbers of rows that were tried, and that there are to try; (0, 0) once all were."""
+        left = self._calibration
+        return (0, 0) if left is None else (left.tried, left.total)
+
+    def refine(self) -> bool:
+        """Try one more number of rows; False once all were tried. Calls from other threads may go on meanwhile."""
+        left = self._calibration
+        if left is None:
+            return False
+        if not left.step():
+            self._calibration = None
+        self.agreement = left.found
+        return self._calibration is not None
+
+    def __call__(self, *arguments: Tensor | Chosen) -> Tensor:
         """Call the function for at least one row; the result has as many rows as the arguments."""
-        rows = len(arguments[0])
-        if rows > self.limit:
-            pieces = zip(*(tensor.split(self.limit) for tensor in arguments), strict=True)
+        rows, agreement = len(arguments[0]), self.agreement
+        if rows > agreement.limit:
+            pieces = zip(*(argument.split(agreement.limit) for argument in arguments), strict=True)
             return torch.cat([self(*piece) for piece in pieces])
-        missing = -rows % self.bucket
+        missing = agreement.padded(rows) - rows
         if not missing:
-            return self.function(*map(aligned, arguments))
-        padded = [torch.cat((a, a[:1].expand(missing, *a.shape[1:]))) for a in arguments]
-        return self.function(*padded)[:rows]
+            return self.function(*(aligned(a) if isinstance(a, Tensor) else a.rows() for a in arguments))
+        return self.function(*(_padded(a, missing) for a in arguments))[:rows]
+
+
+def _padded(argument: Tensor | Chosen, missing: int) -> Tensor:
+    if isinstance(argument, Tensor):
+        return torch.cat((argument, argument[:1].expand(missing, *argument.shape[1:])))
+    return argument.rows(missing)
 
 
 class RowByRow(nn.Module):
@@ -177,12 +173,12 @@ class RowByRow(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate at least one state x (rows, *event) at times t (rows,), each row in a call of its own."""
         rows = []
         for row in range(len(x)):
             one = slice(row, row + 1)
-            given = None if condition is None else aligned(condition[one])
+            given = None if condition is None else each(condition, lambda tensor, one=one: aligned(tensor[one]))
             rows.append(self.network(aligned(x[one]), aligned(t[one]), given))
         return torch.cat(rows)
 
@@ -196,9 +192,12 @@ class RowStable:
 
     Attributes:
         velocity: what is called: the first form of the field with which rows are independent, or else its first form.
+        form: its number among the forms.
+        known: whether it was measured before.
         event_shape: shape of one state.
         dtype: type of states and velocities.
         condition: what the field is conditioned on, or None.
+        time_shape: shape of the times of one row: (), or (2,) for a field of average velocity.
     """
 
     def __init__(
@@ -208,10 +207,13 @@ class RowStable:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         max_rows: int = 1024,
-        condition: LabelCondition | VectorCondition | None = None,
+        condition: Conditioning | None = None,
         unpadded: bool = False,
         derive: Callable[..., Tensor] | None = None,
         examples: Callable[[Tensor], Tensor] | None = None,
+        average: bool = False,
+        allowance: Allowance | None = None,
+        known: tuple[int, Agreement] | None = None,
     ) -> None:
         """Measure the field.
 
@@ -221,12 +223,16 @@ class RowStable:
             dtype: float32 or float64.
             device: where the field lives.
             max_rows: the most rows of one call of the field, rounded up to a multiple of 128; a larger call is made in
-                pieces. A smaller number may be used if only that makes rows independent.
-            condition: what the field is conditioned on, as its card says; None for an unconditional one.
+                pieces. Fewer are taken where the field takes no more, where a row is much work, or where only that
+                makes rows independent (see `models.calibration`).
+            condition: what the field is conditioned on, with sizes for its free axes; None for an unconditional one.
             unpadded: whether to try without padding, for a field whose bits should not depend on the number of rows.
             derive: (velocity, x, t[, condition]) -> velocities, a field made of the velocity (see `solvers.derived`),
                 which is called in its place.
             examples: noise (rows, *event) -> the states to measure with; None takes the noise itself.
+            average: whether it is a field of average velocity, which is asked with the ends of steps, too.
+            allowance: seconds of measuring; None for no bound.
+            known: the form and the agreement of an earlier measurement, which is taken as it is.
 
         Raises:
             VelocityError: the field returns another shape or type than it was given.
@@ -234,19 +240,37 @@ class RowStable:
         self.event_shape = tuple(event_shape)
         self.dtype = dtype
         self.condition = condition
-        limit = max(1, -(-max_rows // BUCKETS[-1])) * BUCKETS[-1]
-        x = noise(0, 0, limit, self.event_shape, dtype)
-        x = (x if examples is None else examples(x)).to(device)
-        t = torch.linspace(0.0, 1.0, limit, dtype=dtype, device=device)
-        given = () if condition is None else (condition.examples(limit, dtype, device),)
-        candidates = UNPADDED if unpadded else BUCKETS
+        self.time_shape = (2,) if average else ()
+        self.known = known is not None
+        allowance = allowance or Allowance()
+        least, most = rows_of(velocity)
+        wanted = max(1, -(-max_rows // BUCKETS[-1])) * BUCKETS[-1]
+        wanted = wanted if most is None else min(wanted, most)
+
+        def probe(rows: int) -> tuple[Tensor, ...]:
+            x = noise(0, 0, rows, self.event_shape, dtype)
+            x = (x if examples is None else examples(x)).to(device)
+            t = torch.linspace(0.0, 1.0, rows, dtype=dtype, device=device)
+            if average:
+                t = torch.stack((t, 1.0 - (1.0 - t).square()), dim=1)
+            return (x, t, *(() if condition is None else condition.unpack(condition.examples(rows, dtype, device))))
+
         apart = isinstance(velocity, RowByRow)
         for count, form in enumerate(forms(velocity)):
+            if known is not None and known[0] != count:
+                continue
             field = form if derive is None else partial(derive, form)
             # A bound method would make a cycle, and the memory would wait for the garbage collector.
-            call = RowCaller(partial(_checked, field), (x, t, *given), limit, apart, candidates)
+            function = partial(_checked, field, condition)
+            if known is not None:
+                self.velocity, self.form, self._call = field, count, RowCaller(function, (), 0, known=known[1])
+                break
+            limit = most_rows(function, probe, wanted, least, allowance)
+            # Where a call has few rows anyway, each number of rows is tried for itself.
+            candidates = UNPADDED if unpadded else (1, 2, *BUCKETS) if limit <= EACH_UP_TO else BUCKETS
+            call = RowCaller(function, probe(limit), limit, apart, candidates, least, allowance)
             if call.deterministic or not count:
-                self.velocity, self._call = field, call
+                self.velocity, self.form, self._call = field, count, call
             if call.deterministic:
                 break
 
@@ -257,11 +281,25 @@ class RowStable:
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """The row buckets that agree, ascending; the smallest is used."""
+        """The row buckets that agree, ascending; empty until all were tried."""
         return self._call.buckets
 
-    def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event).
+    @property
+    def agreement(self) -> Agreement:
+        """The numbers of rows that agree, as far as they were measured."""
+        return self._call.agreement
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Numbers of rows that were tried, and that there are to try; (0, 0) once all were."""
+        return self._call.progress
+
+    def refine(self) -> bool:
+        """Go on measuring by one number of rows; False once all were tried."""
+        return self._call.refine()
+
+    def __call__(self, x: Tensor, t: Tensor, condition: Condition | None = None) -> Tensor:
+        """Evaluate states x (rows, *event) at times t (rows, *time_shape); returns (rows, *event).
 
         Args:
             x: states.
@@ -271,10 +309,12 @@ class RowStable:
         Raises:
             VelocityError: an argument or the result has the wrong shape or type.
         """
-        if x.shape[1:] != self.event_shape or x.dtype != self.dtype or t.shape != x.shape[:1]:
+        times = (len(x), *self.time_shape)
+        if x.shape[1:] != self.event_shape or x.dtype != self.dtype or t.shape != times:
             raise VelocityError(
                 f"states are {x.dtype} of shape {tuple(x.shape)} with times of shape {tuple(t.shape)}; this field "
-                f"takes {self.dtype} of shape (rows, {', '.join(map(str, self.event_shape))}) and (rows,)"
+                f"takes {self.dtype} of shape (rows, {', '.join(map(str, self.event_shape))}) and "
+                f"{'(rows, 2)' if self.time_shape else '(rows,)'}"
             )
         if not len(x):
             return torch.empty_like(x)
@@ -284,11 +324,22 @@ class RowStable:
         if condition is None:
             condition = self.condition.nulls(len(x), x.dtype, x.device)
         self.condition.check(condition, len(x), x.dtype)
-        return self._call(x, t, condition)
+        return self._call(x, t, *self.condition.unpack(condition))
+
+    def chosen(self, x: Tensor, t: Tensor, conditions: Sequence[Chosen]) -> Tensor:
+        """The same for conditions of a store, each row of which is copied only for the call it takes part in.
+
+        Args:
+            x, t: as above.
+            conditions: by name, in the order of `condition.inputs`.
+        """
+        return self._call(x, t, *conditions)
 
 
-def _checked(velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-    v = velocity(x, t) if condition is None else velocity(x, t, condition)
+def _checked(
+    velocity: Callable[..., Tensor], takes: Conditioning | None, x: Tensor, t: Tensor, *conditions: Tensor
+) -> Tensor:
+    v = velocity(x, t) if takes is None else velocity(x, t, takes.pack(conditions))
     if v.shape != x.shape or v.dtype != x.dtype:
         raise VelocityError(
             f"the velocity field returned {v.dtype} of shape {tuple(v.shape)}; "

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
+
+Condition = Tensor | Mapping[str, Tensor]
+"""What a network is told of its rows: a tensor with one row for each state, or several such tensors by name."""
 
 
 class VelocityError(ValueError):
@@ -13,12 +16,16 @@ class VelocityError(ValueError):
 
 
 class VelocityField(Protocol):
-    """A field `v(x, t, condition)` of the flow dx/dt = v, with noise at t = 0 and data at t = 1."""
+    """A field `v(x, t, condition)` of the flow dx/dt = v, with noise at t = 0 and data at t = 1.
 
-    def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+    A field of average velocity also takes times (rows, 2), each the start t and the end s of a step, and returns the
+    velocity that leads from the state at t to the one at s: x_s = x_t + (s - t) u(x_t, t, s). At s = t that is v.
+    """
+
+    def __call__(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event) in the dtype of x.
 
-        The condition has one row for each state (see `models.conditions`); None is no condition.
+        The condition is a `Condition` of the kind that the field takes (see `models.named_conditions`); None is none.
         """
         ...
 
@@ -40,7 +47,19 @@ def forms(velocity: VelocityField) -> Iterator[VelocityField]:
     return velocity.forms() if isinstance(velocity, HasForms) else iter((velocity,))
 
 
-def refuse_condition(condition: Tensor | None) -> None:
+def rows_of(velocity: object) -> tuple[int, int | None]:
+    """The fewest and the most rows that a field takes in one call; None for no bound."""
+    return getattr(velocity, "rows", (1, None))
+
+
+def each(condition: Condition, change: Callable[[Tensor], Tensor]) -> Condition:
+    """The condition with each of its tensors changed."""
+    if isinstance(condition, Tensor):
+        return change(condition)
+    return {name: change(tensor) for name, tensor in condition.items()}
+
+
+def refuse_condition(condition: Condition | None) -> None:
     """Raise a VelocityError if an unconditional field is given a condition."""
     if condition is not None:
         raise VelocityError("condition was given, but this model is unconditional: leave condition out")

@@ -125,6 +125,7 @@ MODEL_LIST = {
             "path": "fused",
             "tuned": ["tuned-6", "ab4-9/tuned"],
             "tuned_fault": "",
+            "field": "velocity",
         }
     ],
     "passed_over": [
@@ -191,7 +192,7 @@ LOAD = {
     ],
 }
 METRICS = """# TYPE pathline_requests_total counter
-pathline_requests_total{model="moons",outcome="200",route="/v1/sample",solver="rk4"} 3.0
+pathline_requests_total{outcome="200",route="/v1/sample"} 3.0
 """
 PAGE = "<!doctype html>"
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from service.errors import Kind, ProblemError
@@ -19,8 +20,28 @@ _FIRST_GUESS_S = 1.0
 
 Ends = Mapping["Future[Any]", float]
 
-Take = Callable[[int, float], "Hold"]
-"""Reserves bytes until a deadline, as `Ledger.take`."""
+Take = Callable[[int, float, int], "Hold"]
+"""Reserves bytes until a deadline, as `Ledger.take`; the last argument is how many of them are conditions."""
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What a ledger's memory is for, in words for those who are refused.
+
+    Attributes:
+        what: takes it.
+        setting: the limit.
+        advice: to those who ask for more.
+    """
+
+    what: str = "its states, steps and answer"
+    setting: str = "PATHLINE_MAX_JOB_BYTES"
+    advice: str = "ask for fewer samples and page with first_index, or save and trace less"
+
+
+CONDITIONS = Purpose(
+    "its conditions", "PATHLINE_MAX_CONDITION_BYTES", "send one condition for all samples, or smaller ones"
+)
 
 
 class Hold:
@@ -29,6 +50,7 @@ class Hold:
     Attributes:
         bytes: how much.
         jobs: the jobs it is kept for.
+        beside: memory of another ledger that is kept as long, if any.
     """
 
     def __init__(self, ledger: "Ledger", number: int, wanted: int, deadline: float) -> None:
@@ -37,6 +59,7 @@ class Hold:
         self._ledger, self._number = ledger, number
         self._waits, self._over = 1, False  # for the request, and for each of its jobs
         self.jobs: list[Future[Any]] = []
+        self.beside: Hold | None = None
         self._lock = threading.Lock()
 
     def until(self, future: "Future[Any]") -> None:
@@ -45,6 +68,8 @@ class Hold:
             self._waits += 1
             self.jobs.append(future)
         future.add_done_callback(lambda _: self._end_one())
+        if self.beside is not None:
+            self.beside.until(future)
 
     def over(self) -> None:
         """End the request's own claim; a second call does nothing."""
@@ -52,6 +77,8 @@ class Hold:
             again, self._over = self._over, True
         if not again:
             self._end_one()
+        if self.beside is not None:
+            self.beside.over()
 
     def grow(self, more: int) -> None:
         """Count more bytes for data that turned out larger; they are allocated already, so this is never refused."""
@@ -72,12 +99,17 @@ class Ledger:
         limit: bytes for all holds together.
         now: a clock like `time.monotonic`.
         ends_s: seconds until jobs are done, as far as known; see `service.ports.Engine`.
+        purpose: what the memory is for.
     """
 
     def __init__(
-        self, limit: int, now: Callable[[], float] = time.monotonic, ends_s: Callable[[], Ends] = dict
+        self,
+        limit: int,
+        now: Callable[[], float] = time.monotonic,
+        ends_s: Callable[[], Ends] = dict,
+        purpose: Purpose = Purpose(),
     ) -> None:
-        self.now, self._limit, self._ends_s = now, limit, ends_s
+        self.now, self._limit, self._ends_s, self._purpose = now, limit, ends_s, purpose
         self._in_hand = 0
         self._holds: dict[int, Hold] = {}
         self._numbers = itertools.count()
@@ -97,9 +129,8 @@ class Ledger:
         """
         if wanted > self._limit:
             detail = (
-                f"this request needs {wanted:,} bytes of memory for its states, steps and answer, over the limit of "
-                f"{self._limit:,} (PATHLINE_MAX_JOB_BYTES); ask for fewer samples and page with first_index, or save "
-                "and trace less"
+                f"this request needs {wanted:,} bytes of memory for {self._purpose.what}, over the limit of "
+                f"{self._limit:,} ({self._purpose.setting}); {self._purpose.advice}"
             )
             raise ProblemError(Kind.JOB_TOO_LARGE, detail, needed_bytes=wanted, limit_bytes=self._limit)
 
@@ -140,7 +171,7 @@ class Ledger:
         wait_s = self._until_free(missing)
         wait = max(1, int(-(-wait_s // 1)))
         detail = (
-            f"requests in progress hold {self._in_hand:,} of {self._limit:,} bytes (PATHLINE_MAX_JOB_BYTES) and this "
+            f"requests in progress hold {self._in_hand:,} of {self._limit:,} bytes ({self._purpose.setting}) and this "
             f"one needs {wanted:,}; try again in {wait} s"
         )
         raise ProblemError(Kind.OVERLOADED, detail, headers={"Retry-After": str(wait)}, retry_after_s=wait_s)

@@ -1,7 +1,7 @@
 """Metrics of the service for Prometheus, in base units, under names that start with ``pathline_``.
 
-Labels come from closed sets only: served models, the solver catalogue, status codes, route templates. A counter whose
-labels do not depend on the models starts at 0, so that a rate sees its first event.
+Labels come from closed sets only: served models, the solver catalogue, status codes, route templates. All counters
+start at 0, and so do the times by model when the model is loaded: a rate sees their first event.
 ``python -m service.metrics`` prints all as a table.
 """
 
@@ -9,7 +9,7 @@ import bisect
 import importlib.metadata
 import platform
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,6 +26,8 @@ from solvers import catalogue
 disable_created_metrics()  # they would double the series of every counter and add nothing
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+CLIENT_GONE = "client_gone"
 
 REFUSALS = ("bad-request", "head-too-large", "request-timeout", "too-many-connections", "idle", "slow-reader")
 """Why the server closes a connection itself: the slugs of its problems, idle to make room, slow-reader."""
@@ -114,8 +116,8 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "pathline_requests",
-            "Finished requests; outcome is the status code, or client_gone.",
-            ("route", "model", "solver", "outcome"),
+            f"Finished requests; outcome is the status code, or {CLIENT_GONE} if the client left before the response.",
+            ("route", "outcome"),
             registry=registry,
         )
         self.errors = Counter(
@@ -192,6 +194,11 @@ class Metrics:
         self.build_info.labels(VERSION, platform.python_version(), importlib.metadata.version("torch")).set(1)
         ProcessCollector(registry=registry)
 
+    def expect(self, route: str, outcomes: Iterable[str]) -> None:
+        """Start the counters of a route at 0, one for each of these outcomes and one for clients that leave."""
+        for outcome in (*outcomes, CLIENT_GONE):
+            self.requests.labels(route, outcome)
+
     def refused(self, reason: str) -> None:
         """Count a connection that was refused or closed for one of `REFUSALS`."""
         self.refusals.labels(reason).inc()
@@ -200,9 +207,9 @@ class Metrics:
         """Publish the device by torch's name and by its product name."""
         self.device_info.labels(device, name).set(1)
 
-    def answered(self, route: str, model: str, solver: str, outcome: str, seconds: float) -> None:
+    def answered(self, route: str, outcome: str, seconds: float) -> None:
         """Count one finished request."""
-        self.requests.labels(route, model, solver, outcome).inc()
+        self.requests.labels(route, outcome).inc()
         self.request_seconds.one(seconds, route)
 
     def failed(self, kind: Kind) -> None:
@@ -230,9 +237,11 @@ class Metrics:
         self.batch_solvers.one(solvers, model, operation, times=calls)
 
     def model_is_loaded(self, name: str, version: int, loaded: bool) -> None:
-        """Publish a version as served, or remove its series."""
+        """Publish a version as served, or remove its series; the times of its model start at 0."""
         if loaded:
             self.model_loaded.labels(name, str(version)).set(1)
+            for seconds in (self.queue_seconds, self.solve_seconds, self.network_seconds):
+                seconds.add([], name)
         else:
             self.model_loaded.remove(name, str(version))
 
@@ -244,7 +253,7 @@ class Metrics:
             self.model_fallback.remove(name)
 
     def cancelled(self, nfe: int) -> None:
-        """Count evaluations spent on samples that nobody receives."""
+        """Count evaluations spent on samples without a receiver."""
         self.cancelled_nfe.inc(nfe)
 
     def watch(

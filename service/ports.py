@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from models.checkpoint.loading import Checkpoint
-from service.engine.job import Job, JobResult, Operation
+from service.engine.job import Job, JobResult, Operation, Sizes
 from service.engine.workload import Workload
 
 
@@ -106,11 +106,11 @@ class Engine(Protocol):
         """Load and measure a version while jobs of other versions continue; blocks."""
         ...
 
-    def prepared(self, name: str, version: int, operation: Operation) -> Arena | None:
+    def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:
         """Return the arena of an operation of a loaded version; None until `prepare` has made it."""
         ...
 
-    def prepare(self, name: str, version: int, operation: Operation) -> Arena:
+    def prepare(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena:
         """Make the arena of an operation of a loaded version; blocks, so not on the event loop."""
         ...
 

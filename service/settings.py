@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     )
     public_url: Annotated[str, AfterValidator(_public_url)] = Field(
         default="",
-        description="address at which users reach the service, shown at startup: none, or one like "
+        description="address at which users reach the service, printed at startup: none, or one like "
         "https://lab.example/pathline",
     )
     models_dir: Path = Field(default=Path("checkpoints"), description="model repository: a readable folder")
@@ -125,11 +125,15 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="CPU threads of the networks: an integer from 0 (one for each core but one) to 1024",
+        description="CPU threads of the networks: an integer from 0 (all cores but one) to 1024",
     )
     cuda_graphs: bool = Field(default=False, description="capture small network calls as CUDA graphs: true or false")
     compile: Literal["auto", "off"] = Field(
         default="auto", description="fuse networks into compiled functions where possible: auto or off"
+    )
+    calibration_s: Seconds = Field(
+        default=5.0,
+        description="measuring the rows of a network at load; the rest is measured while idle: seconds above 0",
     )
     max_samples: Count = Field(default=100_000, description="samples in one request: an integer of at least 1")
     max_steps: Count = Field(default=10_000, description="fixed steps in one request: an integer of at least 1")
@@ -148,6 +152,9 @@ class Settings(BaseSettings):
     max_job_bytes: Count = Field(
         default=2**30,
         description="bytes of the states, steps and responses of all requests in progress: an integer of at least 1",
+    )
+    max_condition_bytes: Count = Field(
+        default=2**28, description="bytes of the conditions of all requests in progress: an integer of at least 1"
     )
     max_queue: Count = Field(default=1_000, description="requests waiting or running: an integer of at least 1")
     max_connections: Count = Field(default=2_000, description="open connections: an integer of at least 1")
@@ -168,8 +175,8 @@ class Settings(BaseSettings):
         default=2.0,
         ge=0,
         allow_inf_nan=False,
-        description="the most seconds between two checks for new model versions; changes that the file system reports "
-        "are seen sooner: a number from 0 (never)",
+        description="most seconds between two checks for new model versions; changes that the file system reports are "
+        "seen sooner: a number from 0 (never)",
     )
     max_model_bytes: int = Field(
         default=0,
@@ -207,11 +214,11 @@ class Settings(BaseSettings):
     )
     api_keys: Secrets = Field(
         default=(),
-        description="API keys, one of which every request must carry: none, or visible ASCII, comma-separated",
+        description="API keys; every request must carry one of them: none, or visible ASCII, comma-separated",
     )
     admin_key: Secret = Field(
         default=None,
-        description="key for the administration endpoints, which are closed without it: visible ASCII",
+        description="key of the administration endpoints, which are closed if it is not set: visible ASCII",
     )
     open_health: bool = Field(default=True, description="/livez, /readyz and /v2/health need no key: true or false")
     open_metrics: bool = Field(default=True, description="/metrics needs no key: true or false")
@@ -280,7 +287,7 @@ def unknown_variables() -> list[str]:
 
 def table() -> str:
     """Return all settings as a Markdown table: variable, key in a file, default, what is allowed."""
-    rows = ["| variable | in a file | default | what it is, and what is allowed |", "|---|---|---|---|"]
+    rows = ["| variable | in a file | default | meaning: allowed values |", "|---|---|---|---|"]
     for name, field in Settings.model_fields.items():
         rows.append(f"| `{PREFIX}{name.upper()}` | `{name}` | {_shown(field.default)} | {field.description} |")
     return "\n".join(rows) + "\n"

@@ -35,6 +35,7 @@ class Service:
     Attributes:
         ledger: memory of the requests in progress.
         bodies: memory of the bodies being read.
+        conditions: memory of the conditions of the requests in progress.
         parsing: held while a large body is parsed.
         started: whether it has been started.
         draining: whether it takes no more requests.
@@ -47,6 +48,7 @@ class Service:
     metrics: Metrics
     ledger: Ledger
     bodies: Ledger
+    conditions: Ledger
     burst_limiter: BurstLimiter = field(default_factory=BurstLimiter)
     started: bool = False
     draining: bool = False

@@ -11,9 +11,9 @@ Jacobian). All of them are linear in the velocity, so classifier-free guidance o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -112,9 +112,7 @@ class DerivedField(Protocol):
         """Numbers of a row after those of the state."""
         ...
 
-    def __call__(
-        self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate the field of a velocity; the rates of the constants are zeros.
 
         Args:
@@ -159,9 +157,7 @@ class LogDensityField:
         """See `DerivedField`."""
         return self.probes * math.prod(self.event_shape)
 
-    def __call__(
-        self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate rows [x, log p, probes]; see `DerivedField`."""
         with torch.inference_mode(False), torch.no_grad():
             bound, query, t = _bound(velocity, condition), x.clone(), t.clone()
@@ -201,9 +197,7 @@ class JacobianField:
         """See `DerivedField`."""
         return self.width + 2
 
-    def __call__(
-        self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate rows [state, x, t, i], whatever the time of the call; see `DerivedField`."""
         with torch.inference_mode(False), torch.no_grad():
             query = x.clone()
@@ -222,9 +216,9 @@ class JacobianField:
         return torch.cat((torch.zeros_like(places), places, t[:, None], row[:, None].to(noise.dtype)), dim=1)
 
 
-def _bound(velocity: Callable[..., Tensor], condition: Tensor | None) -> Velocity:
+def _bound(velocity: Callable[..., Tensor], condition: Any) -> Velocity:
     """The velocity with its condition; copied, as no derivative can be taken of what was made in inference mode."""
     if condition is None:
         return velocity
-    condition = condition.clone()
+    condition = {k: c.clone() for k, c in condition.items()} if isinstance(condition, Mapping) else condition.clone()
     return lambda x, t: velocity(x, t, condition)

@@ -40,7 +40,8 @@ def solve(
     """Solve from the noise x0 (samples, *event) to t = 1, showing a progress bar on a terminal.
 
     Args:
-        velocity: called as velocity(x, t), or velocity(x, t, condition) where there are conditions.
+        velocity: called as velocity(x, t), or velocity(x, t, condition) where there are conditions. One with a true
+            `average` is a field of average velocity, which only Euler's steps suit.
         x0: starting states, in the dtype of the velocity.
         conditions: one a sample, or None.
         spec: the solver.
@@ -53,4 +54,6 @@ def solve(
         return velocity(x, t) if conditions is None else velocity(x, t, conditions[torch.from_numpy(index)])
 
     with torch.no_grad():
-        return integrate_indexed(asked, x0, plan, save_at, progress=sys.stderr.isatty())
+        return integrate_indexed(
+            asked, x0, plan, save_at, progress=sys.stderr.isatty(), step_ends=bool(getattr(velocity, "average", False))
+        )

@@ -110,9 +110,11 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
     """
     try:
         checkpoint = load(path)
-        stored = _before(checkpoint, recipe, force)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
+    if checkpoint.card.average:
+        raise TrainingError(f"{path}: has average velocities, which have no ODE for a plan to be faithful to")
+    stored = _before(checkpoint, recipe, force)
     missing = [(nfe, text) for nfe, text in recipe.solvers() if text not in stored]
     if not missing:
         print(f"{path}: all of this is tuned already; --force tunes it again", file=sys.stderr)

@@ -21,11 +21,12 @@ from fleet.bulk.formats import Rows
 from fleet.bulk.spec import FIELDS, JobSpec
 from fleet.errors import FleetError, UsageError
 from models.checkpoint.card import CheckpointError, read_card
+from models.conditions import ONE
 from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
 from service.engine.engine import Engine
 from service.engine.job import EngineFailed, Job, Priority, Progress
 from service.errors import ProblemError
-from service.ledger import Ledger
+from service.ledger import Hold, Ledger
 from service.registry.version import ModelVersion, load_version
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
@@ -154,13 +155,16 @@ class Maker:
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = to_data(result.x, decoder_of(self.model, decode))
-        told = None if given is None or job.condition is None else job.condition.numpy()
+        told = None if given is None or job.conditions is None else job.conditions[ONE].expanded(rows).numpy()
         return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, told)
 
     def make_shard(self, spec: JobSpec, shard: int, conditions: Conditions | None, tell: Tell | None = None) -> Rows:
         """Make a shard of a job; errors as in `make`."""
         first, rows = spec.range(shard)
         return self.make(spec.request, spec.seed, spec.first_index, first, rows, conditions, tell)
+
+    def _take(self, wanted: int, deadline: float, conditions: int) -> Hold:
+        return self._ledger.take(wanted, deadline)
 
     def _job(
         self, request: Mapping[str, Any], seed: int, first_index: int, rows: int, condition: list[Any] | None
@@ -171,7 +175,7 @@ class Maker:
             members["condition"] = condition
         try:
             parsed = check(SampleRequest, members)
-            valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self._ledger.take)
+            valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self._take)
         except ProblemError as problem:
             raise UsageError(problem.detail) from None
         if valid.job.solve.batch:

@@ -3,16 +3,20 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from models.conditions import ConditionConfig
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
 from models.messages import explain
+from models.named_conditions import NAME, Conditioning, NamedCondition, NamedConditions
 from models.regular import NotRegular, open_regular
+from solvers.errors import SolverError
+from solvers.plan import compile  # noqa: A004
+from solvers.spec import SolverSpec
 
 CARD_FILE = "card.json"
 WEIGHTS_FILE = "weights.safetensors"
@@ -21,6 +25,11 @@ MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
+MOST_CONDITIONS = 64
+_LEFT_OUT = ("row_by_row", "conditions", "sampling")
+"""Fields that are not written while they have nothing to say, so that releases without them can read the card."""
+
+ConditionName = Annotated[str, Field(pattern=NAME)]
 _MAX_CARD_BYTES = 16 << 20
 
 
@@ -43,6 +52,27 @@ class ArchitectureCard(_Frozen):
     config: dict[str, JsonValue]
 
 
+class SamplingCard(_Frozen):
+    """How a network is sampled where a request says nothing: its authors' settings.
+
+    Attributes:
+        solver: a solver with its steps or tolerance and its grid, as text (see `solvers.spec`): `euler-28/shift(3)`.
+    """
+
+    solver: str = Field(max_length=1 << 16)
+
+    @field_validator("solver")
+    @classmethod
+    def _is_a_solver(cls, text: str) -> str:
+        try:
+            spec = SolverSpec.parse(text)
+            if not spec.tuned:  # whether that is there is for the loaded model to say
+                compile(spec)
+            return str(spec)
+        except SolverError as error:
+            raise ValueError(str(error)) from None
+
+
 class Card(_Frozen):
     """The card of a checkpoint.
 
@@ -55,7 +85,11 @@ class Card(_Frozen):
         event_shape: shape of one sample of the flow.
         data_shape: shape of one decoded sample.
         condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
-        time: the network's convention of time and noise (see `models.conventions`).
+        conditions: what it is conditioned on by name (see `models.named_conditions`), in place of `condition`.
+        time: the network's convention of time, noise and prediction (see `models.conventions`).
+        sampling: how it is sampled where a request does not say; None leaves that to the service, and is not written.
+        field: what the network returns: `velocity`, or `average_velocity` over a step, see `models.velocity`. The
+            former is not written.
         row_by_row: whether each row is a network call of its own (see `models.mixing`). False is not written, so that
             releases without the field can read the card.
         decoder: how samples become data.
@@ -77,7 +111,10 @@ class Card(_Frozen):
     event_shape: tuple[int, ...]
     data_shape: tuple[int, ...]
     condition: ConditionConfig | None = None
+    conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MOST_CONDITIONS)
     time: TimeCard = TimeCard()
+    field: Literal["velocity", "average_velocity"] = "velocity"
+    sampling: SamplingCard | None = None
     row_by_row: bool = False
     decoder: DecoderConfig
     dataset: dict[str, JsonValue]
@@ -89,12 +126,30 @@ class Card(_Frozen):
     card_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
+    def _one_kind_of_condition(self) -> Self:
+        if self.conditions and self.condition is not None:
+            raise ValueError("condition and conditions were both given; a model has one of them")
+        if self.conditions:
+            NamedConditions(self.conditions).check_entries()
+        return self
+
+    @model_validator(mode="after")
     def _shapes_agree(self) -> Self:
         for name in ("event_shape", "data_shape"):
             mine, decoders = getattr(self, name), getattr(self.decoder, name)
             if mine != decoders:
                 raise ValueError(f"{name} is {list(mine)}, but that of the decoder is {list(decoders)}")
         return self
+
+    @property
+    def average(self) -> bool:
+        """Whether the network is a field of average velocity."""
+        return self.field == "average_velocity"
+
+    @property
+    def conditioning(self) -> Conditioning | None:
+        """What the network is conditioned on, but for the nulls of the weights file; None if it is unconditional."""
+        return NamedConditions(self.conditions) if self.conditions else self.condition
 
     @property
     def data_dtype(self) -> Literal["float32", "float64"]:
@@ -115,8 +170,11 @@ class Card(_Frozen):
 
     def _fields(self) -> dict[str, JsonValue]:
         fields = self.model_dump(mode="json")
-        if not self.row_by_row:
-            del fields["row_by_row"]
+        for name in _LEFT_OUT:
+            if not getattr(self, name):
+                del fields[name]
+        if not self.average:
+            del fields["field"]
         return fields
 
 

@@ -5,7 +5,8 @@ is allocated before it is checked: the fields of the card; the hash of the weigh
 header, against the architecture on torch's meta device; and only then the numbers. At last the network is evaluated.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -27,12 +28,13 @@ from models.conventions import adapt
 from models.decoder import Decoder
 from models.messages import first_line
 from models.mixing import find_mixing
+from models.named_conditions import Conditioning, NamedCondition, NamedConditions
 from models.network import Network
 from models.noise import noise
 from models.row_padding import RowByRow
 from solvers.tuned import TunedPlans
 
-_PROBE_ROWS = 4
+_PROBE_ROWS = 2
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Checkpoint:
         digest: `sha256:` and the hash of the card, which stands for the weights too, as the card holds their hash.
         plans: solvers tuned for it; None where there are none that can be used.
         plans_fault: why plans that are there cannot be used; empty if they can.
+        nulls: of named conditions, those that are stored.
     """
 
     velocity: nn.Module
@@ -58,6 +61,13 @@ class Checkpoint:
     digest: str
     plans: TunedPlans | None = None
     plans_fault: str = ""
+    nulls: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def conditioning(self) -> Conditioning | None:
+        """What the network is conditioned on; None if it is unconditional."""
+        takes = self.card.conditioning
+        return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
 
     @property
     def dtype(self) -> torch.dtype:
@@ -85,11 +95,13 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
     except (RuntimeError, AssertionError) as error:
         raise UnreadableCheckpoint(f"{path}: cannot be put on device {str(device)!r}: {first_line(error)}") from None
     pair.eval().requires_grad_(False)
+    nulls = {name: tensor.cpu() for name, tensor in pair.nulls.named_buffers()}
     velocity = adapt(pair.velocity, card.time)
     if card.row_by_row:
         velocity = RowByRow(velocity)
     digest = f"sha256:{card.card_sha256}"
-    checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *_plans(path, card.weights_sha256))
+    plans = _plans(path, card.weights_sha256)
+    checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls=nulls)
     _probe(checkpoint, torch.device(device))
     return checkpoint
 
@@ -104,36 +116,46 @@ def _plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
 
 
 class _Pair(nn.Module):
-    """The two modules whose tensors are in the weights file, under `velocity.` and `decoder.`."""
+    """The modules whose tensors are in the weights file, under `velocity.`, `decoder.` and `nulls.`."""
 
-    def __init__(self, velocity: Network, decoder: Decoder) -> None:
+    def __init__(self, velocity: Network, decoder: Decoder, conditions: Mapping[str, NamedCondition]) -> None:
         super().__init__()
         self.velocity = velocity
         self.decoder = decoder
+        self.nulls = nn.Module()
+        for name, condition in conditions.items():
+            if condition.null == "stored":
+                self.nulls.register_buffer(name, torch.zeros(condition.sizes, dtype=condition.torch_dtype))
 
 
 def _empty(card: Card, file: Path) -> _Pair:
     """Build what the card describes on the meta device, which allocates nothing."""
     try:
         with torch.device("meta"):
-            pair = _Pair(build(card.architecture.name, card.architecture.config), Decoder(card.decoder))
+            pair = _Pair(
+                build(card.architecture.name, card.architecture.config), Decoder(card.decoder), card.conditions
+            )
     except ArchitectureError as error:
         raise CheckpointError(f"{file}: architecture: {error}") from None
     if card.event_shape != (expected := pair.velocity.event_shape):
         raise CheckpointError(
             f"{file}: event_shape: found {list(card.event_shape)}, the architecture has {list(expected)}"
         )
-    if card.condition != (takes := pair.velocity.condition):
-        raise CheckpointError(f"{file}: condition: found {card.condition!r}, the architecture has {takes!r}")
+    if card.conditioning != (takes := pair.velocity.condition):
+        raise CheckpointError(f"{file}: condition: found {card.conditioning!r}, the architecture has {takes!r}")
+    if card.average != pair.velocity.average:
+        found = "average_velocity" if pair.velocity.average else "velocity"
+        raise CheckpointError(f"{file}: field: found {card.field}, the architecture's config has {found}")
     pair.velocity.to(DTYPES[card.dtype])
     pair.decoder.to(DTYPES[card.data_dtype])
     return pair
 
 
-def _fill(module: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+def _fill(module: _Pair, tensors: dict[str, Tensor], file: Path) -> None:
     """Put the tensors into a module on the meta device; none of its keys may be missing."""
+    masks = module.velocity.may_hold_infinities
     for key, tensor in tensors.items():
-        if not tensor.isfinite().all():
+        if tensor.isnan().any() or not ((masks and key.startswith("velocity.")) or tensor.isfinite().all()):
             raise CheckpointError(f"{file}: key {key}: holds numbers that are not finite")
     module.load_state_dict(tensors, assign=True)
 
@@ -145,18 +167,22 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
     """
     card = checkpoint.card
     x = noise(0, 0, _PROBE_ROWS, card.event_shape, checkpoint.dtype).to(device)
-    given = None if card.condition is None else card.condition.examples(_PROBE_ROWS, x.dtype, device)
+    takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized({})
+    given = None if takes is None else takes.examples(_PROBE_ROWS, x.dtype, device)
     try:
         with torch.no_grad():
             for t in (0.0, 0.5, 1.0):
-                v = checkpoint.velocity(x, torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device), given)
+                times = torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device)
+                if card.average:
+                    times = torch.stack((times, torch.ones_like(times)), dim=1)
+                v = checkpoint.velocity(x, times, given)
                 _must_be(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
             shape = (_PROBE_ROWS, *card.data_shape)
             decoded = checkpoint.decoder.decode(x)
             _must_be(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
         mixing = None
         if not card.row_by_row:
-            mixing = find_mixing(checkpoint.velocity, card.event_shape, checkpoint.dtype, device, card.condition)
+            mixing = find_mixing(checkpoint.velocity, card.event_shape, checkpoint.dtype, device, takes)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
         raise kind(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None

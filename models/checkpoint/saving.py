@@ -27,10 +27,12 @@ from models.checkpoint.card import (
     ArchitectureCard,
     Card,
     CheckpointError,
+    SamplingCard,
 )
 from models.conventions import TimeCard
 from models.decoder import Decoder
 from models.messages import explain
+from models.named_conditions import NamedConditions
 from models.network import Network
 
 _TRIES = 1000
@@ -50,6 +52,7 @@ def save(
     dtype: torch.dtype | None = None,
     time: TimeCard | None = None,
     row_by_row: bool = False,
+    sampling: SamplingCard | None = None,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
@@ -65,6 +68,7 @@ def save(
         dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none.
         time: the model's convention; None is Pathline's own.
         row_by_row: whether each row is to be a network call of its own (see `models.mixing`).
+        sampling: how it is sampled where a request does not say; None leaves that to the service.
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -81,14 +85,25 @@ def save(
         kind, known = type(model).__name__, ", ".join(ARCHITECTURES)
         raise CheckpointError(f"{kind} is not a registered architecture; known are {known}")
     dtype = _dtype(model) if dtype is None else dtype
-    weights = safetensors.torch.save(_tensors(model, decoder, dtype))
+    weights = safetensors.torch.save(_tensors(model, decoder, dtype) | _nulls(model))
     try:
         root.mkdir(parents=True, exist_ok=True)
         _remove_stale(root)
         for _ in range(_TRIES):
             number = _next_version(root / name) if version is None else version
             card = _card(
-                name, number, model, decoder, dtype, dataset, training, seed, weights, time or TimeCard(), row_by_row
+                name,
+                number,
+                model,
+                decoder,
+                dtype,
+                dataset,
+                training,
+                seed,
+                weights,
+                time or TimeCard(),
+                row_by_row,
+                sampling,
             )
             target = root / name / str(number)
             if _publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
@@ -113,8 +128,10 @@ def _card(
     weights: bytes,
     time: TimeCard,
     row_by_row: bool,
+    sampling: SamplingCard | None,
 ) -> Card:
     """Describe a model; all but the version is a function of what is saved."""
+    takes = model.condition
     try:
         card = Card(
             name=name,
@@ -126,8 +143,11 @@ def _card(
             event_shape=model.event_shape,
             data_shape=decoder.data_shape,
             time=time,
+            field="average_velocity" if model.average else "velocity",
             row_by_row=row_by_row,
-            condition=model.condition,
+            sampling=sampling,
+            condition=None if isinstance(takes, NamedConditions) else takes,
+            conditions=dict(takes.entries) if isinstance(takes, NamedConditions) else {},
             decoder=decoder.config,
             dataset=dict(dataset),
             training=dict(training),
@@ -162,10 +182,28 @@ def _tensors(model: Network, decoder: Decoder, dtype: torch.dtype) -> dict[str, 
             if stored.untyped_storage().data_ptr() in seen:
                 stored = stored.clone()
             seen.add(stored.untyped_storage().data_ptr())
-            if not stored.isfinite().all():
+            masks = prefix == "velocity" and model.may_hold_infinities
+            if stored.isnan().any() or not (masks or stored.isfinite().all()):
                 raise CheckpointError(f"key {prefix}.{key}: holds numbers that are not finite; nothing was saved")
             tensors[f"{prefix}.{key}"] = stored
     return tensors
+
+
+def _nulls(model: Network) -> dict[str, Tensor]:
+    """The stored nulls of named conditions by their key in the file."""
+    takes = model.condition
+    if not isinstance(takes, NamedConditions):
+        return {}
+    found = {}
+    for name, entry in takes.entries.items():
+        if entry.null == "stored":
+            null = takes.stored[name].detach().to("cpu", entry.torch_dtype).reshape(entry.sizes).contiguous()
+            if not null.isfinite().all():
+                raise CheckpointError(
+                    f"the null of condition {name!r} holds numbers that are not finite; nothing was saved"
+                )
+            found[f"nulls.{name}"] = null.clone()
+    return found
 
 
 def _next_version(folder: Path) -> int:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.conditions import LabelCondition, VectorCondition
 from models.conventions import Adapted
 from models.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
+from models.named_conditions import Conditioning
 from models.noise import noise
 from models.velocity import VelocityField
 from solvers import resolve
@@ -46,7 +47,7 @@ class Prepared:
     failed: bool = False
 
 
-def prepare(velocity: nn.Module, condition: LabelCondition | VectorCondition | None = None) -> Prepared:
+def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepared:
     """The fused form of a loaded network, compiled and verified, or the network itself and the reason.
 
     Args:
@@ -68,13 +69,11 @@ def prepare(velocity: nn.Module, condition: LabelCondition | VectorCondition | N
     return Prepared(Adapted(fused, velocity.time) if isinstance(velocity, Adapted) else fused, True, "")
 
 
-def _worse(
-    network: ResidualMLP, fused: FusedResidualMLP, condition: LabelCondition | VectorCondition | None
-) -> str | None:
+def _worse(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditioning | None) -> str | None:
     """Why a fused form is not accurate enough; None if it is."""
     x = noise(0, 0, _PROBE_ROWS, network.event_shape, torch.float32)
     t = torch.linspace(0.0, 1.0, _PROBE_ROWS)
-    given = None if condition is None else condition.examples(_PROBE_ROWS, torch.float32)
+    given: Any = None if condition is None else condition.examples(_PROBE_ROWS, torch.float32)
     with torch.no_grad():
         exact = copy.deepcopy(network).double()(x.double(), t.double(), _doubled(given))
         eager, found = (_rms(field(x, t, given).double() - exact) for field in (network, fused))
@@ -83,7 +82,7 @@ def _worse(
     return f"the fused form is off by {found:.1e} (rms, from float64), the eager network by {eager:.1e}"
 
 
-def _doubled(condition: Tensor | None) -> Tensor | None:
+def _doubled(condition: Any) -> Any:
     return condition.double() if condition is not None and condition.is_floating_point() else condition
 
 

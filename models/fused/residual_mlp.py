@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -203,6 +204,8 @@ def can_fuse(velocity: object) -> str | None:
     """
     if not isinstance(velocity, ResidualMLP):
         return f"{type(velocity).__name__} has no fused form"
+    if velocity.average:
+        return "a field of average velocity has no fused form"
     if (dtype := velocity.input.weight.dtype) != torch.float32:
         return f"weights are {dtype}; the fused form is float32"
     if velocity.input.weight.device.type != "cpu":
@@ -295,7 +298,7 @@ class FusedResidualMLP:
             raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")
         return present, ended, calls
 
-    def _conditions(self, condition: Tensor | None, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def _conditions(self, condition: Any, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Condition vectors, and the number of each row in the condition's table."""
         config = self.condition
         if config is None:

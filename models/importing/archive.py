@@ -55,7 +55,7 @@ class Members:
             )
         return document
 
-    def tensor(self, folder: str, entry: Mapping[str, Any], name: str) -> Tensor:
+    def tensor(self, folder: str, entry: Mapping[str, Any], name: str, masks: bool = False) -> Tensor:
         """A tensor from its plain bytes."""
         if entry["use_pickle"] is not False or not re.fullmatch(r"(weight|tensor)_\d+", entry["path_name"]):
             raise ForeignError(f"{self.path}: tensor {name} is pickled or not a plain file; it was not read")
@@ -81,6 +81,6 @@ class Members:
                 "make it contiguous() before the export"
             )
         tensor = flat.as_strided(shape, strides, offset).clone() if math.prod(shape) else flat.new_zeros(shape)
-        if not tensor.isfinite().all():
+        if tensor.isnan().any() or not (masks or tensor.isfinite().all()):
             raise ForeignError(f"{self.path}: tensor {name} holds numbers that are not finite")
         return tensor

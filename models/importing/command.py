@@ -4,15 +4,23 @@ import argparse
 import json
 import os
 import tomllib
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from models.architectures import SIZES
 from models.conditions import LabelCondition
+from models.conventions import Predicts
+from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.preview import preview
-from models.importing.weights import Declared, Imported, import_program, import_weights
-from models.messages import printable
+from models.importing.weights import Imported, import_program, import_weights
+from models.messages import first_line, printable
+from models.paths import PathName
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs to be imported and served."""
@@ -27,6 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
     parser.add_argument("--program", action="store_true", help="the file is a program of torch.export (.pt2)")
     parser.add_argument("--event-shape", type=_shape, help="shape of one state of the program, such as 1x28x28")
+    parser.add_argument(
+        "--inputs", type=_names, metavar="x,t,...", help="names of the program's arguments in order: x, t, conditions"
+    )
+    parser.add_argument(
+        "--conditions",
+        default="{}",
+        help="what the program cannot tell of them (null, default, scale, ...): JSON or a file",
+    )
+    parser.add_argument(
+        "--null", action="append", default=[], metavar="NAME=FILE.npy", help="array that stands for a missing condition"
+    )
     parser.add_argument("--classes", type=int, metavar="N", help="the program takes class labels from 0 to N - 1")
     parser.add_argument("--null-class", action="store_true", help="label N means no condition")
     parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, if the file has both")
@@ -34,6 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-scale", type=float, help="where the network's time ends: 1, or 1000")
     parser.add_argument(
         "--sign", type=int, choices=(1, -1), help="1: it returns the derivative by its own time; -1: the negative"
+    )
+    parser.add_argument("--predicts", choices=get_args(Predicts), help="what it returns (default: velocity)")
+    parser.add_argument("--path", choices=get_args(PathName), help="the path it was trained on (default: linear)")
+    parser.add_argument("--schedule", help='the path\'s noise by time: JSON or a file, such as {"kind": "steps"}')
+    parser.add_argument(
+        "--start", type=float, help="the network's own time at which sampling starts, such as 981 or 80"
+    )
+    parser.add_argument("--end", type=float, help="the last own time that the network knows, such as 0.002")
+    parser.add_argument("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
+    parser.add_argument("--solver", help="solver where a request names none, such as euler-28/shift(3)")
+    parser.add_argument(
+        "--own-times", type=_times, metavar="T,T,...", help="the grid of --solver as own times, from noise to data"
     )
     parser.add_argument("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
     parser.add_argument("--clip", type=float, nargs=2, metavar=("LOW", "HIGH"), help="range of decoded samples")
@@ -51,13 +82,29 @@ def run(options: argparse.Namespace) -> int:
     """
     given = {"data_shape": options.data_shape, "clip": options.clip}
     decoder = {name: value for name, value in given.items() if value is not None}
-    declared = Declared(options.noise_at, options.time_scale, options.sign)
+    declared = _declared(options)
     take = _program if options.program else _weights
     imported = take(options, declared, decoder)
     print(*imported.report, f"saved: {imported.path}", sep="\n")
     if options.check:
         print(*preview(imported.path), sep="\n")
     return 0
+
+
+def _declared(options: argparse.Namespace) -> Declared:
+    schedule = None if options.schedule is None else read_config(options.schedule, "--schedule")
+    declared = Declared(
+        options.noise_at,
+        options.time_scale,
+        options.sign,
+        options.predicts,
+        options.path,
+        schedule,
+        options.start,
+        options.end,
+        options.start_scale,
+    )
+    return replace(declared, sampling=declared.sampled(options.solver, options.own_times))
 
 
 def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:
@@ -69,6 +116,9 @@ def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         options.name,
         options.event_shape,
         labels=_labels(options),
+        inputs=options.inputs,
+        conditions=read_config(options.conditions, "--conditions"),
+        nulls=dict(map(_null, options.null)),
         declared=declared,
         decoder=decoder,
         version=options.version,
@@ -104,7 +154,7 @@ def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str,
     )
 
 
-def read_config(text: str) -> dict[str, Any]:
+def read_config(text: str, option: str = "--config") -> dict[str, Any]:
     """Read a config from JSON text, or from a JSON or TOML file.
 
     Raises:
@@ -117,12 +167,32 @@ def read_config(text: str) -> dict[str, Any]:
             content = Path(text).read_text()
             config = tomllib.loads(content) if text.endswith(".toml") else json.loads(content)
     except OSError as error:
-        raise ForeignError(f"--config {text}: cannot be read: {error.strerror or error}") from None
+        raise ForeignError(f"{option} {text}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise ForeignError(f"--config {printable(text)}: {error}") from None
+        raise ForeignError(f"{option} {printable(text)}: {error}") from None
     if not isinstance(config, dict):
-        raise ForeignError(f"--config {text}: is not a JSON object")
+        raise ForeignError(f"{option} {text}: is not a JSON object")
     return config
+
+
+def _times(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of times; write it as 80,40,10,0") from None
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _null(text: str) -> tuple[str, Tensor]:
+    """The name and the tensor of `name=file.npy`."""
+    name, _, path = text.partition("=")
+    try:
+        return name, torch.from_numpy(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise ForeignError(f"--null {printable(text)}: {first_line(error)}; write it as text=null.npy") from None
 
 
 def _shape(text: str) -> tuple[int, ...]:

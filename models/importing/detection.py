@@ -9,11 +9,12 @@ counts time in thousands cannot tell 0 from 1.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from models.conventions import TimeCard
+from models.conventions import Adapted, TimeCard
 from models.noise import noise
 
 Network = Callable[[Tensor, Tensor], Tensor]
@@ -33,6 +34,9 @@ class Detected:
         misses: rms distance of the velocities from a line of slope 1 or -1 there, relative to the spread of x.
         scale: 1 or 1000.
         time: the convention; None if it cannot be detected.
+
+    A network that predicts noise shows a line of slope 1 at its noise end, as noise minus data does; from answers to
+    noise the two cannot be told apart.
     """
 
     slopes: tuple[float, float]
@@ -72,6 +76,21 @@ def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -
     flat = x.reshape(rows, -1).double()
     (slope0, miss0), (slope1, miss1) = _line(flat, first), _line(flat, far)
     return Detected((slope0, slope1), (miss0, miss1), scale, _decide(slope0, miss0, slope1, miss1, scale))
+
+
+@torch.no_grad()
+def start_slope(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype, time: TimeCard) -> float:
+    """The slope of a network's answers over unit noise where its sampling starts, by its own convention."""
+    rows = min(256, max(16, _NUMBERS // math.prod(event_shape)))
+    start = noise(0, 0, rows, event_shape, dtype)
+    answers: list[Tensor] = []
+
+    def field(x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+        answers.append(network(x, t))
+        return answers[-1]
+
+    Adapted(field, time)(start, torch.zeros(rows, dtype=dtype))
+    return _line(start.reshape(rows, -1).double(), answers[0].reshape(rows, -1).double())[0]
 
 
 def _line(x: Tensor, v: Tensor) -> tuple[float, float]:

@@ -7,25 +7,33 @@ bytes; anything else in it is left alone.
 
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from models.conditions import LabelCondition, VectorCondition
 from models.importing.archive import SCALAR_TYPES, Members
 from models.importing.files import ForeignError, opened
+from models.messages import explain
+from models.named_conditions import NAME, NamedCondition
 from models.program.aten import OperationError, operation
 
-_ROWS_NEEDED = 1024
+_LONGEST_AXIS = 1 << 16
+_UNBOUNDED_ROWS = 1 << 30
 _MEMORY_FORMATS = {1: "contiguous", 2: "channels_last", 4: "preserve"}
 _CHECKS = re.compile(r"torch\.ops\.aten\.(_assert_\w+|sym_constrain_range\w*)\.\w+")  # they compute nothing
-_PLAIN = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
+_PLAIN = ("as_int", "as_ints", "as_bool", "as_bools", "as_string")
 
 
 def read_program(
-    path: Path, event_shape: tuple[int, ...] | None, labels: LabelCondition | None = None
+    path: Path,
+    event_shape: tuple[int, ...] | None,
+    labels: LabelCondition | None = None,
+    inputs: Sequence[str] | None = None,
+    conditions: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Tensor], str]:
     """Read an exported program.
 
@@ -33,6 +41,8 @@ def read_program(
         path: the archive.
         event_shape: the shape that one state must have, or None to take the program's.
         labels: the class labels that it takes, which it cannot declare itself; None if it takes none.
+        inputs: the names of its arguments, in their order: `x`, `t`, and the conditions; None to tell them apart.
+        conditions: fields of `NamedCondition` that it cannot declare itself, by name of the condition.
 
     Returns:
         The config of a `models.program.network.Program`, its tensors, and the order of its arguments (such as `t, x`).
@@ -43,7 +53,7 @@ def read_program(
     try:
         with opened(path) as stream, zipfile.ZipFile(stream) as archive:
             members = Members(path, archive)
-            return _Reader(path, members, members.program()).read(event_shape, labels)
+            return _Reader(path, members, members.program()).read(event_shape, labels, inputs, conditions or {})
     except zipfile.BadZipFile as error:
         raise ForeignError(f"{path}: is not an archive of torch.export: {error}") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
@@ -58,14 +68,23 @@ class _Reader:
         self.graph = document["graph_module"]["graph"]
         self.names: dict[str, str] = {}  # theirs -> ours
         self.tensors: dict[str, Tensor] = {}
+        self.rows: list[int | None] = [1, None]
 
     def read(
-        self, event_shape: tuple[int, ...] | None, labels: LabelCondition | None
+        self,
+        event_shape: tuple[int, ...] | None,
+        labels: LabelCondition | None,
+        names: Sequence[str] | None,
+        declared: Mapping[str, Mapping[str, Any]],
     ) -> tuple[dict[str, Any], dict[str, Tensor], str]:
         inputs = self._inputs()
         output = self._output()
-        order = self._arguments(inputs, output)
-        condition = self._condition(labels)
+        order = self._arguments(inputs, output) if names is None else self._named(inputs, names)
+        condition = self._condition(labels) if names is None else None
+        conditions = {} if names is None else self._conditions(names, declared)
+        if unknown := sorted(set(declared) - set(conditions)):
+            known = ", ".join(conditions) or "none"
+            raise ForeignError(f"--conditions names {unknown[0]!r}; the conditions among --inputs are {known}")
         shape, dtype = self._rows(order, output, event_shape)
         steps = [step for number, node in enumerate(self.graph["nodes"]) if (step := self._step(number, node))]
         stored = {
@@ -73,6 +92,10 @@ class _Reader:
             for name, tensor in self.tensors.items()
         }
         config = {"event_shape": list(shape), "dtype": dtype, "tensors": stored, "steps": steps, "condition": condition}
+        if conditions:
+            config["conditions"] = conditions
+        if self.rows != [1, None]:
+            config["rows"] = self.rows
         return config | {"output": self.names[output]}, self.tensors, ", ".join(order)
 
     def _inputs(self) -> list[str]:
@@ -92,7 +115,7 @@ class _Reader:
             inside = name in weights and kind != "tensor_constant"
             table, folder = (weights, "data/weights") if inside else (constants, "data/constants")
             ours = f"w{len(self.tensors)}"
-            self.tensors[ours] = self.members.tensor(folder, table[name], name)
+            self.tensors[ours] = self.members.tensor(folder, table[name], name, masks=kind != "parameter")
             self.names[content["arg"]["name"]] = ours
         return given
 
@@ -117,6 +140,71 @@ class _Reader:
         order = [roles.get(name, "c") for name in given]
         self.names.update(zip(given, order, strict=True))
         return order
+
+    def _named(self, given: list[str], names: Sequence[str]) -> list[str]:
+        """Give the arguments the names that the user says; return those in their order."""
+        if len(names) != len(given) or len(set(names)) != len(names) or not {"x", "t"} <= set(names):
+            raise ForeignError(
+                f"{self.path}: takes {len(given)} tensors, and --inputs names {len(names)}, {','.join(names)}; name "
+                "each, x for states and t for times among them"
+            )
+        wrong = [name for name in names if not re.fullmatch(NAME, name)]
+        if wrong:
+            raise ForeignError(f"--inputs: {wrong[0]!r} is no name; use letters, digits and _, a letter first")
+        self.names.update(zip(given, (n if n in ("x", "t") else f"c_{n}" for n in names), strict=True))
+        return list(names)
+
+    def _conditions(self, names: Sequence[str], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The conditions of the program as a card has them: what it says itself, and what the user declares."""
+        theirs = {ours: name for name, ours in self.names.items()}
+        axes: dict[str, str] = {}  # their symbol -> our name
+        found: dict[str, dict[str, Any]] = {}
+        for name in names:
+            if name in ("x", "t"):
+                continue
+            meta = self._meta(theirs[f"c_{name}"])
+            if meta["dtype"] not in SCALAR_TYPES:
+                raise ForeignError(f"{self.path}: condition {name} is of a type that is not served; use float32")
+            said = declared.get(name, {})
+            shape, most = self._axes(name, meta["sizes"][1:], axes, said.get("shape"))
+            fields = {"dtype": SCALAR_TYPES[meta["dtype"]], "shape": shape, "max": most, **said}
+            try:
+                entry = NamedCondition.model_validate(fields)
+            except ValidationError as error:
+                raise ForeignError(f"{self.path}: condition {name}: {explain(error)}") from None
+            theirs_dtype = SCALAR_TYPES[meta["dtype"]]
+            if entry.scale is None and entry.dtype != theirs_dtype:
+                raise ForeignError(
+                    f"{self.path}: condition {name} is {theirs_dtype}, and {entry.dtype} was declared without a scale"
+                )
+            found[name] = entry.model_dump(mode="json")
+        return found
+
+    def _axes(
+        self, name: str, sizes: list[Mapping[str, Any]], axes: dict[str, str], said: Sequence[Any] | None
+    ) -> tuple[list[int | str], dict[str, int]]:
+        """The shape of a condition, and the largest sizes of its free axes."""
+        if said is not None and len(said) != len(sizes):
+            raise ForeignError(
+                f"{self.path}: condition {name} has {len(sizes)} axes beside rows; shape is {list(said)}"
+            )
+        shape: list[int | str] = []
+        most: dict[str, int] = {}
+        for place, size in enumerate(sizes):
+            symbol = _symbol(size)
+            if "as_int" in size:
+                shape.append(size["as_int"])
+                continue
+            if symbol is None:
+                raise ForeignError(
+                    f"{self.path}: axis {place + 1} of condition {name} is computed from others; name it"
+                )
+            own = f"L{len(axes) + 1}" if axes else "L"
+            axis = axes.setdefault(symbol, str(said[place]) if said is not None else own)
+            shape.append(axis)
+            high = self.document["range_constraints"].get(symbol, {}).get("max_val")
+            most[axis] = _LONGEST_AXIS if high is None or high > _LONGEST_AXIS else high
+        return shape, most
 
     def _condition(self, labels: LabelCondition | None) -> dict[str, Any] | None:
         """The condition of the program as a card has it, or None."""
@@ -153,31 +241,51 @@ class _Reader:
         """Check shapes and dtypes: any number of rows, the same in states, times and velocities."""
         theirs = {ours: name for name, ours in self.names.items()}
         x, t, v = self._meta(theirs["x"]), self._meta(theirs["t"]), self._meta(output)
-        given = [self._meta(theirs["c"])] if "c" in theirs else []
-        rows = _symbol(x["sizes"][0])
-        if rows is None or any(_symbol(meta["sizes"][0]) != rows for meta in (t, v, *given)):
-            raise ForeignError(
-                f"{self.path}: its first dimension is not one free number of rows in states, times and velocities; "
-                "export with dynamic_shapes={'x': {0: Dim('rows')}, 't': {0: Dim('rows')}}"
-            )
-        limits = self.document["range_constraints"].get(rows, {})
-        low, high = limits.get("min_val"), limits.get("max_val")
-        if (low or 0) > 4 or (high is not None and high < _ROWS_NEEDED):
-            raise ForeignError(f"{self.path}: takes {low} to {high} rows; it must take 4 to {_ROWS_NEEDED} or more")
-        shape = tuple(size.get("as_int", 0) for size in x["sizes"][1:])
-        if shape != tuple(size.get("as_int", 0) for size in v["sizes"][1:]) or min(shape) < 1:
-            raise ForeignError(f"{self.path}: answers another shape than that of its states, {list(shape)}")
+        given = [self._meta(name) for ours, name in theirs.items() if ours == "c" or ours.startswith("c_")]
+        self.rows = self._row_limits([meta["sizes"][0] for meta in (x, t, v, *given)])
+        self._refuse_free("states", x["sizes"][1:])
+        shape = tuple(size["as_int"] for size in x["sizes"][1:])
+        answered = [size.get("as_int", "a free size") for size in v["sizes"][1:]]
+        if list(shape) != answered or min(shape) < 1:
+            raise ForeignError(f"{self.path}: answers the shape {answered}, and its states have {list(shape)}")
         if declared is not None and shape != declared:
             raise ForeignError(
                 f"{self.path}: its states have the shape {list(shape)}, --event-shape is {list(declared)}"
             )
-        vectors = [meta for meta in given if len(meta["sizes"]) > 1]
+        vectors = [meta for meta in given if len(meta["sizes"]) > 1] if "c" in theirs else []
         kinds = {SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, t, v, *vectors)}
         if len(kinds) > 1 or not kinds & {"float32", "float64"}:
             raise ForeignError(
                 f"{self.path}: states, times and velocities are {', '.join(sorted(kinds))}; export in float32"
             )
         return shape, kinds.pop()
+
+    def _row_limits(self, sizes: list[Mapping[str, Any]]) -> list[int | None]:
+        """The fewest and the most rows of a call, from the first dimensions of all arguments and the result."""
+        fixed = {size.get("as_int") for size in sizes}
+        if len(fixed) == 1 and None not in fixed:
+            return [fixed.pop()] * 2
+        rows = _symbol(sizes[0])
+        if rows is None or any(_symbol(size) != rows for size in sizes):
+            raise ForeignError(
+                f"{self.path}: its first dimension is not one number of rows in states, times and velocities; "
+                "export with dynamic_shapes={'x': {0: Dim('rows')}, 't': {0: Dim('rows')}}"
+            )
+        limits = self.document["range_constraints"].get(rows, {})
+        low, high = limits.get("min_val"), limits.get("max_val")
+        least = max(1, low or 1)
+        if high is not None and high < least:
+            raise ForeignError(f"{self.path}: takes {low} to {high} rows")
+        # Exporters write 2 where they only mean that one row is not a case of its own.
+        return [1 if least == 2 else least, None if high is None or high >= _UNBOUNDED_ROWS else high]
+
+    def _refuse_free(self, what: str, sizes: list[Mapping[str, Any]]) -> None:
+        free = [number for number, size in enumerate(sizes, start=1) if "as_int" not in size]
+        if free:
+            raise ForeignError(
+                f"{self.path}: dimension {free[0]} of its {what} is free; only the first may be, the number of rows: "
+                "export with a fixed size there"
+            )
 
     def _meta(self, name: str) -> Mapping[str, Any]:
         return self.graph["tensor_values"][name]
@@ -214,6 +322,8 @@ class _Reader:
 
     def _value(self, argument: Mapping[str, Any]) -> Any:
         [(kind, content)] = argument.items()
+        if kind in ("as_float", "as_floats"):
+            return [_float(each) for each in content] if kind == "as_floats" else _float(content)
         if kind in _PLAIN:
             return content
         if kind == "as_none":
@@ -241,6 +351,15 @@ class _Reader:
     def _number(self, argument: Mapping[str, Any]) -> Any:
         [(kind, content)] = argument.items()
         return {"value": self.names[content]} if kind == "as_name" else content
+
+
+def _float(content: float | str) -> float | dict[str, str]:
+    """A number; one that JSON cannot hold comes as text, and goes as an object."""
+    if not isinstance(content, str):
+        return content
+    if content not in ("Infinity", "-Infinity", "NaN"):
+        raise ValueError(f"a number is {content[:40]!r}")
+    return {"number": content}
 
 
 def _symbol(size: Mapping[str, Any]) -> str | None:

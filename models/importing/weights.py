@@ -1,8 +1,8 @@
 """Imports: a foreign state dict or program becomes a checkpoint."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +15,16 @@ from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.conventions import TimeCard
 from models.decoder import Decoder, DecoderConfig
-from models.importing.detection import Detected, detect
+from models.importing.declared import Declared
+from models.importing.detection import Detected, detect, start_slope
 from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select
 from models.importing.programs import read_program
 from models.messages import first_line
 from models.mixing import Mixing, find_mixing
+from models.named_conditions import NamedConditions
 from models.network import Network
 from models.row_padding import RowByRow
-
-
-@dataclass(frozen=True)
-class Declared:
-    """The convention that the user declares; None is left to be detected."""
-
-    noise_at: int | None = None
-    scale: float | None = None
-    sign: int | None = None
-
-    def resolve(self, found: Detected) -> tuple[TimeCard, list[str]]:
-        """The convention to store, and lines for the user: what was taken, and where the network disagrees."""
-        usual = found.time or TimeCard()
-        declared = {"noise_at": self.noise_at, "scale": self.scale, "sign": self.sign}
-        taken = {name: getattr(usual, name) if value is None else value for name, value in declared.items()}
-        time = TimeCard.model_validate({**taken, "data_at": 1 - taken["noise_at"]})
-        report = [f"convention: noise at {time.noise_at}, time scale {time.scale:g}, sign {time.sign:+d}"]
-        if found.time is None and None in declared.values():
-            report.append(f"warning: the convention {found}")
-        wrong = [name for name, value in declared.items() if found.time and value not in (None, getattr(usual, name))]
-        if wrong:
-            report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the network shows {found}")
-        return time, report
 
 
 @dataclass(frozen=True)
@@ -109,6 +88,9 @@ def import_program(
     event_shape: tuple[int, ...] | None = None,
     *,
     labels: LabelCondition | None = None,
+    inputs: Sequence[str] | None = None,
+    conditions: Mapping[str, Mapping[str, Any]] | None = None,
+    nulls: Mapping[str, Tensor] | None = None,
     declared: Declared | None = None,
     decoder: Mapping[str, Any] | None = None,
     version: int | None = None,
@@ -121,22 +103,43 @@ def import_program(
         repository, name, declared, decoder, version, row_by_row: see `import_weights`.
         event_shape: the shape that one state must have; None takes the program's.
         labels: the class labels that it takes as a condition; it declares the width of a vector itself.
+        inputs, conditions: see `read_program`.
+        nulls: tensors that stand for conditions that are not given, by name.
 
     Raises:
         ForeignError: the archive is not a program, holds what a program may not, or the program mixes rows.
         CheckpointError: the checkpoint cannot be written.
     """
-    config, tensors, order = read_program(file, event_shape, labels)
+    config, tensors, order = read_program(file, event_shape, labels, inputs, _with_nulls(conditions or {}, nulls or {}))
     try:
         with torch.device("meta"):
             network = build(PROGRAM, config)
     except ArchitectureError as error:
         raise ForeignError(f"{file}: {error}") from None
     network.load_state_dict({f"data_{key}": tensor for key, tensor in tensors.items()}, assign=True)
+    if isinstance(network.condition, NamedConditions):
+        network.condition = replace(network.condition, stored=_fitting(network.condition, nulls or {}))
     report = [f"program: {len(config['steps'])} steps, {len(tensors)} tensors, arguments ({order})"]
     source: dict[str, JsonValue] = {"imported_from": file.name}
     path, stored = _store(network, repository, name, source, declared or Declared(), decoder or {}, version, row_by_row)
     return Imported(path, [*report, *stored])
+
+
+def _with_nulls(
+    conditions: Mapping[str, Mapping[str, Any]], nulls: Mapping[str, Tensor]
+) -> dict[str, Mapping[str, Any]]:
+    return {**conditions, **{name: {**conditions.get(name, {}), "null": "stored"} for name in nulls}}
+
+
+def _fitting(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The stored nulls, if all are there and of the shapes of their conditions."""
+    for name, entry in takes.entries.items():
+        if entry.null == "stored" and (name not in nulls or tuple(nulls[name].shape) != entry.sizes):
+            found = list(nulls[name].shape) if name in nulls else "nothing"
+            raise ForeignError(
+                f"the stored null of {name} is {found}, expected a tensor of shape {list(entry.sizes)}: --null"
+            )
+    return dict(nulls)
 
 
 def _store(
@@ -151,7 +154,7 @@ def _store(
 ) -> tuple[Path, list[str]]:
     network.eval().requires_grad_(False)
     asked = RowByRow(network) if row_by_row else network
-    time, report = declared.resolve(detect_convention(network, asked))
+    time, report = _convention(network, asked, declared)
     if row_by_row:
         report.append("rows: each is a network call of its own")
     elif (mixing := _mixing(network)) is not None:
@@ -167,8 +170,20 @@ def _store(
         version=version,
         time=time,
         row_by_row=row_by_row,
+        sampling=declared.sampling,
     )
     return path, report
+
+
+def _convention(network: Network, asked: nn.Module, declared: Declared) -> tuple[TimeCard, list[str]]:
+    """The convention to store, and lines for the user."""
+    if not declared.changes:
+        return declared.resolve(detect_convention(network, asked))
+    time = declared.card()
+    with _evaluated():
+        return time, declared.report(
+            time, start_slope(_field(network, asked), network.event_shape, _dtype_of(network), time)
+        )
 
 
 def detect_convention(network: Network, asked: nn.Module | None = None) -> Detected:
@@ -181,20 +196,22 @@ def detect_convention(network: Network, asked: nn.Module | None = None) -> Detec
     Raises:
         ForeignError: it cannot be evaluated.
     """
-    dtype, given = _dtype_of(network), network.condition
-    asked = network if asked is None else asked
-
-    def ask(x: Tensor, t: Tensor) -> Tensor:
-        return asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
-
     with _evaluated():
-        return detect(ask, network.event_shape, dtype)
+        return detect(_field(network, asked), network.event_shape, _dtype_of(network))
+
+
+def _field(network: Network, asked: nn.Module | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """A network, or what is evaluated in its place, under example conditions."""
+    dtype, given = _dtype_of(network), None if network.condition is None else network.condition.sized({})
+    asked = network if asked is None else asked
+    return lambda x, t: asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
 
 
 def _mixing(network: Network) -> Mixing | None:
     with _evaluated():
         shape = network.event_shape
-        return find_mixing(network, shape, _dtype_of(network), condition=network.condition)
+        takes = None if network.condition is None else network.condition.sized({})
+        return find_mixing(network, shape, _dtype_of(network), condition=takes)
 
 
 def _dtype_of(network: Network) -> torch.dtype:

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from models.calibration import Allowance
 from models.checkpoint.loading import Checkpoint
 from models.guidance import network_rows
 from models.noise import noise, noise_of
 from service.engine.cost import TickCostModel
 from service.engine.device import Device
-from service.engine.job import Job, Operation
+from service.engine.job import Job, Operation, Sizes
 from service.engine.network import Network
 from solvers import catalogue, warm_up
 from solvers.errors import Status
@@ -23,9 +24,10 @@ from solvers.parted import Parted
 TICK_S = 0.05
 """A network call of a full arena takes about this long at most."""
 
-_SMALLEST_BUDGET, _LARGEST_BUDGET = 64, 8192
-_FEW_ROWS = (1, 16)
-_SMALLEST_DERIVED_BUDGET = 4  # a derivative of one row of a UNet takes milliseconds
+_LARGEST_BUDGET = 8192
+_LONGEST_TICK_S = 4 * TICK_S
+_PAYS = 1.5
+"""A call with twice the rows that takes less than this many times as long is worth a longer tick."""
 
 
 class Arena:
@@ -49,13 +51,24 @@ class Arena:
         device: Device,
         groups: Sequence[str] = ("",),
         operation: Operation = Operation.SAMPLE,
+        sizes: Sizes = (),
+        allowance: Allowance | None = None,
     ) -> None:
-        """Measure the network: which row buckets agree, and how many rows fit into a tick."""
+        """Measure the network: at which numbers of rows its rows agree, and how many rows fit into a tick.
+
+        Args:
+            checkpoint: the model version.
+            device: where it lives.
+            groups: names of the groups of lanes.
+            operation: what is computed.
+            sizes: of the free axes.
+            allowance: seconds of measuring rows; None for no bound.
+        """
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
         self.dtype, self.tick_cost = checkpoint.dtype, TickCostModel()
         warm_up(self.dtype, device.device)
         with device.scope():
-            self.network = Network(checkpoint, device, operation)
+            self.network = Network(checkpoint, device, operation, sizes, allowance)
             self.event_shape, self.deterministic = self.network.event_shape, self.network.deterministic
             self.budget = self._measure_budget()
         plans = checkpoint.plans
@@ -74,8 +87,14 @@ class Arena:
         """Why it is not fused; empty if it is."""
         return self.network.path_reason
 
+    def refine(self) -> None:
+        """Go on measuring rows by one number of them, beside the ticks."""
+        with self.device.scope():
+            self.network.refine()
+
     def _empty(self) -> Lanes:
-        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots)
+        average = self.checkpoint.card.average
+        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=average)
 
     def __len__(self) -> int:
         """Running lanes of all groups."""
@@ -91,15 +110,19 @@ class Arena:
         return [self.lanes[group]] if parted is None else parted.all
 
     def _measure_budget(self) -> int:
-        rows = _SMALLEST_BUDGET if self.operation is Operation.SAMPLE else _SMALLEST_DERIVED_BUDGET
-        for few in _FEW_ROWS:  # forecasts of small requests stand on them
-            self.tick_cost.measured(few, min(self.network.timed(few) for _ in range(2)))
+        """The most rows of a tick; on the way there, forecasts of small requests learn what calls of few rows take."""
+        rows, before = 1, 0.0
         while True:
-            took = min(self.network.timed(rows) for _ in range(2))
+            took = self.network.timed(rows)
+            if took < TICK_S:  # a single measurement may have been held up
+                took = min(took, self.network.timed(rows))
+            pays = took < _PAYS * before and took < _LONGEST_TICK_S
+            if took > TICK_S and rows > 1 and not pays:
+                return rows // 2
             self.tick_cost.measured(rows, took)
-            if 2 * took > TICK_S or rows >= _LARGEST_BUDGET:
+            if (2 * took > TICK_S and not pays and rows > 1) or rows >= _LARGEST_BUDGET or took > _LONGEST_TICK_S:
                 return rows
-            rows *= 2
+            rows, before = 2 * rows, took
 
     def start_of(self, job: Job, first: int, count: int) -> torch.Tensor:
         """Starting states of samples first .. first + count - 1 of a job, on the host."""

@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
-from models.conditions import LabelCondition, VectorCondition
 from models.fused import Prepared, prepare
+from models.named_conditions import Conditioning
 from models.velocity import VelocityField
 
 _LARGEST_GRAPH = 1024
@@ -76,7 +76,7 @@ class Device:
         """Whether nothing can run on the device after this error, so that the process must be started again."""
         return False
 
-    def prepare(self, velocity: nn.Module, condition: LabelCondition | VectorCondition | None) -> Prepared:
+    def prepare(self, velocity: nn.Module, condition: Conditioning | None) -> Prepared:
         """The field as it should be called: fused where that is possible."""
         if not self._compile:
             return Prepared(velocity, False, "PATHLINE_COMPILE is off")
@@ -137,7 +137,7 @@ class Cuda(Device):
         """A CUDA error other than want of memory leaves the context unusable."""
         return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" in str(error)
 
-    def prepare(self, velocity: nn.Module, condition: LabelCondition | VectorCondition | None) -> Prepared:
+    def prepare(self, velocity: nn.Module, condition: Conditioning | None) -> Prepared:
         """With graph capture, if that was asked for."""
         return Prepared(Captured(velocity) if self._graphs else velocity, False, "fused forms are for the CPU")
 
@@ -163,7 +163,7 @@ class Captured:
         padded = 1 << (rows - 1).bit_length()
         key = (padded, x.dtype)
         if key not in self._recorded:
-            self._recorded[key] = self._record(x, padded)
+            self._recorded[key] = self._record(x, t, padded)
             if len(self._recorded) > _MOST_GRAPHS:
                 self._recorded.popitem(last=False)
         self._recorded.move_to_end(key)
@@ -173,8 +173,8 @@ class Captured:
         graph.replay()
         return held_v[:rows].clone()
 
-    def _record(self, x: Tensor, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]:
-        held_x, held_t = x.new_zeros((rows, *x.shape[1:])), x.new_zeros(rows)
+    def _record(self, x: Tensor, t: Tensor, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]:
+        held_x, held_t = (held.new_zeros((rows, *held.shape[1:])) for held in (x, t))
         for _ in range(3):  # kernels choose their code in the first calls, which must not be recorded
             self._velocity(held_x, held_t)
         stream = torch.cuda.current_stream(x.device)

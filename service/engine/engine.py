@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from models.calibration import Allowance
 from models.checkpoint.loading import Checkpoint
 from service.engine.admission import Admission
 from service.engine.arena import Arena
@@ -33,6 +34,7 @@ from service.engine.job import (
     Operation,
     Overloaded,
     Priority,
+    Sizes,
     TooSlow,
 )
 from service.engine.job_table import Observer, Told, settle
@@ -40,6 +42,15 @@ from service.engine.loop import STOPPED, Cancel, GiveUp, Loop, Open, Retire, Sto
 from service.engine.workload import Workload
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
+
+
+MOST_SIZES = 16
+"""Arenas of a version for sizes of free axes that are kept."""
+
+_BUSY_S = 0.5
+"""Seconds after which an engine that had jobs is looked at again."""
+
+_What = tuple[Operation, Sizes]
 
 
 class EngineSettings(Protocol):
@@ -63,6 +74,11 @@ class EngineSettings(Protocol):
     @property
     def compile(self) -> str:
         """`auto` fuses networks that have a fused form; `off` never does."""
+        ...
+
+    @property
+    def calibration_s(self) -> float:
+        """Seconds of measuring the rows of a network before it is served, about."""
         ...
 
     @property
@@ -100,6 +116,7 @@ class Engine:
         self.device = choose_device(settings.device)
         self.threads = settings.threads or default_threads()
         self._tools = tools or device_of(self.device, settings.cuda_graphs, settings.compile == "auto")
+        self._calibration_s = settings.calibration_s
         self._loop = Loop(self._tools, observer, clock)
         self._thread: threading.Thread | None = None
         self._loader = ThreadPoolExecutor(1, "pathline-loader", self._step_back)
@@ -109,7 +126,7 @@ class Engine:
         self._draining = False
         self._admission = Admission(settings.max_queue, clock, lambda: self._loop.snapshot)
         self._versions: dict[tuple[str, int], Arena] = {}  # the newest that was loaded under a name and version
-        self._arenas: dict[Arena, dict[Operation, tuple[int, Arena]]] = {}  # numbers and arenas of what was loaded
+        self._arenas: dict[Arena, dict[_What, tuple[int, Arena]]] = {}  # numbers and arenas of what was loaded
         self._futures: WeakValueDictionary[int, Future[JobResult]] = WeakValueDictionary()  # by number of the job
 
     @property
@@ -156,9 +173,9 @@ class Engine:
         """Return what there is to do, for all that is loaded."""
         with self._lock:
             named = {
-                number: (*key, operation.value)
+                number: (*key, " ".join((operation.value, *(f"{axis}={size}" for axis, size in sizes))))
                 for key, loaded in self._versions.items()
-                for operation, (number, _) in self._arenas[loaded].items()
+                for (operation, sizes), (number, _) in self._arenas[loaded].items()
             }
             loads, seconds = self._admission.loads(named)
             return Workload(self._admission.jobs, seconds, {named[number]: load for number, load in loads.items()})
@@ -206,24 +223,40 @@ class Engine:
         It is measured in a thread of its own with the engine's number of torch threads, which decides the bits, and at
         low priority, so that running jobs hardly notice. Whatever its network raises passes through.
         """
-        arena = self._loader.submit(Arena, checkpoint, self._tools, tuple(Priority)).result()
+        arena = self._loader.submit(self._made, checkpoint).result()
         with self._lock:
-            self._arenas[arena] = {Operation.SAMPLE: self._open(name, arena)}
+            self._arenas[arena] = {(Operation.SAMPLE, ()): self._open(name, arena)}
             self._versions[name, version] = arena
+        self._refine_later(arena)
         return arena
 
-    def prepared(self, name: str, version: int, operation: Operation) -> Arena | None:
-        """The arena of an operation of a loaded version; None if `prepare` must make it first.
+    def _made(self, checkpoint: Checkpoint, operation: Operation = Operation.SAMPLE, sizes: Sizes = ()) -> Arena:
+        return Arena(
+            checkpoint,
+            self._tools,
+            tuple(Priority),
+            operation,
+            sizes,
+            Allowance(self._calibration_s, self._tools.seconds),
+        )
+
+    def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:
+        """The arena of an operation of a loaded version for such sizes; None if `prepare` must make it first.
 
         Raises:
             KeyError: the version is not loaded.
         """
         with self._lock:
-            _, arena = self._arenas[self._versions[name, version]].get(operation, (0, None))
+            arenas = self._arenas[self._versions[name, version]]
+            _, arena = arenas.get((operation, sizes), (0, None))
+            if arena is not None and sizes:  # the newest is the last
+                arenas[operation, sizes] = arenas.pop((operation, sizes))
             return arena
 
-    def prepare(self, name: str, version: int, operation: Operation) -> Arena:
+    def prepare(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena:
         """Make the arena of an operation of a loaded version, as `load` does; a second call does nothing.
+
+        Of arenas for sizes of free axes, a version keeps the few that were used last; the jobs of others run on.
 
         Raises:
             Draining: the engine takes no more.
@@ -231,13 +264,15 @@ class Engine:
         """
 
         def make() -> Arena:
-            found = self.prepared(name, version, operation)
+            found = self.prepared(name, version, operation, sizes)
             if found is None:
                 loaded = self._versions[name, version]
-                found = Arena(loaded.checkpoint, self._tools, tuple(Priority), operation)
+                found = self._made(loaded.checkpoint, operation, sizes)
                 with self._lock:
                     beside = self._arenas[loaded]
-                    beside[operation] = self._open(name, found)
+                    beside[operation, sizes] = self._open(name, found)
+                    self._retire_least_used(beside)
+                self._refine_later(found)
             return found
 
         try:
@@ -248,6 +283,36 @@ class Engine:
             return making.result()
         except CancelledError:
             raise Draining from None
+
+    def _retire_least_used(self, arenas: dict[_What, tuple[int, Arena]]) -> None:
+        sized = [key for key in arenas if key[1]]
+        gone = tuple(arenas.pop(key)[0] for key in sized[: max(0, len(sized) - MOST_SIZES)])
+        for number in gone:
+            self._admission.close(number)
+        if gone:
+            self._loop.commands.put(Retire(gone))
+
+    def _refine_later(self, arena: Arena) -> None:
+        """Go on measuring an arena's rows while there are no jobs, a step at a time, behind what is to be loaded."""
+        if not arena.network.unmeasured or self._draining:
+            return
+
+        def step() -> None:
+            with self._lock:
+                idle, loaded = (
+                    not self._admission.jobs,
+                    any(a is arena for b in self._arenas.values() for _, a in b.values()),
+                )
+            if not loaded:
+                return
+            if idle:
+                arena.refine()
+            timer = threading.Timer(0.0 if idle else _BUSY_S, self._refine_later, [arena])
+            timer.daemon = True
+            timer.start()
+
+        with contextlib.suppress(RuntimeError):  # it was shut down
+            self._loader.submit(step)
 
     def _open(self, name: str, arena: Arena) -> tuple[int, Arena]:
         queue = ArenaQueue(next(self._numbers), name, arena)
@@ -285,7 +350,10 @@ class Engine:
                 raise Draining
             if not self.alive:
                 raise EngineFailed(STOPPED)
-            arena, _ = self._arenas[self._versions[job.model, job.version]][job.operation]
+            arenas = self._arenas[self._versions[job.model, job.version]]
+            if job.sizes and (job.operation, job.sizes) not in arenas:  # retired since it was prepared
+                raise Overloaded("requests of many shapes take turns", _BUSY_S)
+            arena, _ = arenas[job.operation, job.sizes]
             entry = self._admission.take(arena, job)
             future = self._futures[entry.number] = Future[JobResult]()
             self._loop.commands.put(Submit(arena, job, entry, future))

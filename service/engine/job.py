@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,9 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models.guidance import Guidance
+from models.named_conditions import Distinct
 from solvers.derived import DerivedField, JacobianField, LogDensityField
 from solvers.plan import Plan
 from solvers.trace import Trace
+
+Sizes = tuple[tuple[str, int], ...]
+"""The sizes of a model's free axes, by name; jobs of equal sizes share network calls."""
 
 
 class Operation(StrEnum):
@@ -121,8 +126,10 @@ class Job:
         deadline: when the job is given up, in seconds of the engine's clock (`time.monotonic`), or None.
         partial: at the deadline, answer with the states reached instead of failing.
         trace: `none`, `summary` or `full`.
-        condition: one row a sample, as `models.conditions` makes it, for a conditional model; None is its null.
-        guidance: strength of classifier-free guidance; None is none.
+        conditions: what the samples are conditioned on, by the names of the model's inputs; None is the null of each.
+        guidance: strength of classifier-free guidance, or all of its terms; None is none.
+        negative: conditions that take the place of nulls in guidance, by name; None is none.
+        sizes: of the free axes of states and conditions.
         priority: see `Priority`.
         on_progress: called in the engine's thread, which it must not hold up; or None.
         progress_s: least seconds between two calls of it.
@@ -144,8 +151,10 @@ class Job:
     deadline: float | None = None
     partial: bool = False
     trace: str = "summary"
-    condition: torch.Tensor | None = None
-    guidance: float | None = None
+    conditions: Mapping[str, Distinct] | None = None
+    guidance: float | Guidance | None = None
+    negative: Mapping[str, Distinct] | None = None
+    sizes: Sizes = ()
     priority: Priority = Priority.INTERACTIVE
     on_progress: Callable[[Progress], None] | None = None
     progress_s: float = 0.1
@@ -164,7 +173,7 @@ class JobResult:
         saved: (n, M, *event) states at `save_at`, NaN where a sample did not get there; or None.
         t, nfe, status: (n,) the time reached, the calls, and a `Status` value for each sample.
         trace: every attempted step; for plans empty unless `full` is asked for, as the grid says it all.
-        rows: network rows spent on the job: one a call, or two where guidance asks for both velocities.
+        rows: network rows spent on the job: one a call, or one for each term of its guidance.
         queue_s, solve_s, network_s: seconds waited, solved, and in network calls that the job took part in.
     """
 

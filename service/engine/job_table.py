@@ -128,6 +128,7 @@ class JobTable:
         builder, queue = active.builder, active.queue
         if active.job.solve.adaptive and (spent := builder.spent()) is not None:
             queue.nfe = queue.nfe.learn(active.job, *spent)
+        builder.skipped = queue.arena.network.skipped(active.number)
         network_s, start_of = queue.arena.network.seconds, queue.arena.start_of
         if not builder.large:
             self.end(active, builder.result(network_s, start_of))

@@ -5,25 +5,43 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.calibration import Agreement, Allowance
+from models.checkpoint.calibrations import Key, keep, key_of, known
 from models.checkpoint.loading import Checkpoint
 from models.fused import FusedResidualMLP
-from models.guidance import Guided
-from models.row_padding import RowStable
-from service.engine.conditions import Conditions, RowTable
+from models.guidance import Guidance, Term, combined
+from models.named_conditions import Distinct
+from models.row_padding import Chosen, RowStable
 from service.engine.device import Device
-from service.engine.job import Job, Operation, derived_field
+from service.engine.job import Job, Operation, Sizes, derived_field
+from service.engine.job_rows import Conditions, JobRows, RowStore
 from solvers.lanes import Finished, Lanes
 from solvers.parted import Parted
 
 _log = logging.getLogger("pathline")
 
 _DERIVED_ROWS_AT_ONCE = 128
+_SHOWN = 4  # rows of conditions with which calls are timed
+_PLAIN = Guidance((Term(1.0),))
+_NOBODY = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+
+class _Shown:
+    """A store of a few rows that are repeated."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+
+    def take(self, places: NDArray[np.int64]) -> Tensor:
+        """See `models.row_padding.Store`."""
+        return self._rows.index_select(0, torch.from_numpy(places).to(self._rows.device))
 
 
 class Network:
@@ -32,51 +50,104 @@ class Network:
     Attributes:
         velocity: the field with its rows padded.
         event_shape: shape of a lane's state.
-        deterministic: whether a padding was found that makes rows independent.
         seconds: spent in calls so far.
         rows: evaluated so far, padding not included.
         path: `fused` or `eager`: what evaluates the field.
         path_reason: why it is eager; empty if it is fused.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: Device, operation: Operation) -> None:
-        """Measure which row buckets agree."""
-        condition = checkpoint.card.condition
-        self._device, self._dtype, self._condition = device, checkpoint.dtype, condition
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: Device,
+        operation: Operation,
+        sizes: Sizes = (),
+        allowance: Allowance | None = None,
+    ) -> None:
+        """Measure at which numbers of rows a row has the same bits, unless that was measured before.
+
+        Args:
+            checkpoint: the model version.
+            device: where it lives.
+            operation: what lanes follow.
+            sizes: of the free axes.
+            allowance: seconds of measuring; None for no bound.
+        """
+        takes = checkpoint.conditioning
+        self._takes = None if takes is None else takes.sized(dict(sizes))
+        self._device, self._dtype, self._folder = device, checkpoint.dtype, checkpoint.path
         self.seconds, self.rows = 0.0, 0
         self.path, self.path_reason = "eager", "derivatives of the field need its torch module"
-        self._constants: RowTable | None = None
-        self.event_shape, self.velocity = self._field(checkpoint, operation)
-        self.deterministic = self.velocity.deterministic
-        self._ask = self.velocity if condition is None else Guided(self.velocity, condition)
-        self._conditions = None if condition is None else Conditions(condition, self._dtype, device.device)
+        self._constants: JobRows | None = None
+        self._key: Key = ()
+        self.event_shape, self.velocity = self._field(checkpoint, operation, sizes, allowance)
+        self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
+        self._keep()
+        if self.unmeasured:
+            tried, total = self.velocity.progress
+            said = "%s: %d of %d numbers of rows are measured; the rest is measured while idle"
+            _log.info(said, self._folder, tried, total)
 
-    def _field(self, checkpoint: Checkpoint, operation: Operation) -> tuple[tuple[int, ...], RowStable]:
+    def _field(
+        self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes, allowance: Allowance | None
+    ) -> tuple[tuple[int, ...], RowStable]:
         """The shape of a lane's state, and what lanes follow, of their states and what rides along with them."""
         shape, place = tuple(checkpoint.card.event_shape), self._device.device
         field = derived_field(operation, shape)
         if field is None:
-            made = self._device.prepare(checkpoint.velocity, self._condition)
+            made = self._device.prepare(checkpoint.velocity, self._takes)
             self.path, self.path_reason = ("fused" if made.fused else "eager"), made.reason
             if made.failed:
                 _log.warning("%s is evaluated as a torch module: %s", checkpoint.path, made.reason)
-            stable = RowStable(made.velocity, shape, self._dtype, place, condition=self._condition, unpadded=made.fused)
-            return shape, stable
+            found = self._known(checkpoint, operation, sizes)
+            more: dict[str, Any] = {"condition": self._takes, "allowance": allowance, "known": found}
+            more["average"] = checkpoint.card.average
+            return shape, RowStable(made.velocity, shape, self._dtype, place, unpadded=made.fused, **more)
         if field.constants:
-            self._constants = RowTable(place)
+            self._constants = JobRows({"constants": RowStore((field.constants,), self._dtype, place)})
         whole, rows = (field.width + field.constants,), _DERIVED_ROWS_AT_ONCE
-        made_of, derived = checkpoint.velocity, {"derive": field, "examples": field.examples}
-        return (field.width,), RowStable(made_of, whole, self._dtype, place, rows, self._condition, **derived)
+        found = self._known(checkpoint, operation, sizes)
+        more = {"derive": field, "examples": field.examples, "allowance": allowance, "known": found}
+        return (field.width,), RowStable(checkpoint.velocity, whole, self._dtype, place, rows, self._takes, **more)
+
+    def _known(self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes) -> tuple[int, Agreement] | None:
+        what = (str(operation), self.path, *(f"{axis}={size}" for axis, size in sizes))
+        self._key = key_of(checkpoint.digest, self._device.device, *what)
+        return known(self._folder, self._key)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether numbers of rows were found at which rows are independent."""
+        return self.velocity.deterministic
+
+    @property
+    def unmeasured(self) -> int:
+        """Numbers of rows that are still to be tried."""
+        tried, total = self.velocity.progress
+        return total - tried
+
+    def refine(self) -> bool:
+        """Go on measuring by one number of rows; False once all were tried, and then what was found is kept."""
+        more = self.velocity.refine()
+        if not more:
+            self._keep()
+            _log.info("%s: all numbers of rows are measured", self._folder)
+        return more
+
+    def _keep(self) -> None:
+        if not self.velocity.known:
+            keep(self._folder, self._key, self.velocity.form, self.velocity.agreement)
 
     def timed(self, rows: int) -> float:
         """Measure the seconds of one call with this number of rows."""
         dtype, place = self._dtype, self._device.device
         x = torch.zeros((rows, *self.velocity.event_shape), dtype=dtype, device=place)
-        t = torch.full((rows,), 0.5, dtype=dtype, device=place)
-        given = () if self._condition is None else (self._condition.examples(rows, dtype, place),)
+        t = torch.full((rows, *self.velocity.time_shape), 0.5, dtype=dtype, device=place)
+        shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
+        given = [Chosen(_Shown(tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()
         with torch.inference_mode():
-            self.velocity(x, t, *given)
+            self.velocity.chosen(x, t, given)
             self._device.finish()
         return self._device.seconds() - begin
 
@@ -85,19 +156,24 @@ class Network:
         if self._conditions is not None:
             self._conditions.add(owner, job)
         if self._constants is not None and owner not in self._constants and job.constants is not None:
-            self._constants.add(owner, job.constants)
+            told = {"constants": Distinct(job.constants, np.arange(job.num_samples))}
+            self._constants.add(owner, job.num_samples, [told], _PLAIN)
 
     def remove(self, owner: int) -> None:
         """Remove what is kept for a job once its lanes are gone."""
-        for table in (self._conditions, self._constants):
-            if table is not None:
-                table.remove(owner)
+        for each in (self._conditions, self._constants):
+            if each is not None:
+                each.remove(owner)
+
+    def skipped(self, owner: int) -> int:
+        """Rows of a job that its guidance had no need of (see `Conditions.skipped`)."""
+        return 0 if self._conditions is None else self._conditions.skipped(owner)
 
     def __call__(self, x: Tensor, t: Tensor, chosen: Sequence[Lanes | Parted], failed: dict[int, str]) -> Tensor:
         """One call.
 
         Args:
-            x, t: states (n, *event) and times (n,) of the lanes.
+            x, t: states (n, *event) and times (n,) of the lanes; (n, 2) of a field of average velocity.
             chosen: the lanes, n in all.
             failed: filled with owner -> error message, for owners with rows that made the network raise.
 
@@ -106,11 +182,17 @@ class Network:
         """
         begin = time.perf_counter()
         self.rows += len(x)
-        if self._constants is not None:
-            x = torch.cat((x, self._constants.of(*_owners(chosen))), dim=1)
-        v = self._evaluate((x, t, *self._given(chosen)), chosen, failed)
-        if self._constants is not None:
-            v = v[:, : self.event_shape[0]].contiguous()
+        try:
+            owner, index = _NOBODY if self._conditions is self._constants is None else _owners(chosen)
+            v = self._ask(x, t, owner, index)
+            self._device.finish()
+        except Exception as error:  # (whatever a network raises is its requests' fault alone)
+            said = self.said(error)
+        else:
+            self.seconds += time.perf_counter() - begin
+            return v
+        # Out of the handler: the exception keeps what failed, and its memory, alive.
+        v = self._by_halves(x, t, *_owners(chosen), failed, said)
         self.seconds += time.perf_counter() - begin
         return v
 
@@ -122,57 +204,58 @@ class Network:
         if self._conditions is not None and self._conditions.guided:
             return None
         begin, rows = time.perf_counter(), len(lanes)
-        if (runner := field.runner(*self._given([lanes]), rows=rows)) is None:
+        given = [] if self._conditions is None else self._conditions.plain(*_owners([lanes]))
+        if (runner := field.runner(*(each.rows() for each in given), rows=rows)) is None:
             return None
         finished, done = lanes.run(runner, calls)
         self.rows += rows * done
         self.seconds += time.perf_counter() - begin
         return finished, done
 
-    def _given(self, chosen: Sequence[Lanes | Parted]) -> tuple[Tensor, ...]:
-        """Conditions and guidances of the lanes; nothing for an unconditional model."""
+    def _ask(self, x: Tensor, t: Tensor, owner: NDArray[np.int64], index: NDArray[np.int64]) -> Tensor:
+        """The velocities of lanes, given the job of each and its sample in that job."""
+        states = len(x)
+        if self._constants is not None:
+            [constants] = self._constants.chosen(self._constants.lines(owner, index)[1])
+            x = torch.cat((x, constants.rows()), dim=1)
         if self._conditions is None:
-            return ()
-        condition, guidance = self._conditions.of(*_owners(chosen))
-        if guidance is None:
-            return (condition,)
-        self.rows += int(((guidance != 0) & (guidance != 1)).sum())
-        return condition, guidance
-
-    def _evaluate(
-        self, arguments: Sequence[Tensor], chosen: Sequence[Lanes | Parted], failed: dict[int, str]
-    ) -> Tensor:
-        try:
-            v = self._ask(*arguments)
-            self._device.finish()
-            return v
-        except Exception as error:  # (whatever a network raises is its requests' fault alone)
-            said = self.said(error)
-        # Out of the handler: the exception keeps what failed, and its memory, alive.
-        owner = np.concatenate([lanes.records["owner"] for lanes in chosen])
-        return self._by_halves(arguments, owner, failed, said)
+            v = self.velocity(x, t)
+        else:
+            rows = self._conditions.of(owner, index, t)
+            if rows.of is not None:
+                self.rows += len(rows.of)
+                again = torch.from_numpy(rows.of).to(x.device)
+                x, t = torch.cat((x, x[again])), torch.cat((t, t[again]))
+            v = combined(self.velocity.chosen(x, t, rows.conditions), states, rows.further, rows.kept)
+        return v if self._constants is None else v[:, : self.event_shape[0]].contiguous()
 
     def _by_halves(
-        self, arguments: Sequence[Tensor], owner: NDArray[np.int64], failed: dict[int, str], said: str
+        self,
+        x: Tensor,
+        t: Tensor,
+        owner: NDArray[np.int64],
+        index: NDArray[np.int64],
+        failed: dict[int, str],
+        said: str,
     ) -> Tensor:
         """Evaluate in ever smaller slices: memory may do for those, and only single rows that fail are given up."""
         if len(owner) == 1:
             failed[int(owner[0])] = said
-            return torch.zeros_like(arguments[0])
+            return torch.zeros_like(x)
         self._device.free()
         parts: list[Tensor] = []
         middle = len(owner) // 2
         for part in (slice(None, middle), slice(middle, None)):
             if all(int(one) in failed for one in owner[part]):
-                parts.append(torch.zeros_like(arguments[0][part]))
+                parts.append(torch.zeros_like(x[part]))
                 continue
             try:
-                parts.append(self._ask(*(argument[part] for argument in arguments)))
+                parts.append(self._ask(x[part], t[part], owner[part], index[part]))
                 self._device.finish()
                 continue
             except Exception as error:
                 again = self.said(error)
-            parts.append(self._by_halves([argument[part] for argument in arguments], owner[part], failed, again))
+            parts.append(self._by_halves(x[part], t[part], owner[part], index[part], failed, again))
         return torch.cat(parts)
 
     def said(self, error: Exception) -> str:

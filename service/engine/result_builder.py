@@ -55,6 +55,7 @@ class ResultBuilder:
         self.started: float | None = None
         self.network_s = 0.0
         self.saved: torch.Tensor | None = None
+        self.skipped = 0  # network rows that its guidance had no need of
         self.done = self.steps = 0  # samples that ended, and their attempts under error control
         self.reported_s, self.share = 0.0, 0.0  # of progress: when, and how much
         self._event_shape, self._dtype = event_shape, dtype
@@ -171,7 +172,7 @@ class ResultBuilder:
             nfe=held.nfe,
             status=_NAMES[held.code],
             trace=self._trace(held),
-            rows=int(held.nfe.sum()) * network_rows(self.job.guidance),
+            rows=int(held.nfe.sum()) * network_rows(self.job.guidance) - self.skipped,
             queue_s=started - self.submitted,
             solve_s=now - started,
             network_s=0.0 if self.started is None else network_s - self.network_s,

@@ -28,7 +28,8 @@ class Workload:
     Attributes:
         jobs: that wait or run.
         seconds: until all of them are done, by forecast.
-        arenas: (model, version, operation) -> its load; those that are loaded.
+        arenas: (model, version, operation) -> its load; those that are loaded. Sizes of free axes follow the operation,
+            as in `sample L=12`.
     """
 
     jobs: int

@@ -23,6 +23,10 @@ from service.responses.samples import COLUMNS
 
 PLATFORM = "pathline_safetensors"
 _FLOATS = {"float32": "FP32", "float64": "FP64"}
+_DATATYPES = {
+    "float32": "FP32", "float64": "FP64", "float16": "FP16", "int64": "INT64", "int32": "INT32", "int16": "INT16",
+    "int8": "INT8", "uint8": "UINT8", "bool": "BOOL",
+}  # fmt: skip
 _TRACE = {"sample": "INT64", "t": "FP64", "h": "FP64", "error": "FP64", "accepted": "BOOL"}
 
 _PARAMETERS = {
@@ -130,6 +134,9 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
     card = model.card
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
     inputs = [_tensor("x0", number, -1, *model.event_shape)]
+    for name, entry in card.conditions.items():
+        shape = [-1 if isinstance(size, str) else size for size in entry.shape]
+        inputs.append(_tensor(f"condition.{name}", _DATATYPES.get(entry.dtype, "FP32"), -1, *shape))
     if isinstance(card.condition, LabelCondition):
         inputs.append(_tensor("condition", "INT64", -1))
     elif card.condition is not None:

@@ -13,6 +13,9 @@ from service.requests.schemas import SampleRequest
 INPUTS = {"x0": "f", "condition": "fiu", "grid": "f", "save_at": "f", "t_span": "f"}
 """Inputs that can be sent as tensors, and the allowed kinds of numbers: f floating point, i and u integers."""
 
+_NAMED = {"condition": "conditions", "negative": "negative"}
+"""Inputs with a name after a point, and the members of a sample request that hold them."""
+
 _KINDS = {"f": "FP16, FP32 or FP64", "fiu": "a datatype of floating-point numbers or integers"}
 _GRID = "grid."
 
@@ -35,8 +38,13 @@ def to_sample_request(
         raise invalid("model_name", f"model_name is {request.model_name!r}; it must be the one in the path, {name!r}")
     content = _scalars(request.parameters)
     for key, array in tensors.items():
+        member, _, inner = key.partition(".")
+        if inner and member in _NAMED:
+            content.setdefault(_NAMED[member], {})[inner] = array
+            continue
         if key not in INPUTS:
-            raise invalid(key, f"there is no input {key[:60]!r}; the inputs are {', '.join(INPUTS)}, none is required")
+            known = ", ".join((*INPUTS, *(f"{each}.NAME" for each in _NAMED)))
+            raise invalid(key, f"there is no input {key[:60]!r}; the inputs are {known}, none is required")
         if key in content:
             raise invalid(key, f"{key} was sent as a parameter and as an input; send one of them")
         content[key] = _value(key, array)

@@ -64,7 +64,9 @@ class InferRequest(BaseModel):
     model_name: str | None = Field(default=None, description="the name in the path, which KServe's client repeats here")
     parameters: Parameters = Field(default_factory=dict, description="scalar members of a sample request")
     inputs: list[InputTensor] = Field(
-        default_factory=list, fail_fast=True, description="x0, condition, grid, save_at, t_span"
+        default_factory=list,
+        fail_fast=True,
+        description="x0, condition, condition.NAME, negative.NAME, grid, save_at, t_span",
     )
     outputs: list[RequestedOutput] = Field(default_factory=list, fail_fast=True, description="all outputs by default")
 

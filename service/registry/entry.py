@@ -152,7 +152,8 @@ class ModelEntry:
         """The line of ``GET /v1/models``."""
         common = {"name": self.name, "status": self.status, "fallback_from": self.fallback_from}
         if self.current is None:
-            nothing = dict.fromkeys(("version", "dtype", "event_shape", "data_shape", "deterministic", "path"))
+            names = ("version", "dtype", "event_shape", "data_shape", "deterministic", "path", "field", "sampling")
+            nothing = dict.fromkeys(names)
             return {**common, "loaded": False, **nothing, "tuned": [], "tuned_fault": ""}
         found, _ = self.facts[self.current]
         return {**common, "loaded": self.current in self.loaded, **found}

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from models.repository import RepositoryError
-from service.engine.job import Draining, Operation
+from service.engine.job import Draining, Operation, Sizes
 from service.errors import Kind, ProblemError, invalid
 from service.ports import Engine
 from service.registry.disk import Disk
@@ -229,13 +229,14 @@ class Registry:
 
         await self._loads.once((name, version), load, then, lease.deadline, late)
 
-    async def ready(self, model: ModelVersion, operation: Operation, deadline: float) -> bool:
+    async def ready(self, model: ModelVersion, operation: Operation, deadline: float, sizes: Sizes = ()) -> bool:
         """Make an operation of a leased version ready, once for all waiting requests; usually it is already.
 
         Args:
             model: the version.
             operation: what will be computed.
             deadline: when the time limit of the request passes, in `time.monotonic`.
+            sizes: of the free axes.
 
         Returns:
             Whether its results are deterministic, decoding included.
@@ -243,13 +244,13 @@ class Registry:
         Raises:
             ProblemError: 422 for a network that has no derivatives, 500 where memory does not suffice, 429, 503, 504.
         """
-        key = (model.name, model.version, operation)
+        key = (model.name, model.version, operation, *((sizes,) if sizes else ()))
         if (arena := self._engine.prepared(*key)) is not None:
             return model.deterministic and arena.deterministic
         late = f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
 
         def prepare() -> Lease:
-            return self._prepare(model, operation)
+            return self._prepare(model, operation, sizes)
 
         await self._loads.once(key, prepare, lambda _: None, deadline, late)
         arena = self._engine.prepared(*key)
@@ -324,14 +325,14 @@ class Registry:
         lease.take(model)  # it is in the entries, and only this thread takes it from there
         return lease
 
-    def _prepare(self, model: ModelVersion, operation: Operation) -> Lease:
+    def _prepare(self, model: ModelVersion, operation: Operation, sizes: Sizes) -> Lease:
         """Make an operation of a version ready, which is leased meanwhile. Errors as in `ready`."""
         lease = self.lease(model.name, model.version)
         lease.take(model)
         with ExitStack() as failing:
             failing.callback(lease.release)
             try:
-                self._engine.prepare(model.name, model.version, operation)
+                self._engine.prepare(model.name, model.version, operation, *((sizes,) if sizes else ()))
             except Draining:
                 raise shutting_down() from None
             except (MemoryError, torch.OutOfMemoryError) as error:
@@ -340,6 +341,11 @@ class Registry:
             except Exception as error:
                 _log.exception("model %s version %d cannot be made ready for %s", model.name, model.version, operation)
                 said = f"{type(error).__name__}: {error}".partition("\n")[0]
+                if operation is Operation.SAMPLE:
+                    shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)
+                    raise invalid(
+                        "conditions", f"model {model.name!r} cannot be evaluated at {shape}: {said}"
+                    ) from None
                 raise invalid("name", f"the network of model {model.name!r} has no derivative to use: {said}") from None
             failing.pop_all()
         return lease

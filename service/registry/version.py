@@ -9,7 +9,7 @@ A version is unloaded when the registry has retired it and its last lease is bac
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.loading import Checkpoint, load
 from models.decoder import Decoder, Inverse
+from models.named_conditions import Conditioning, NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.row_padding import RowCaller
@@ -47,6 +48,7 @@ class ModelVersion:
         path: how its network is evaluated, `fused` or `eager`.
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
+        nulls: of named conditions, those that are stored.
         beside: what lies beside its weights and may change while it is loaded.
         leases: the leases that keep it in memory.
     """
@@ -62,6 +64,7 @@ class ModelVersion:
     path: str = "eager"
     path_reason: str = ""
     signature: Signature = ()
+    nulls: Mapping[str, torch.Tensor] = field(default_factory=dict)
     beside: Beside = NOTHING
     leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
 
@@ -79,6 +82,12 @@ class ModelVersion:
     def data_dtype(self) -> torch.dtype:
         """The dtype of decoded samples."""
         return DTYPES[self.card.data_dtype]
+
+    @property
+    def conditioning(self) -> Conditioning | None:
+        """What its network is conditioned on; None if it is unconditional."""
+        takes = self.card.conditioning
+        return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -127,6 +136,8 @@ class ModelVersion:
             "data_shape": self.card.data_shape,
             "deterministic": self.deterministic,
             "path": self.path,
+            "field": self.card.field,
+            "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
             **self.beside.describe(),
         }
 
@@ -163,7 +174,7 @@ class ModelVersion:
         tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
         size = sum(tensor.nbytes for tensor in tensors)
         held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
-        return cls(name, version, *held, path, path_reason, signature, beside, Leases(free))
+        return cls(name, version, *held, path, path_reason, signature, checkpoint.nulls, beside, Leases(free))
 
 
 class Leases:

@@ -17,15 +17,22 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
+import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.conditions import ONE
+from models.guidance import document_of
+from models.named_conditions import Distinct
 from service.engine.job import Job
 from service.registry.version import ModelVersion
 
 PREFIX = "plr1."
 MOST_CHARACTERS = 8_192
 """No token is longer: this many fit into a header."""
+
+_HASHED = ("conditions", "negative")
+"""Members of which a token holds the hash alone."""
 
 MOST_NUMBERS = 64
 """Arrays of more numbers are in a token by their hash."""
@@ -68,10 +75,10 @@ class Token(BaseModel):
     first_index: int = 0
     num_samples: int
     condition: Any = None
-    guidance: float | None = None
+    guidance: Any = None
     x0: Any = None
     save_at: Any = None
-    given: dict[Literal["condition", "x0", "grid", "save_at"], str] = {}
+    given: dict[Literal["condition", "conditions", "negative", "x0", "grid", "save_at"], str] = {}
     decode: bool = True
     trace: Literal["none", "summary", "full"] = "summary"
     partial: bool = False
@@ -94,9 +101,13 @@ def digest_of(array: NDArray[Any]) -> str:
 def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
     """Return the arrays that a job was given, by their member in a request; one row stands for equal conditions."""
     found: dict[str, NDArray[Any]] = {}
-    if job.condition is not None:
-        rows = job.condition.numpy()
+    if job.conditions is not None and ONE in job.conditions:
+        rows = job.conditions[ONE].expanded(job.num_samples).numpy()
         found["condition"] = np.asarray(rows[0]) if (rows == rows[:1]).all() else rows
+    elif job.conditions is not None:
+        found["conditions"] = _hash_of(job.conditions)
+    if job.negative is not None:
+        found["negative"] = _hash_of(job.negative)
     if job.x0 is not None:
         found["x0"] = job.x0.numpy()
     if not job.solve.adaptive and not isinstance(job.solve.spec.grid, str) and job.solve.times is not None:
@@ -104,6 +115,18 @@ def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
     if job.save_at is not None:
         found["save_at"] = job.save_at
     return found
+
+
+def _hash_of(conditions: Mapping[str, Distinct]) -> NDArray[np.uint8]:
+    """Return the hash of all conditions by name, in the place of arrays that no token could hold."""
+    found = hashlib.sha256()
+    for name in sorted(conditions):
+        each = conditions[name]
+        index = np.zeros(1, dtype=np.int64) if each.index is None else each.index
+        found.update(f"{name} {each.rows.dtype} {tuple(each.rows.shape[1:])}".encode())
+        found.update(each.rows.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        found.update(index.data)
+    return np.frombuffer(found.digest(), dtype=np.uint8)
 
 
 def token_of(
@@ -125,7 +148,7 @@ def token_of(
         digest: of the samples.
     """
     spec, arrays = job.solve.spec, arrays_of(job)
-    given = {name: digest_of(array) for name, array in arrays.items() if array.size > MOST_NUMBERS}
+    given = {name: digest_of(array) for name, array in arrays.items() if array.size > MOST_NUMBERS or name in _HASHED}
     if "grid" in given:
         spec = replace(spec, grid="uniform")
     said = {
@@ -142,13 +165,17 @@ def token_of(
     usual = {
         "t_span": (job.solve.t_span, (0.0, 1.0)),
         "first_index": (job.first_index, 0),
-        "guidance": (job.guidance, None),
+        "guidance": (document_of(job.guidance, _droppable(model, job)), None),
         "given": (given, {}),
         "decode": (decode, True),
         "trace": (job.trace, "summary"),
         "partial": (status in _UNPREDICTABLE, False),
     }
     return encode(said | values | {name: value for name, (value, default) in usual.items() if value != default})
+
+
+def _droppable(model: ModelVersion, job: Job) -> tuple[str, ...]:
+    return () if model.conditioning is None else model.conditioning.droppable(job.negative or ())
 
 
 def encode(said: Mapping[str, Any]) -> str:

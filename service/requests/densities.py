@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, WithJsonSchema
 
@@ -17,13 +18,14 @@ from service.engine.job import Operation
 from service.errors import invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
+from service.requests.average import refuse_average
+from service.requests.conditions import told_of
 from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.validation import (
     Validated,
     check_limit,
     compiled,
-    condition_of,
     deadline_of,
     job_of,
     seed_of,
@@ -93,18 +95,19 @@ def validate_encode(
     request: EncodeRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
+    refuse_average(model, "encode follows")
     n = _count(request)
     check_limit("samples", n, settings.max_samples, " samples")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
-    condition = condition_of(request, model, n)
+    told = told_of(request, model, n)
     solve = compiled(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
     response_bytes = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
     width, steps, deadline = math.prod(model.event_shape), kept_steps(solve, "none"), deadline_of(request, settings)
-    needed = lanes_bytes(model, n, width, given=True, steps=steps)
-    hold = take(needed + _data_bytes(n, model) + response_bytes, deadline)
+    needed = lanes_bytes(model, n, width, told, given=True, steps=steps)
+    hold = take(needed + _data_bytes(n, model) + response_bytes, deadline, told.bytes)
     states = _states_of(request, model)
-    job = job_of(request, model, solve, hold, num_samples=n, deadline=deadline, condition=condition, x0=states.x)
+    job = job_of(request, model, solve, hold, told, num_samples=n, deadline=deadline, x0=states.x)
     return ValidatedStates(model=model, job=job, encoder=encoder, states=states)
 
 
@@ -116,19 +119,20 @@ def validate_log_prob(
     Arguments and errors as in `validate_sample`. Each probe of an estimated divergence is a lane of its own, so their
     spread tells how far off the mean may be.
     """
+    refuse_average(model, "log_prob integrates the divergence of")
     n, width = _count(request), math.prod(model.event_shape)
     exact = _is_exact(request, width)
     probes = 1 if exact else request.probes
     check_limit("samples", n, settings.max_samples, " samples")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     _check_cost(n, probes, 0 if exact else width, settings)
-    condition = condition_of(request, model, n)
+    told = told_of(request, model, n)
     solve = compiled(request, model, BACK, settings)
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
     lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
     constants = 0 if exact else width
-    needed = lanes_bytes(model, lanes, width + 1, given=True, constants=constants, steps=steps)
-    hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + response_bytes, deadline)
+    needed = lanes_bytes(model, lanes, width + 1, told, given=True, constants=constants, steps=steps)
+    hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + response_bytes, deadline, told.bytes)
     states = _states_of(request, model)
     seed = 0 if exact else seed_of(request.seed)
     drawn = [signs(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
@@ -138,11 +142,12 @@ def validate_log_prob(
         model,
         solve,
         hold,
+        told,
         num_samples=lanes,
         deadline=deadline,
-        condition=None if condition is None else torch.cat([condition] * probes),
         seed=seed,
         x0=torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1),
+        lanes_of=np.tile(np.arange(n), probes),
         operation=Operation.LOG_PROB_EXACT if exact else Operation.LOG_PROB_HUTCHINSON,
         constants=torch.cat(drawn) if drawn else None,
     )
@@ -184,7 +189,8 @@ def _count(request: Given) -> int:
     Raises:
         ProblemError: 422 if it is not a list, or an empty one.
     """
-    if not isinstance(request.samples, list) or not request.samples:
+    given = request.samples
+    if not (isinstance(given, list | np.ndarray) and np.ndim(given[:1]) and len(given)):
         raise invalid(
             "samples", "samples must be a list of at least one sample, in the form in which responses give them"
         )

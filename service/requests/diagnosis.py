@@ -8,6 +8,8 @@ from pydantic import Field, WithJsonSchema
 from service.errors import invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
+from service.requests.average import refuse_average
+from service.requests.conditions import Told, told_of
 from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Drawn, Finite, Solving
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.validation import (
@@ -16,7 +18,6 @@ from service.requests.validation import (
     check_indices,
     check_limit,
     compiled,
-    condition_of,
     deadline_of,
     job_of,
     seed_of,
@@ -55,28 +56,29 @@ def validate_diagnose(
 
     Arguments and errors as in `validate_sample`.
     """
+    refuse_average(model, "diagnose takes Jacobians of")
     n, times, width = request.num_samples, len(request.times), math.prod(model.event_shape)
     check_limit("num_samples", n, settings.max_samples)
     check_limit("times", times, settings.max_saved, " times")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
     _check_cost(n, times, width, model, settings)
-    condition = condition_of(request, model, n)
+    told = told_of(request, model, n)
     unsaid = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
     solve = compiled(request, model, WHOLE, settings, steps=_STEPS if unsaid else None)
     at = times_of(request, "times", solve)
     x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
     response_bytes = check_arrays_size("num_samples", shapes, "float64", solve, encoder, settings.max_answer_bytes)
-    hold = take(_memory(n, times, width, model, solve) + response_bytes, deadline)
+    hold = take(_memory(n, times, width, model, solve, told) + response_bytes, deadline, told.bytes)
     job = job_of(
         request,
         model,
         solve,
         hold,
+        told,
         num_samples=n,
         deadline=deadline,
-        condition=condition,
         seed=seed_of(request.seed),
         first_index=request.first_index,
         x0=x0,
@@ -85,11 +87,11 @@ def validate_diagnose(
     return Validated(model, job, encoder)
 
 
-def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan) -> int:
+def _memory(n: int, times: int, width: int, model: ModelVersion, solve: Plan, told: Told) -> int:
     """Return the bytes of memory for the paths, the rows of all Jacobians, and the results."""
-    paths = lanes_bytes(model, n, width, saved=times, given=True, steps=kept_steps(solve, "none"))
+    paths = lanes_bytes(model, n, width, told, saved=times, given=True, steps=kept_steps(solve, "none"))
     rows = n * times * width
-    jacobians = lanes_bytes(model, rows, width, given=True, constants=width + 2)
+    jacobians = lanes_bytes(model, rows, width, told, given=True, constants=width + 2)
     found = 8 * rows * (width + 3)
     return paths + jacobians + found
 

@@ -15,8 +15,12 @@ from models.nested import short, shown
 from service.errors import MOST_FAULTS, ClientGoneError, Kind, ProblemError, invalid, invalid_fields
 from service.http.context import Context, context_of
 from service.ledger import Ledger
+from service.requests.npz_body import is_npz, read_npz
 
 Body = TypeVar("Body", bound=BaseModel)
+
+JSON, NPZ = "application/json", "application/x-npz"
+"""Content types of bodies."""
 
 LARGE_BODY = 1 << 16
 """Bytes; a longer body is parsed in a worker thread, and its memory is reserved as it arrives."""
@@ -36,6 +40,9 @@ _RULES = {
 }
 """What is allowed, by the type of pydantic error, where pydantic's own text speaks of Python."""
 
+_TAGS = ("", "{}")
+"""Parts of places of errors that tell kinds of a field apart."""
+
 _OTHER_NAMES = {
     "model": ("name", "model_name", "checkpoint"),
     "num_samples": ("n", "n_samples", "count", "size", "batch_size", "samples"),
@@ -48,6 +55,8 @@ _OTHER_NAMES = {
     "grid": ("schedule", "timesteps", "t_schedule"),
     "seed": ("random_seed", "random_state", "generator"),
     "condition": ("label", "labels", "class", "class_labels", "y", "prompt"),
+    "conditions": ("cond", "conds", "encoder_hidden_states", "model_kwargs"),
+    "negative": ("negative_prompt", "negative_conditions", "uncond"),
     "guidance": ("guidance_scale", "cfg", "cfg_scale"),
     "x0": ("noise", "z", "latents", "init"),
     "t_span": ("span", "t", "interval"),
@@ -58,9 +67,7 @@ _OTHER_NAMES = {
 """Fields and the names that other samplers and solvers use for them, which fuzzy matching would not find."""
 
 
-async def read_body(
-    request: Request, limit: int, ledger: Ledger, allowed: Sequence[str] = ("application/json",)
-) -> bytes:
+async def read_body(request: Request, limit: int, ledger: Ledger, allowed: Sequence[str] = (JSON, NPZ)) -> bytes:
     """Read a body of at most `limit` bytes and an allowed content type; a longer one is refused before it is read.
 
     The bytes of a large body are reserved in the `ledger` as they arrive, until `Context.understood` or the end of the
@@ -101,14 +108,18 @@ def _set_aside(context: Context, size: int, ledger: Ledger) -> None:
 
 
 def parse(model: type[Body], body: bytes) -> Body:
-    """Parse a JSON body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown or duplicate fields.
+    """Parse a body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown or duplicate fields.
 
-    A leading byte order mark, which some editors and shells write, is ignored, as the RFC allows.
+    A leading byte order mark, which some editors and shells write, is ignored, as the RFC allows. Members that are
+    arrays may come beside the JSON, in npz (see `npz_body`).
 
     Raises:
         ProblemError: 400 where it is not JSON, 413 for more lists or objects than any request needs, 422 with one
             entry for each field at fault.
     """
+    arrays: dict[str, Any] = {}
+    if is_npz(body):
+        body, arrays = read_npz(body)
     body = body.removeprefix(codecs.BOM_UTF8)
     _check_parts(body)
     try:
@@ -123,7 +134,23 @@ def parse(model: type[Body], body: bytes) -> Body:
     twice = find_duplicate(body, content)
     if twice is not None:
         raise invalid(short(twice), f"the field {short(twice)!r} is given twice in the same object; give it once")
-    return check(model, content)
+    return check(model, _with_arrays(content, arrays) if arrays else content)
+
+
+def _with_arrays(content: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
+    """Put arrays in their places among the members; one that is there already is a 422."""
+    merged = dict(content)
+    for name, value in arrays.items():
+        before = merged.get(name)
+        if isinstance(value, dict) and isinstance(before, dict):
+            twice = next((f"{name}.{key}" for key in value if key in before), None)
+            value = {**before, **value}
+        else:
+            twice = None if before is None else name
+        if twice is not None:
+            raise invalid(twice, f"{twice} was given in the JSON and as an array; give it once")
+        merged[name] = value
+    return merged
 
 
 def check(model: type[Body], content: dict[str, Any]) -> Body:
@@ -162,7 +189,7 @@ def _check_headers(request: Request, limit: int, allowed: Sequence[str]) -> None
     if media not in allowed:
         raise ProblemError(
             Kind.MEDIA,
-            f"the body is {media or 'of no stated type'}; send Content-Type: application/json",
+            f"the body is {media or 'of no stated type'}; send Content-Type: application/json, or application/x-npz",
             headers={"Accept-Post": ", ".join(filter(None, allowed))},
         )
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
@@ -203,7 +230,7 @@ def _innermost(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _describe(item: dict[str, Any], fields: list[str]) -> dict[str, str]:
     """Turn one pydantic error into the field and a message that names the value and what is allowed."""
-    field = short(".".join(map(str, item["loc"])))
+    field = short(".".join(str(part) for part in item["loc"] if part not in _TAGS))
     if item["type"] == "extra_forbidden":
         near = [name for name in fields if field.lower() in _OTHER_NAMES.get(name, ())]
         near = near or get_close_matches(field, fields, n=1)

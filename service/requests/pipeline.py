@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
-from service.engine.job import DeadlineExceeded, EngineFailed, Job, JobResult
-from service.errors import REFUSALS, ClientGoneError, problem_of
+from service.engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Operation
+from service.errors import REFUSALS, ClientGoneError, ProblemError, problem_of
 from service.http.context import Context, context_of
 from service.ledger import Hold, Take
 from service.ports import Engine
 from service.registry.version import ModelVersion
-from service.requests.parsing import LARGE_BODY, read_body
+from service.requests.parsing import JSON, LARGE_BODY, NPZ, read_body
 from service.requests.schemas import Named, Solving
 from service.requests.validation import Validated, deadline_of
 from service.responses.arrays import NUMBERS_A_PIECE, ArrayResponse, Encoder, Pieces
@@ -49,7 +49,7 @@ async def receive(
     parse: Parse[R],
     validate: Validate[R, V],
     name: str = "",
-    allowed: Sequence[str] = ("application/json",),
+    allowed: Sequence[str] = (JSON, NPZ),
     beside: bool = False,
 ) -> V:
     """Read and check a request, find its model, and make its job.
@@ -78,13 +78,23 @@ async def receive(
     asked = request.model if isinstance(request, Named) else name
     model = await _model_of(service, context, request, asked)
 
-    def take(wanted: int, deadline: float) -> Hold:
-        hold = service.ledger.take(wanted, deadline)
+    def take(wanted: int, deadline: float, conditions: int) -> Hold:
+        beside = service.conditions.take(conditions, deadline) if conditions else None
+        try:
+            hold = service.ledger.take(wanted, deadline)
+        except ProblemError:
+            if beside is not None:
+                beside.over()
+            raise
+        hold.beside = beside
         context.keep(hold)
         return hold
 
     arguments = (request, model, service.settings, encoder, take)
     valid = await asyncio.to_thread(validate, *arguments) if large or beside else validate(*arguments)
+    if valid.job.sizes and valid.job.operation is Operation.SAMPLE:
+        until = valid.job.deadline or time.monotonic()
+        await service.registry.ready(model, Operation.SAMPLE, until, valid.job.sizes)
     context.understood()
     context.solver = valid.job.solve.name
     return valid

@@ -12,12 +12,12 @@ from service.registry.version import ModelVersion
 from service.replay.environment import Difference, differences
 from service.replay.token import MOST_CHARACTERS, Token, TokenError, arrays_of, decode, digest_of
 from service.requests.parsing import check, parse
-from service.requests.schemas import GRID_SCHEMA, X0_SCHEMA, Body, Positive, SampleRequest
+from service.requests.schemas import CONDITIONS_SCHEMA, GRID_SCHEMA, X0_SCHEMA, Body, Positive, SampleRequest
 from service.requests.validation import Validated, validate_sample
 from service.responses.arrays import Encoder
 from service.settings import Settings
 
-AGAIN = ("condition", "x0", "grid", "save_at")
+AGAIN = ("condition", "conditions", "negative", "x0", "grid", "save_at")
 """Members that a token may hold as a hash, and that are then given again."""
 
 _OWN = (*AGAIN, "timeout_s", "priority")
@@ -31,6 +31,8 @@ class ReplayRequest(Body):
         default=False, description="sample even if the bits cannot be promised; digest_matches then says how it went"
     )
     condition: Any = Field(default=None, description="as in the first request, if the token holds only its hash")
+    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA)] = None
+    negative: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA)] = None
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
     grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA)] = None
     save_at: Any = Field(default=None, description="as in the first request, if the token holds only its hash")

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, WithJsonSchema
 
+from models.guidance import MOST_TERMS
 from solvers import catalogue
 
 SEED_LIMIT = 2**63
@@ -31,10 +32,56 @@ SOLVER = f"one of {', '.join(sorted(catalogue.solvers()))} (see /v1/solvers), or
 SOLVER_EXAMPLES = ["dopri5", "dopri5@1e-5", "rk4-20", "ab3-12/shift(3)"]
 
 
+_NEGATIVE_SCHEMA = {
+    "description": "conditions that take the place of nulls in guidance, by name",
+    "anyOf": [{"type": "object"}, {"type": "null"}],
+}
+CONDITIONS_SCHEMA = {
+    "description": "conditions of the model by name: one value for all samples, or a list of them",
+    "anyOf": [{"type": "object"}, {"type": "null"}],
+}
+
+
 class Body(BaseModel):
     """A request body. Numbers are never read from strings, and unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class TermRequest(Body):
+    """One velocity of guidance: with all conditions, with none, or without some."""
+
+    weight: Finite = Field(description="of this velocity; all weights sum to 1")
+    condition: Literal["all", "null"] | None = Field(default=None, description="all conditions, or none")
+    drop: list[str] | None = Field(default=None, min_length=1, max_length=64, description="conditions that are dropped")
+
+
+class GuidanceRequest(Body):
+    """Guidance of several terms, or with an interval of t."""
+
+    terms: list[TermRequest] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MOST_TERMS,
+        description="velocities that are summed; one network row each",
+    )
+    strength: Finite | None = Field(default=None, description="in place of terms: the usual two of them")
+    interval: Annotated[tuple[Finite, Finite], Field(strict=False)] | None = Field(
+        default=None, description="times between which there is guidance; outside of it all conditions hold"
+    )
+    channels: int | None = Field(
+        default=None, ge=1, description="how many of the first channels are guided; all where left out"
+    )
+
+
+def _kind_of_guidance(value: Any) -> str:
+    return "{}" if isinstance(value, dict | GuidanceRequest) else ""
+
+
+AnyGuidance = Annotated[
+    Annotated[Finite, Tag("")] | Annotated[GuidanceRequest, Tag("{}")], Discriminator(_kind_of_guidance)
+]
+"""A number or an object; the tags stay out of error messages."""
 
 
 class Named(Body):
@@ -78,7 +125,11 @@ class Solving(Body):
     condition: Any = Field(
         default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
     )
-    guidance: Finite | None = Field(default=None, description="strength of classifier-free guidance")
+    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA)] = None
+    negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA)] = None
+    guidance: AnyGuidance | None = Field(
+        default=None, description="strength of classifier-free guidance, or its terms, interval and channels"
+    )
     timeout_s: Positive | None = Field(default=None, description="time limit in seconds, queueing included")
     priority: Literal["interactive", "bulk"] = Field(
         default="interactive", description="bulk yields to interactive requests, which take most of the time"

@@ -10,12 +10,13 @@ from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
 from service.registry.version import ModelVersion
 from service.replay.token import MOST_CHARACTERS
+from service.requests.conditions import Told
 from service.requests.schemas import SampleRequest
 from service.responses.arrays import ENCODERS, Encoder
 from solvers.plan import Plan
 
-_HEAD = 6_000 + MOST_CHARACTERS
-"""Bytes of the names, numbers and texts around what is large: quantiles of the steps and the replay token included."""
+_HEAD = 6_000
+"""Bytes of the names, numbers and texts around the arrays, quantiles of the steps included."""
 
 _A_TIME = 26
 _AN_EVENT = 120
@@ -112,7 +113,7 @@ def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, enc
         states += encoder.array_bytes((m, n, *shape), dtype) + m * _AN_EVENT
     lanes = n if request.trace == "full" else 1
     entries = 0 if request.trace == "none" else solve.most_steps * lanes
-    return head + states + entries * encoder.bytes_a_step + n * encoder.bytes_a_sample
+    return MOST_CHARACTERS + head + states + entries * encoder.bytes_a_step + n * encoder.bytes_a_sample
 
 
 def _head_bytes(settings: Mapping[str, object]) -> int:
@@ -131,6 +132,7 @@ def lanes_bytes(
     model: ModelVersion,
     lanes: int,
     width: int,
+    told: Told | None = None,
     *,
     saved: int = 0,
     given: bool = False,
@@ -140,29 +142,32 @@ def lanes_bytes(
     """Return the bytes of memory that a job takes.
 
     Args:
-        model: the model of the lanes; each lane may have a condition.
+        model: the model of the lanes.
         lanes: number of lanes.
         width: numbers of a state.
+        told: their conditions; None where they are counted elsewhere.
         saved: states kept of each lane on the way.
         given: whether the start states are kept too.
         constants: numbers that accompany each lane.
         steps: attempts kept of each lane.
     """
-    takes = model.card.condition
-    condition = 0 if takes is None else takes.examples(1, model.dtype).nbytes
     numbers = width * (1 + saved + given) + 2 * constants  # twice: with the job, and in the table of the engine
     size = model.dtype.itemsize
     kept = min(lanes, _MOST_LANES) * saved * (width * size + _A_SAVED)
-    return lanes * (numbers * size + 2 * condition + _A_SAMPLE + steps * _A_STEP) + kept
+    told = told or Told()
+    return lanes * (numbers * size + told.a_sample + _A_SAMPLE + steps * _A_STEP) + kept + told.bytes
 
 
-def memory_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, encoder: Encoder, most_bytes: int) -> int:
+def memory_bytes(
+    request: SampleRequest, model: ModelVersion, solve: Plan, encoder: Encoder, most_bytes: int, told: Told
+) -> int:
     """Return the bytes of memory that a request holds until its response, of at most `most_bytes`, is sent."""
     n, saved = request.num_samples, len(request.save_at or ())
     needed = lanes_bytes(
         model,
         n,
         math.prod(model.event_shape),
+        told,
         saved=saved,
         given=request.x0 is not None,
         steps=kept_steps(solve, request.trace),

@@ -15,12 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 import solvers
-from models.conditions import ConditionError
+from models.named_conditions import repeated
 from models.nested import NestedError, to_floats
 from service.engine.job import Job, Priority
 from service.errors import invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
+from service.requests.average import solver_of
+from service.requests.conditions import Told, told_of
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import Encoder
@@ -81,9 +83,9 @@ def validate_sample(
         raise invalid(
             "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
         )
-    condition = condition_of(request, model, n)
+    told = told_of(request, model, n)
     check_form(request, model, encoder)
-    solve = compiled(request, model, t_span, settings)
+    solve = compiled(request, model, t_span, settings, usual=_authors_solver(model, t_span))
     save_at = None if request.save_at is None else times_of(request, "save_at", solve)
     if solve.batch and request.first_index != 0:
         raise invalid(
@@ -94,16 +96,16 @@ def validate_sample(
     most_bytes = response_bytes(request, model, solve, encoder)
     check_size(request, most_bytes, encoder, settings.max_answer_bytes)
     x0, deadline = start_of(request.x0, n, model), deadline_of(request, settings)
-    hold = take(memory_bytes(request, model, solve, encoder, most_bytes), deadline)
+    hold = take(memory_bytes(request, model, solve, encoder, most_bytes, told), deadline, told.bytes)
     job = job_of(
         request,
         model,
         solve,
         hold,
+        told,
         num_samples=n,
         deadline=deadline,
         trace=request.trace,
-        condition=condition,
         seed=seed_of(request.seed),
         first_index=request.first_index,
         x0=x0,
@@ -118,10 +120,12 @@ def job_of(
     model: ModelVersion,
     solve: Plan,
     hold: Hold,
+    told: Told,
     *,
     num_samples: int,
     deadline: float,
     trace: str = "none",
+    lanes_of: NDArray[np.int64] | None = None,
     **others: Any,
 ) -> Job:
     """Return the job of a checked request; it reserves memory for attempted steps beyond those that `hold` expects.
@@ -131,15 +135,21 @@ def job_of(
         model: the requested model.
         solve: the compiled solver.
         hold: memory of the request.
+        told: what its samples are told.
+        lanes_of: (lanes,) the sample whose conditions each lane has; None where lane i is sample i.
         num_samples, deadline, trace: see `Job`.
         others: more fields of `Job`.
     """
+    conditions, negative = told.conditions(), told.negatives()
     return Job(
         model=model.name,
         version=model.version,
         solve=solve,
         num_samples=num_samples,
-        guidance=request.guidance,
+        conditions=conditions if lanes_of is None else repeated(conditions, lanes_of),
+        guidance=told.guidance,
+        negative=negative if lanes_of is None else repeated(negative, lanes_of),
+        sizes=told.sizes,
         deadline=deadline,
         trace=trace,
         priority=Priority(request.priority),
@@ -181,37 +191,19 @@ def deadline_of(request: Solving, settings: Settings) -> float:
     return request.came + (request.timeout_s or settings.timeout_s)
 
 
-def condition_of(request: Solving, model: ModelVersion, num_samples: int) -> torch.Tensor | None:
-    """Return the condition as a tensor with one row for each sample; None for none.
-
-    Raises:
-        ProblemError: 422 for a condition or guidance that the model does not accept.
-    """
-    takes = model.card.condition
-    if takes is None:
-        for name in ("condition", "guidance"):
-            if getattr(request, name) is not None:
-                raise invalid(name, f"{name} was given, but model {model.name!r} is unconditional; leave {name} out")
-        return None
-    try:
-        if request.guidance is not None:
-            if request.condition is None:
-                raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
-            if request.guidance != 1:
-                takes.nulls(1, model.dtype)
-        if request.condition is None:
-            takes.nulls(1, model.dtype)  # the model must have learned to do without
-            return None
-    except ConditionError as error:
-        raise invalid("condition" if request.guidance is None else "guidance", str(error)) from None
-    try:
-        return takes.tensor(request.condition, num_samples, model.dtype)
-    except (ConditionError, OverflowError) as error:
-        raise invalid("condition", str(error)) from None
+def _authors_solver(model: ModelVersion, t_span: tuple[float, float]) -> str | None:
+    """Return the solver that a model's card names, which is meant for the whole way from noise to data."""
+    sampling = model.card.sampling
+    return None if sampling is None or t_span != WHOLE else sampling.solver
 
 
 def compiled(
-    request: Solving, model: ModelVersion, t_span: tuple[float, float], settings: Settings, steps: int | None = None
+    request: Solving,
+    model: ModelVersion,
+    t_span: tuple[float, float],
+    settings: Settings,
+    steps: int | None = None,
+    usual: str | None = None,
 ) -> Plan:
     """Return the solver of a request, compiled: its text and the fields given apart make one `SolverSpec`.
 
@@ -221,6 +213,7 @@ def compiled(
         t_span: start and end.
         settings: the limits.
         steps: fixed steps if the request names none.
+        usual: text of the solver if the request says nothing of how to solve but `max_nfe`; None for the service's.
 
     Raises:
         ProblemError: 422 where its arguments contradict each other, cannot be met or are over a limit.
@@ -228,19 +221,24 @@ def compiled(
     check_limit("steps", request.steps or 0, settings.max_steps)
     check_limit("max_nfe", request.max_nfe, settings.max_nfe)
     given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
+    solver = request.solver
+    if model.card.average:
+        solver, steps = solver_of(request, model, t_span)
+    if usual is not None and not _names_solver(request):
+        solver, steps = usual, None
     if steps is not None:
         given += (("steps", steps),)
     rest = (t_span, settings.max_steps, settings.max_nfe)
     grid = request.grid
     try:
         if isinstance(grid, str):
-            return solvers.compile(_spec(request.solver, given, *rest), model.dtype, model.plans)
+            return solvers.compile(_spec(solver, given, *rest), model.dtype, model.plans)
         if isinstance(grid, list):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
         elif not isinstance(grid, dict):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
         given = (*given, ("grid", request.in_its_dtype("grid")))
-        return solvers.compile(_spec.__wrapped__(request.solver, given, *rest), model.dtype, model.plans)
+        return solvers.compile(_spec.__wrapped__(solver, given, *rest), model.dtype, model.plans)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     except OverflowError:
@@ -249,6 +247,12 @@ def compiled(
 
 _APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
 """Fields of a request that are fields of a `SolverSpec`."""
+
+
+def _names_solver(request: Solving) -> bool:
+    """Whether a request says how to solve; `max_nfe` and what is null say nothing of it."""
+    said = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
+    return any(getattr(request, name) is not None for name in said)
 
 
 @lru_cache(maxsize=1024)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
+from models.named_conditions import repeated
 from service.engine.job import Job, JobResult, Operation
 from service.http.context import Context
 from service.registry.version import ModelVersion
@@ -70,9 +71,7 @@ class Paths:
         t = torch.from_numpy(self._times[place]).to(states.dtype)
         at = torch.cat((states, t[:, None]), dim=1).repeat_interleave(width, dim=0)
         row = torch.arange(width, dtype=states.dtype).repeat(len(states))
-        condition = job.condition
-        if condition is not None:
-            condition = condition[torch.from_numpy(np.repeat(sample, width))]
+        of = np.repeat(sample, width)
         return replace(
             job,
             solve=resolve(solver="euler", steps=1, dtype=states.dtype),
@@ -80,7 +79,8 @@ class Paths:
             num_samples=len(at),
             x0=states.new_zeros(len(at), width),
             save_at=None,
-            condition=condition,
+            conditions=repeated(job.conditions, of),
+            negative=repeated(job.negative, of),
             operation=Operation.JACOBIAN,
             constants=torch.cat((at, row[:, None]), dim=1),
         )

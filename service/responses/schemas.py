@@ -131,6 +131,12 @@ class ProblemBody(BaseModel):
     more_errors: int | None = Field(default=None, description="how many faults are not listed")
 
 
+class Sampling(BaseModel):
+    """How a model is sampled where a request says nothing of it."""
+
+    solver: str = Field(description="the solver with its steps or tolerance and grid, as text")
+
+
 class ModelSummary(BaseModel):
     """One line of ``GET /v1/models``."""
 
@@ -147,6 +153,12 @@ class ModelSummary(BaseModel):
     deterministic: bool | None
     path: Literal["fused", "eager"] | None = Field(
         description="what evaluates the network: one compiled call, or the torch module"
+    )
+    field: Literal["velocity", "average_velocity"] | None = Field(
+        description="what the network returns; one of average velocity takes euler steps only, 1 by default"
+    )
+    sampling: Sampling | None = Field(
+        default=None, description="how it is sampled where a request names no solver; null for the service's default"
     )
     tuned: list[str] = Field(default=[], description="solvers tuned for this model, as text: tuned-6, ab4-9/tuned")
     tuned_fault: str = Field(default="", description="why tuned plans that are there cannot be used; otherwise empty")

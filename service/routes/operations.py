@@ -161,7 +161,9 @@ async def _receive(request: Request, name: str, body: type[R], validate: pipelin
 
 async def _ready(request: Request, valid: Validated, operation: Operation) -> bool:
     """Make an operation ready; return whether its responses are deterministic."""
-    return await service_of(request).registry.ready(valid.model, operation, valid.job.deadline or time.monotonic())
+    return await service_of(request).registry.ready(
+        valid.model, operation, valid.job.deadline or time.monotonic(), valid.job.sizes
+    )
 
 
 async def _take(spectra: Spectra, job: Job, request: Request) -> None:

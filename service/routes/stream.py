@@ -25,8 +25,8 @@ from starlette.types import Receive, Scope, Send
 from service.engine.job import DeadlineExceeded, JobResult, Progress
 from service.errors import REFUSALS, problem_of
 from service.http.context import context_of
-from service.http.middleware import CLIENT_GONE
 from service.http.negotiation import choose
+from service.metrics import CLIENT_GONE
 from service.openapi import STREAM_OPERATION
 from service.requests import pipeline
 from service.requests.parsing import parse

@@ -74,7 +74,9 @@ export class Form {
   offer(models) {
     const chosen = $("model").value;
     const told = { served: "", loading: " (loading)", unavailable: " (unavailable)" };
-    $("model").replaceChildren(...models.map(({ name, status }) => option(name, `${name}${told[status] ?? ""}`)));
+    const text = ({ name, status, sampling }) =>
+      `${name}${told[status] ?? ""}${sampling && sampling.solver.length < 40 ? ` · ${sampling.solver}` : ""}`;
+    $("model").replaceChildren(...models.map((model) => option(model.name, text(model))));
     if (chosen) this.#put($("model"), chosen);
   }
 

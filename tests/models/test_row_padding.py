@@ -7,10 +7,11 @@ from torch import Tensor
 
 from models.architectures.analytic import Gaussian, Mixture
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.calibration import BUCKETS, measure
 from models.conventions import TimeCard, adapt
 from models.decoder import Decoder
 from models.noise import noise
-from models.row_padding import BUCKETS, RowCaller, RowStable, measure
+from models.row_padding import RowCaller, RowStable
 from models.velocity import VelocityError
 from solvers.derived import JacobianField, LogDensityField
 
@@ -128,14 +129,14 @@ def test_buckets_that_differ_in_a_bit_are_dropped() -> None:
     def spoiled(x: Tensor) -> Tensor:  # other bits unless the rows are a multiple of 16
         return x if len(x) % 16 == 0 else x.nextafter(torch.zeros_like(x))
 
-    assert measure(spoiled, probe(512), 512).buckets == (16, 32, 64, 128)
+    assert measure(spoiled, probe(512), 512).found.buckets == (16, 32, 64, 128)
 
 
 def test_where_only_small_calls_agree_calls_are_limited() -> None:
     def spoiled(x: Tensor) -> Tensor:
         return x if len(x) <= 128 else x.nextafter(torch.zeros_like(x))
 
-    found = measure(spoiled, probe(1024), 1024)
+    found = measure(spoiled, probe(1024), 1024).found
     assert found.buckets == BUCKETS
     assert found.limit == 128
     call = RowCaller(spoiled, probe(1024), 1024)

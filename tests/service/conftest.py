@@ -19,7 +19,7 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app
-from service.engine.job import Job, JobResult, Operation
+from service.engine.job import Job, JobResult, Operation, Sizes
 from service.engine.workload import ArenaLoad, Workload
 from service.settings import Settings
 from service.state import Service
@@ -109,11 +109,11 @@ class FakeEngine:
     def unload(self, arena: "FakeArena") -> None:
         self.arenas.remove(arena)
 
-    def prepared(self, name: str, version: int, operation: Operation) -> "FakeArena | None":
+    def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> "FakeArena | None":
         found = FakeArena(name, version, self.deterministic)
         return found if (name, version, operation) in self.ready else None
 
-    def prepare(self, name: str, version: int, operation: Operation) -> "FakeArena":
+    def prepare(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> "FakeArena":
         if self.unready is not None:
             raise self.unready
         self.ready.append((name, version, operation))

@@ -21,7 +21,8 @@ def test_more_steps_end_nearer_and_the_card_says_so(recipe: Recipe, options: Opt
     solvers = ["euler-4", "euler-64", "dopri5@1e-5"]
     rows = evaluate_checkpoint(folder, solvers, 50, tmp_path / "out")
     assert [row.solver for row in rows] == solvers
-    assert rows[0].endpoint_error > 4 * rows[1].endpoint_error > 4 * rows[2].endpoint_error
+    errors = [row.endpoint_error or 0.0 for row in rows]
+    assert errors[0] > 4 * errors[1] > 4 * errors[2] > 0
     assert rows[0].nfe == 4
     assert all(row.swd is not None and row.failed == 0 for row in rows)
     after = load(folder).card

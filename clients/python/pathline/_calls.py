@@ -212,7 +212,7 @@ class Calls:
                 raise
 
     def _opened(self, request: SampleRequest) -> Flow[Response]:
-        headers = {"Accept": _events.ACCEPT, "Cache-Control": "no-store", "Content-Type": "application/json"}
+        headers = {"Accept": _events.ACCEPT, "Cache-Control": "no-store", "Content-Type": request.media}
         call = self._call("POST", "/v1/sample/stream", headers, request)
         response = yield replace(call, stream=True)
         _expect(response, _events.MEDIA_TYPE)
@@ -247,7 +247,7 @@ class Calls:
 
     def _asked(self, request: Any, decode: Callable[[bytes, Any], T]) -> Flow[T]:
         """Send a request whose response is binary."""
-        headers = {"Accept": _decode.MEDIA_TYPE, "Accept-Encoding": "identity", "Content-Type": "application/json"}
+        headers = {"Accept": _decode.MEDIA_TYPE, "Accept-Encoding": "identity", "Content-Type": request.media}
         whole = request.operation in ("sample", "replay")
         path = f"/v1/{request.operation}" if whole else f"{_path_of(request.model)}/{request.operation}"
         call = self._call("POST", path, headers, request)

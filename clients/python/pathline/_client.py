@@ -287,7 +287,7 @@ class Client:
 
         Args:
             model: Name of the model.
-            solvers: Each a text such as ``"rk4-20"``, ``"ab3-12/shift(3)"`` or ``"dopri5@1e-8"``, or a mapping of
+            solvers: Each a text such as ``"rk4-20"``, ``"ab3-12/shift(3)"`` or ``"dopri5@1e-6"``, or a mapping of
                 options of `sample`.
             num_samples: How many samples each draws.
             reference: A high-accuracy solver, such as ``"dopri5@1e-7"``, that all are scored against;

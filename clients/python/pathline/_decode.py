@@ -57,7 +57,7 @@ def decode_replay(content: bytes, request: ReplayRequest) -> SampleResult:
     def build(entries: Mapping[str, np.ndarray], meta: Any) -> SampleResult:
         seed, first = int(_member(meta, "seed")), int(_member(meta, "first_index"))
         count, model = len(_entry(entries, "samples")), str(_member(meta, "model"))
-        return _result(entries, meta, SampleRequest(model, "sample", {}, b"", count, seed, first, 1.0, request.url))
+        return _result(entries, meta, SampleRequest(model, "sample", {}, b"", "", count, seed, first, 1.0, request.url))
 
     return read(content, build)
 

@@ -42,6 +42,12 @@ class ModelInfo:
         """Shape of a decoded sample, or None where the service does not say."""
         return _shape(self._described("data_shape"))
 
+    @property
+    def solver(self) -> str | None:
+        """The solver, as text, that is used where a request names none, or None for the service's default."""
+        sampling = self._described("sampling")
+        return str(sampling["solver"]) if isinstance(sampling, dict) and "solver" in sampling else None
+
     def _described(self, key: str) -> Any:
         """Return a member of the description; that of a single model has it in the card of the version."""
         if key in self.fields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import io
 import json
 import math
 import operator
@@ -24,6 +25,9 @@ SEED_LIMIT = 2**63
 
 DEFAULT_NUM_SAMPLES = 256
 
+_NAMED = ("conditions", "negative")
+"""Options that hold values by name, which may be arrays."""
+
 
 class SolverOptions(TypedDict, total=False):
     """Options of every operation; the service's defaults apply to those left out.
@@ -42,7 +46,10 @@ class SolverOptions(TypedDict, total=False):
         max_step: Longest step of error control, in units of t; no bound where left out.
         max_nfe: Most velocity evaluations of a sample.
         condition: Class label or vector of a conditional model.
-        guidance: Strength of classifier-free guidance.
+        conditions: Conditions by name, each one for all samples or one for each: numbers, lists, NumPy arrays or torch
+            tensors. Arrays keep their dtype.
+        negative: Conditions that take the place of nulls in guidance, likewise.
+        guidance: Strength of classifier-free guidance, or an object with terms, interval and channels.
         timeout_s: Time limit in seconds, queueing included.
         priority: ``"interactive"``, or ``"bulk"`` for work that yields to others: the default of `log_prob` and
             `diagnose`.
@@ -61,7 +68,9 @@ class SolverOptions(TypedDict, total=False):
     max_step: float | None
     max_nfe: int
     condition: Any
-    guidance: float | None
+    conditions: Mapping[str, Any] | None
+    negative: Mapping[str, Any] | None
+    guidance: float | Mapping[str, Any] | None
     timeout_s: float | None
     priority: Literal["interactive", "bulk"]
 
@@ -131,13 +140,15 @@ class Request:
         model: Name of the model.
         operation: The last part of the address: ``sample``, ``encode``, ``log_prob`` or ``diagnose``.
         settings: The members of the body but for states.
-        body: The body as JSON.
+        body: The body: JSON, or npz where it holds arrays.
+        media: Its content type.
     """
 
     model: str
     operation: str
     settings: Mapping[str, Any]
     body: bytes = field(repr=False)
+    media: str
 
     @property
     def timeout_s(self) -> float | None:
@@ -191,8 +202,11 @@ def replay_request(token: str, options: Mapping[str, Any], url: str = "") -> Rep
         raise TypeError(f"token is a {type(token).__name__}; use the `replay` of a result")
     if not token.strip():
         raise InvalidValue("the token is empty; use the `replay` of a result (an older service gives none)", "token")
-    given = {"token": token, **{name: _plain(value) for name, value in options.items() if value is not None}}
-    return ReplayRequest("", "replay", _settings(given), _encoded(given), url)
+    given = {
+        "token": token,
+        **{name: _plain(value, name in _NAMED) for name, value in options.items() if value is not None},
+    }
+    return ReplayRequest("", "replay", _settings(given), *_encoded(given), url)
 
 
 def sample_request(model: str, num_samples: int | None, options: Mapping[str, Any], url: str = "") -> SampleRequest:
@@ -216,7 +230,7 @@ def sample_request(model: str, num_samples: int | None, options: Mapping[str, An
     body = _encoded({"model": model, "num_samples": count, **given, "seed": chosen})
     span = given.get("t_span")
     end = span[1] if isinstance(span, list) and len(span) == 2 else 1.0
-    return SampleRequest(model, "sample", _settings(given), body, count, chosen, first, end, url)
+    return SampleRequest(model, "sample", _settings(given), *body, count, chosen, first, end, url)
 
 
 def operation_request(operation: str, model: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Request:
@@ -229,11 +243,11 @@ def operation_request(operation: str, model: str, own: Mapping[str, Any], option
         options: See `SolverOptions`.
     """
     given = {**_given(own, tuple(own)), **_given(options, _SOLVER, tuple(own))}
-    return Request(model, operation, _settings(given), _encoded(given))
+    return Request(model, operation, _settings(given), *_encoded(given))
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in ("samples", "x0")}  # lists of any size
+    return {name: value for name, value in given.items() if name not in ("samples", "x0", *_NAMED)}  # of any size
 
 
 def draw_seed() -> int:
@@ -310,12 +324,17 @@ def _given(options: Mapping[str, Any], allowed: Sequence[str], arguments: Sequen
     """
     for name in options:
         if name not in allowed:
-            known = (*arguments, *allowed)
-            near = [each for each in _MEANT.get(name, ()) if each in known] or difflib.get_close_matches(name, known, 1)
-            advice = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(allowed)}"
+            near = nearest(name, (*arguments, *allowed))
+            advice = f"did you mean {near!r}?" if near else f"allowed: {', '.join(allowed)}"
             raise TypeError(f"unknown option {name!r}; {advice}")
-    found = {name: _plain(value) for name, value in options.items() if value is not None}
+    found = {name: _plain(value, name in _NAMED) for name, value in options.items() if value is not None}
     return expand_solver(found) if "solver" in allowed else found
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """Return the option that an unknown name probably means: other libraries' name for it, or a misspelling."""
+    near = [each for each in _MEANT.get(name, ()) if each in known] or difflib.get_close_matches(name, known, 1)
+    return near[0] if near else None
 
 
 def _integer(name: str, value: Any) -> int:
@@ -327,10 +346,32 @@ def _integer(name: str, value: Any) -> int:
     raise TypeError(f"{name}={value!r} is not allowed; use an integer")
 
 
-def _encoded(document: Mapping[str, Any]) -> bytes:
-    """Return a body as JSON; raises TypeError or InvalidValue with the place of a value that JSON cannot represent."""
+def _encoded(document: Mapping[str, Any]) -> tuple[bytes, str]:
+    """Return a body and its content type: JSON, or npz where conditions hold arrays.
+
+    Raises:
+        TypeError, InvalidValue: JSON cannot represent a value; with its place.
+    """
+    arrays = {
+        f"{member}.{name}": value
+        for member in _NAMED
+        for name, value in (document.get(member) or {}).items()
+        if isinstance(value, np.ndarray)
+    }
+    if arrays:
+        rest = {
+            member: {k: v for k, v in value.items() if not isinstance(v, np.ndarray)} if member in _NAMED else value
+            for member, value in document.items()
+        }
+        archive = io.BytesIO()
+        np.savez(archive, request=np.array(_json(rest)), **arrays)  # type: ignore[arg-type]  (names of entries)
+        return archive.getvalue(), "application/x-npz"
+    return _json(document).encode(), "application/json"
+
+
+def _json(document: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(document, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise _fault(document, error) from None
 
@@ -360,12 +401,31 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield place, value
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON can represent it; arrays (of any library that NumPy can read) become lists."""
+def _plain(value: Any, arrays: bool = False) -> Any:
+    """Return a value as JSON can represent it; arrays (of any library that NumPy can read) become lists.
+
+    Args:
+        value: The value.
+        arrays: Whether arrays stay arrays, of NumPy.
+    """
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, arrays) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return np.asarray(value).tolist() if hasattr(value, "__array__") else value
+    if not hasattr(value, "__array__"):
+        return value
+    found = _array(value)
+    return found if arrays else found.tolist()
+
+
+def _array(value: Any) -> np.ndarray:
+    """Return an array of any library as one of NumPy; bfloat16, which that lacks, as float32."""
+    if hasattr(value, "detach"):  # a tensor of torch, perhaps of another device
+        value = value.detach().cpu()
+        try:
+            return np.asarray(value)
+        except TypeError:
+            return np.asarray(value.float())
+    return np.asarray(value)

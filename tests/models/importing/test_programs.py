@@ -12,13 +12,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 from models.checkpoint.loading import load
 from models.conditions import ConditionError, LabelCondition, VectorCondition
 from models.importing.archive import SCALAR_TYPES
+from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
 from models.program.network import TENSOR_DTYPES
+from models.row_padding import RowStable
+from models.velocity import rows_of
+
+OURS = Declared(0, 1.0, 1)
 
 
 class Convolutional(nn.Module):
@@ -262,7 +268,7 @@ def custom_object(members: dict[str, bytes], target: Path) -> None:
         (pickled_weight, "is pickled or not a plain file; it was not read"),
         (weight_elsewhere, "is pickled or not a plain file; it was not read"),
         (huge_weight, "is larger than its"),
-        (evil_size, "not one free number of rows"),
+        (evil_size, "not one number of rows"),
         (custom_object, "has an input of kind custom_obj"),
         (target_of("os.system"), "'os.system' is not of ATen"),
         (target_of("torch.ops.aten.from_file.default"), "not among those that a program may use"),
@@ -300,10 +306,10 @@ class Flat(nn.Module):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (lambda x, t: x[:, :1] * t[:, None], "answers another shape"),
+        (lambda x, t: x[:, :1] * t[:, None], r"answers the shape \[1\]"),
         (lambda x, t: (x, t), "answers 2 values"),
         (lambda x, t: x.double(), "float32, float64"),
-        (lambda x, t: x.sum(0, keepdim=True) * t[:1, None], "not one free number of rows"),
+        (lambda x, t: x.sum(0, keepdim=True) * t[:1, None], "not one number of rows"),
     ],
 )
 def test_programs_that_are_no_velocity(tmp_path: Path, answer: Any, said: str) -> None:
@@ -312,9 +318,73 @@ def test_programs_that_are_no_velocity(tmp_path: Path, answer: Any, said: str) -
         take(path, tmp_path)
 
 
-def test_a_fixed_number_of_rows(tmp_path: Path) -> None:
+def test_a_fixed_number_of_rows_is_kept_to(tmp_path: Path) -> None:
     path = export(Flat(lambda x, t: x * t[:, None]), (torch.randn(4, 3), torch.rand(4)), tmp_path / "net.pt2", ({}, {}))
-    with pytest.raises(ForeignError, match="not one free number of rows"):
+    network = load(take(path, tmp_path, declared=OURS).path).velocity
+    assert rows_of(network) == (4, 4)
+    for rows in (1, 4, 11):
+        x, t = torch.randn(rows, 3), torch.rand(rows)
+        torch.testing.assert_close(network(x, t), x * t[:, None])
+
+
+@pytest.mark.parametrize("most", [1, 3, 63])
+def test_calls_of_a_program_never_exceed_its_rows(tmp_path: Path, most: int) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 3)
+    field, given = Flat(lambda x, t: layer(x) * t[:, None]), (torch.randn(4, 3), torch.rand(4))
+    shapes = ({}, {}) if most == 1 else ({0: Dim("rows", min=1, max=most)},) * 2
+    given = tuple(each[: min(most, 4)] for each in given)
+    path = export(field, given, tmp_path / "net.pt2", shapes)
+    checkpoint = load(take(path, tmp_path, declared=OURS).path)
+    seen: list[int] = []
+
+    class Spy(nn.Module):
+        rows = rows_of(checkpoint.velocity)
+
+        def forward(self, x: Tensor, t: Tensor, condition: None = None) -> Tensor:
+            seen.append(len(x))
+            return checkpoint.velocity(x, t)
+
+    stable = RowStable(Spy(), (3,), torch.float32)
+    x, t = torch.randn(200, 3), torch.rand(200)
+    whole = stable(x, t)
+    assert max(seen) <= most
+    assert stable.deterministic
+    torch.testing.assert_close(whole, layer(x) * t[:, None])
+    for rows in (1, 5, 63, 64):
+        assert torch.equal(stable(x[:rows], t[:rows]), whole[:rows])
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_infinite_constants(tmp_path: Path) -> None:
+    """Masked attention holds -inf, as a tensor or, once decomposed, as a number."""
+    mask = torch.full((4, 4), -torch.inf).triu(1)
+
+    class Masked(nn.Module):
+        mask: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mask", mask)
+
+        def forward(self, x: Tensor, t: Tensor) -> Tensor:
+            scores = (x @ x.transpose(1, 2)).masked_fill(torch.ones(4, 4, dtype=torch.bool).triu(2), -torch.inf)
+            return (scores + self.mask).softmax(-1) @ x * t[:, None, None]
+
+    field, given = Masked(), (torch.randn(4, 4, 3), torch.rand(4))
+    path = tmp_path / "net.pt2"
+    torch.export.save(
+        torch.export.export(field, given, dynamic_shapes=({0: Dim("rows", max=1024)},) * 2).run_decompositions(), path
+    )
+    network = load(take(path, tmp_path, declared=OURS).path).velocity
+    torch.testing.assert_close(network(*given), field(*given))
+
+
+def test_a_free_axis_is_named(tmp_path: Path) -> None:
+    rows, length = Dim("rows", max=1024), Dim("length", max=64)
+    field, given = Flat(lambda x, t: x * t[:, None, None]), (torch.randn(4, 5, 3), torch.rand(4))
+    path = export(field, given, tmp_path / "net.pt2", ({0: rows, 1: length}, {0: rows}))
+    with pytest.raises(ForeignError, match="dimension 1 of its states is free"):
         take(path, tmp_path)
 
 

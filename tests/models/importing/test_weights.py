@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import load
 from models.conventions import TimeCard
+from models.importing.declared import Declared
 from models.importing.files import ForeignError
-from models.importing.weights import Declared, import_weights
+from models.importing.weights import import_weights
+from solvers import integrate
+from solvers.spec import SolverSpec
 
 from .conftest import CONFIG
 
@@ -296,3 +301,68 @@ def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / f"pipe.{suffix}")
         with pytest.raises(ForeignError, match="is a named pipe; only regular files are read"):
             take(tmp_path / f"pipe.{suffix}")
+
+
+@pytest.fixture(scope="module")
+def eps() -> State:
+    """A network that predicts the noise of Song et al.'s path."""
+    torch.manual_seed(0)
+    network = ResidualMLP(ResidualMLPConfig(**CONFIG))
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+    for _ in range(300):
+        x1, noise, u = (
+            2 * torch.randint(0, 2, (256, 2)) - 1 + 0.1 * torch.randn(256, 2),
+            torch.randn(256, 2),
+            torch.rand(256),
+        )
+        a = torch.exp(-19.9 * u**2 / 4 - 0.1 * u / 2)[:, None]
+        loss = (network(a * x1 + (1 - a**2).sqrt() * noise, u) - noise).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return {key: tensor.detach().clone() for key, tensor in network.state_dict().items()}
+
+
+def test_a_network_that_predicts_noise_is_not_taken_for_a_velocity_in_silence(eps: State, saved: Save) -> None:
+    file = saved(eps)
+    for declared in (Declared(noise_at=1), Declared(noise_at=1, scale=1.0, sign=1), Declared()):
+        assert any(
+            "declare --predicts velocity, or --predicts eps" in line for line in take(file, declared=declared).report
+        )
+    said = take(file, declared=Declared(predicts="eps", path="vp")).report
+    assert not any("warning" in line for line in said)
+    assert any(
+        line.startswith("convention: predicts eps on path vp (beta, beta_min 0.1, beta_max 20.0)") for line in said
+    )
+    wrong = take(file, declared=Declared(predicts="x0", path="vp")).report
+    assert any("predicts x0 as declared looks wrong" in line for line in wrong)
+    with pytest.raises(ForeignError, match=r"as declared makes no sense: .*sigma grows with the noise"):
+        take(file, declared=Declared(predicts="eps", path="edm", noise_at=0))
+
+
+def test_a_network_that_predicts_noise_is_sampled_by_its_authors_settings(eps: State, saved: Save) -> None:
+    declared = Declared(predicts="eps", path="vp")
+    sampling = declared.sampled("euler", [1.0, 0.8, 0.5, 0.2, 0.05, 0.0])
+    assert sampling is not None
+    checkpoint = load(take(saved(eps), declared=replace(declared, sampling=sampling)).path)
+    assert checkpoint.card.sampling == sampling
+    assert SolverSpec.parse(sampling.solver).steps == 5
+    ends = integrate(
+        checkpoint.velocity, torch.randn(200, 2), solver="euler", grid=SolverSpec.parse(sampling.solver).grid
+    ).x
+    assert float((ends.abs() - 1).abs().median()) < 0.15  # data are at +-1 in each coordinate
+
+
+@pytest.mark.parametrize(
+    ("solver", "own_times", "says"),
+    [
+        ("eulr-4", None, "unknown solver 'eulr'"),
+        (None, [80.0, 0.0], "--own-times needs --solver"),
+        ("euler-3", [1.0, 0.0], "steps = 3, but the grid has 1 intervals"),
+        ("euler", [0.0, 1.0], "grid must move strictly from 0 to 1"),
+        ("euler", [1.0], "at least two times"),
+    ],
+)
+def test_default_solvers_that_are_none(solver: str | None, own_times: list[float] | None, says: str) -> None:
+    with pytest.raises(ForeignError, match=says):
+        Declared(predicts="eps", path="vp").sampled(solver, own_times)

@@ -14,6 +14,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from models.named_conditions import Distinct
 from service.engine.engine import Engine
 from service.engine.job import Job
 from solvers import resolve
@@ -26,6 +27,7 @@ class Settings:
     max_queue: int = 500
     cuda_graphs: bool = False
     compile: str = "auto"
+    calibration_s: float = 60.0
 
 
 @dataclass
@@ -91,5 +93,7 @@ def engine(net: Checkpoint, field: Field, observed: Observed) -> Iterator[Engine
 
 def job(num_samples: int = 1, *, model: str = "net", dtype: torch.dtype = torch.float32, **arguments: Any) -> Job:
     """A job from solver arguments and job fields."""
+    if (given := arguments.pop("condition", None)) is not None:
+        arguments["conditions"] = {"condition": Distinct.from_rows(given)}
     own = {key: arguments.pop(key) for key in tuple(arguments) if key in Job.__dataclass_fields__}
     return Job(model, 1, resolve(**arguments, dtype=dtype), num_samples, **own)

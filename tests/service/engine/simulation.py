@@ -9,68 +9,16 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from fleet.capacity.simulation import Simulated, World
 from models.checkpoint.loading import Checkpoint
-from service.engine.device import Device
-from service.engine.engine import Engine
 from service.engine.job import DeadlineExceeded, Job, JobResult, Overloaded, TooSlow
 
 from .conftest import Field, Settings, job
 
 START = 1000.0
 """When a simulated service has its model loaded, by its clock."""
-
-
-class World(Device):
-    """A device whose work takes pretended time, and what happens in that time.
-
-    Attributes:
-        now: the clock.
-        calls: (time, rows) of each network call.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(torch.device("cpu"))
-        self.now = 100.0
-        self.calls: list[tuple[float, int]] = []
-        self._due: list[tuple[float, Callable[[], object]]] = []
-
-    def clock(self) -> float:
-        return self.now
-
-    def seconds(self) -> float:
-        return self.now
-
-    def at(self, when: float, what: Callable[[], object]) -> None:
-        """Have something happen at a time."""
-        self._due.append((when, what))
-        self._due.sort(key=lambda each: each[0])
-
-    def spend(self, seconds: float) -> None:
-        """Let time pass, and what is due in it happen."""
-        end = self.now + seconds
-        while self._due and self._due[0][0] <= end:
-            when, what = self._due.pop(0)
-            self.now = max(self.now, when)
-            what()
-        self.now = end
-
-    def skip(self) -> bool:
-        """Let time pass until something happens; whether anything will."""
-        if self._due:
-            self.spend(max(0.0, self._due[0][0] - self.now))
-            return True
-        return False
-
-
-class Simulated(Engine):
-    """An engine that is driven by its test."""
-
-    @property
-    def alive(self) -> bool:
-        return True
 
 
 @dataclass
@@ -141,7 +89,7 @@ class Service:
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Take turns until nothing is left to do."""
         while not until():
-            if not self.engine._loop.turn() and not self.world.skip() and self.engine._loop.commands.empty():
+            if not self.engine.turn() and not self.world.skip():
                 return
 
     def count(self, outcome: str) -> int:

@@ -53,7 +53,7 @@ def kept(engine: Engine) -> int:
     arena = engine.prepared("net", 1, Operation.SAMPLE)
     assert arena is not None
     assert arena.network._conditions is not None
-    return len(arena.network._conditions._table)
+    return len(arena.network._conditions.rows)
 
 
 def expected(

@@ -10,6 +10,7 @@ import torch
 from service.ledger import Ledger
 from service.registry.registry import Registry
 from service.registry.version import ModelVersion
+from service.requests.conditions import Told
 from service.requests.schemas import SampleRequest
 from service.requests.sizes import kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.responses.arrays import ENCODERS, array_json
@@ -92,7 +93,7 @@ async def test_a_job_takes_no_more_memory_than_is_set_aside(
     held += len(answer.content) if ENCODERS[media].whole else 0
     request, encoder = SampleRequest(**ask), ENCODERS[media]
     most = response_bytes(request, moons, job.solve, encoder)
-    assert held <= memory_bytes(request, moons, job.solve, encoder, most)
+    assert held <= memory_bytes(request, moons, job.solve, encoder, most, Told())
 
 
 def test_a_condition_for_all_takes_the_memory_of_one() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.errors import ProblemError
-from service.ledger import Ledger
+from service.ledger import Hold, Ledger
 from service.registry.registry import Registry
 from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
@@ -16,7 +16,10 @@ from service.settings import Settings
 from solvers import resolve
 
 JSON = ENCODERS["application/json"]
-take = Ledger(10**12).take
+
+
+def take(wanted: int, deadline: float, conditions: int) -> Hold:
+    return Ledger(10**12).take(wanted, deadline)
 
 
 @pytest.fixture

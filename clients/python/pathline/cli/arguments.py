@@ -6,19 +6,23 @@ import argparse
 import json
 import math
 import re
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from pathline._calls import DEFAULT_URL
 from pathline._compare import CANDIDATES, REFERENCE
+from pathline._request import nearest
 from pathline.cli.output import FORMATS
 
 _NAMES = (
     *("first_index", "grid", "start", "error_control", "controller", "first_step", "max_step", "max_nfe"),
     *("trace", "on_timeout", "priority"),
 )
-_MODEL = ("version", "condition", "guidance")
+_MODEL = ("version", "guidance")
 _HELP = {
     "first_index": "index of the first sample in the seed's stream",
     "grid": "time grid of fixed steps: uniform, shift, sway, power, logit_normal, karras",
@@ -31,8 +35,9 @@ _HELP = {
     "trace": "how much of the steps to report",
     "on_timeout": "what to do when the time limit passes",
     "priority": "bulk yields to interactive requests",
-    "condition": "label of a conditional model, or JSON such as [0.5, 1]",
-    "guidance": "strength of classifier-free guidance",
+    "condition": "label of a conditional model, JSON such as [0.5, 1], or NAME=FILE.npy or NAME=JSON of several",
+    "negative": "condition in the place of a null in guidance, likewise",
+    "guidance": "strength of classifier-free guidance, or JSON with terms, interval and channels",
 }
 _CHOICES = {
     "trace": ("none", "summary", "full"),
@@ -42,6 +47,9 @@ _CHOICES = {
 }
 
 
+_FLAGS = {"version": "--model-version", "bare_steps": "--steps", "decode": "--no-decode"}
+"""Options with another name than what they set."""
+
 _EXIT = (
     "Exit status: 0 done; 1 done, but samples did not reach the end, those of a replay have other bits, or requests of "
     "bench failed; 2 invalid command or "
@@ -49,20 +57,59 @@ _EXIT = (
 )
 
 
-def _condition(text: str) -> Any:
+def _condition(text: str) -> tuple[str, Any]:
+    """Return the name of a condition, empty where it has none, and its value."""
+    named = re.fullmatch(r"([A-Za-z]\w*)=(.*)", text, re.DOTALL)
+    if named is None:
+        return "", _value(text)
+    name, value = named.groups()
+    if not value.endswith(".npy"):
+        return name, _value(value)
+    try:
+        return name, np.load(value, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise argparse.ArgumentTypeError(f"{value!r} cannot be read: {error}") from None
+
+
+def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
         return text  # a label that is a word
 
 
-_KINDS = {"first_index": int, "max_nfe": int, "condition": _condition}
-_KINDS |= dict.fromkeys(("first_step", "max_step", "guidance"), float)
+def _guidance(text: str) -> Any:
+    found = _value(text)
+    if isinstance(found, dict) or (isinstance(found, (int, float)) and not isinstance(found, bool)):
+        return found if isinstance(found, dict) else float(found)
+    raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor a JSON object")
+
+
+_KINDS = {"first_index": int, "max_nfe": int, "condition": _condition, "negative": _condition, "guidance": _guidance}
+_KINDS |= dict.fromkeys(("first_step", "max_step"), float)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of a command; those of the process where `argv` is left out."""
+    top = parser()
+    arguments, unknown = top.parse_known_args(argv)
+    if unknown:
+        prog = top.prog if arguments.command is None else f"{top.prog} {arguments.command}"
+        top.exit(2, f"{prog}: unknown argument {unknown[0]}{_meant(unknown[0], arguments)}; see {prog} --help\n")
+    return arguments
+
+
+def _meant(unknown: str, arguments: argparse.Namespace) -> str:
+    """Return what an unknown option probably means, among those of the command."""
+    flags = {name: _FLAGS.get(name, "--" + name.replace("_", "-")) for name in vars(arguments) if name != "command"}
+    written = {flag[2:].replace("-", "_"): flag for flag in flags.values()} | flags
+    near = nearest(unknown.partition("=")[0].lstrip("-").replace("-", "_"), list(written))
+    return f"; did you mean {written[near]}?" if near and unknown.startswith("-") else ""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -144,9 +191,17 @@ def _common(default: Any) -> _Parser:
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `sample` that were given."""
     found = {name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", *_NAMES, *_MODEL)}
+    found |= _conditions(arguments)
     found["timeout_s"] = arguments.timeout
     found["decode"] = None if arguments.decode else False
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _conditions(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that hold conditions."""
+    given, negative = dict(arguments.condition or ()), dict(arguments.negative or ())
+    found = {"condition": given.pop("", None), "conditions": given or None}
+    return {**found, "negative": negative.get("", negative) or None}
 
 
 def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
@@ -158,8 +213,9 @@ def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
     command.add_argument(
         "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
     )
-    for name in ("condition", "guidance"):
-        _add_named(command, name)
+    for name in ("condition", "negative"):
+        command.add_argument(f"--{name}", type=_condition, action="append", help=_HELP[name], metavar="X")
+    _add_named(command, "guidance")
     command.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of a request in seconds")
     command.add_argument("--no-decode", dest="decode", action="store_false", help="latent states instead of data")
 

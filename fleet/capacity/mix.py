@@ -1,0 +1,79 @@
+"""A mix of requests: what is asked for, and how often."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fleet.errors import UsageError
+from models.guidance import network_rows
+from service.engine.job import Priority
+from solvers import SolverError, SolverSpec
+from solvers.plan import Plan
+from solvers.plan import compile as compiled
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Requests of one kind.
+
+    Attributes:
+        share: how often it is asked for, beside the others.
+        samples: of a request.
+        solver: as text.
+        plan: the solver compiled.
+        guided: whether a call takes two rows for a sample.
+        priority: of a request.
+    """
+
+    share: float
+    samples: int
+    solver: str
+    plan: Plan
+    guided: bool = False
+    priority: Priority = Priority.INTERACTIVE
+
+    @property
+    def rows(self) -> int:
+        """Network rows of a call."""
+        return self.samples * network_rows(2.0 if self.guided else None)
+
+
+def read_mix(path: Path) -> list[Kind]:
+    """Read a mix: a JSON list of objects with `share`, `num_samples`, `solver`, and perhaps `guided` and `priority`.
+
+    Raises:
+        UsageError: it is no such list; the first fault with its place.
+    """
+    try:
+        listed = json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: is not JSON: {error}") from None
+    if not isinstance(listed, list) or not listed:
+        raise UsageError(f"{path}: must be a list of kinds of requests, at least one")
+    return [_kind(f"{path}: entry {place} (counted from 0)", entry) for place, entry in enumerate(listed)]
+
+
+def _kind(where: str, entry: Any) -> Kind:
+    known = {"share", "num_samples", "solver", "guided", "priority"}
+    if not isinstance(entry, dict) or not {"share", "num_samples", "solver"} <= set(entry) <= known:
+        raise UsageError(f"{where}: needs share, num_samples and solver, and may have guided and priority")
+    try:
+        plan = compiled(SolverSpec.parse(entry["solver"]), torch.float32)
+        share, samples = float(entry["share"]), int(entry["num_samples"])
+        priority = Priority(entry.get("priority", "interactive"))
+    except (SolverError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{where}: {error}") from None
+    if plan.nfe is None:
+        raise UsageError(
+            f"{where}: solver {entry['solver']!r} has no fixed cost; give steps near what it takes, rk4-20"
+        )
+    if not 0 < share < float("inf") or samples < 1:
+        raise UsageError(f"{where}: share must be above 0 and num_samples at least 1")
+    return Kind(share, samples, entry["solver"], plan, bool(entry.get("guided", False)), priority)

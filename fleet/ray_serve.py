@@ -1,0 +1,167 @@
+"""Replicas on Ray Serve: ``serve run fleet.ray_serve:app``, or ``python -m fleet serve``.
+
+proxy (Ray's) -> Front (stateless: weighs) -> LeastWork (chooses) -> Replica (the service, one for each device)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+from fleet.errors import missing
+from fleet.tunnel import Answer, Call, Front, answered
+from fleet.work import Dispatched
+from service.settings import load_settings
+
+try:
+    from ray import serve  # pyright: ignore[reportMissingImports]  (an extra)
+    from ray.serve.config import RequestRouterConfig  # pyright: ignore[reportMissingImports]
+    from ray.serve.request_router import RequestRouter  # pyright: ignore[reportMissingImports]
+except ImportError as error:
+    raise ImportError(str(missing("ray", error))) from None
+
+_UNBOUNDED = 100_000  # requests in a replica: its own admission refuses, with a Retry-After that is true
+_METRICS_PORT = "FLEET_METRICS_PORT"
+
+
+class LeastWork(RequestRouter):
+    """Sends each call to the replica with the least dispatched work, as counted here."""
+
+    def initialize_state(self, **kwargs: Any) -> None:
+        """Begin with nothing dispatched."""
+        self._dispatched = Dispatched()
+
+    async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:
+        """Return all replicas, the least loaded first, each as a rank of its own."""
+        named = {replica.replica_id: replica for replica in candidate_replicas}
+        order = self._dispatched.order(named)
+        if pending_request is not None and order:
+            self._dispatched.reserve(_key(pending_request), order[0], _work(pending_request))
+        return [[named[place]] for place in order]
+
+    def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
+        """Count what was sent."""
+        self._dispatched.send(_key(pending_request), replica_id, _work(pending_request))
+
+    def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
+        """Count it no more."""
+        self._dispatched.done(internal_request_id)
+
+
+def _key(pending: Any) -> str:
+    return pending.metadata.internal_request_id
+
+
+def _work(pending: Any) -> float:
+    call = pending.args[0] if pending.args else None
+    return call.work if isinstance(call, Call) else 1.0
+
+
+class Replica:
+    """The whole service in a process of Ray's, with the device that Ray gives it."""
+
+    def __init__(self, overrides: dict[str, Any]) -> None:
+        from service.app import create_app  # imports torch, which the ingress does not need
+
+        self._settings = load_settings(**overrides)
+        self._app = create_app(self._settings)
+        self._running, self._starting = AsyncExitStack(), asyncio.Lock()
+        self._started = False
+        _expose_metrics(self._app.state.service.metrics)
+
+    async def check_health(self) -> None:
+        """Tell Ray whether the process must be replaced; the first call waits until the models are loaded."""
+        await self._start()
+        ailment = self._app.state.service.ailment()
+        if ailment is not None:
+            raise RuntimeError(ailment)
+
+    async def _start(self) -> None:
+        async with self._starting:
+            if not self._started:
+                await self._running.enter_async_context(self._app.router.lifespan_context(self._app))
+                self._started = True
+
+    async def handle(self, call: Call) -> AsyncIterator[Any]:
+        """Answer a request, ASGI message by message."""
+        await self._start()
+        messages = answered(self._app, call)
+        try:
+            async for message in messages:
+                yield message
+        finally:
+            await messages.aclose()  # type: ignore[attr-defined]  (it is a generator)
+
+    def __del__(self) -> None:
+        if getattr(self, "_started", False):
+            self._app.state.service.stop()
+
+
+def _expose_metrics(metrics: Any) -> None:
+    """Serve this replica's metrics on the first free port from a given one on (9600), for Prometheus."""
+    from prometheus_client import start_http_server
+
+    first = int(os.environ.get(_METRICS_PORT, "9600"))
+    for port in range(first, first + 100):
+        try:
+            start_http_server(port, addr="127.0.0.1", registry=metrics.registry)
+            return
+        except OSError:
+            continue
+
+
+def _front() -> Front:
+    """Build the ingress, in its process."""
+    handle = serve.get_deployment_handle("Replica", app_name=serve.get_replica_context().app_name)
+    streaming = handle.options(stream=True)
+
+    def dispatch(call: Call) -> Answer:
+        return streaming.handle.remote(call)
+
+    settings = load_settings()
+    return Front(dispatch, settings.max_body_bytes, settings.max_header_bytes)
+
+
+def build(arguments: dict[str, Any]) -> Any:
+    """Build the application of Ray Serve.
+
+    Args:
+        arguments: `replicas` (1), or `min_replicas` and `max_replicas` for Ray's autoscaling with `target_requests` for
+            each (2); `gpus` for each replica (0); settings of the service by their names.
+    """
+    given = dict(arguments)
+    replicas, gpus = int(given.pop("replicas", 1)), float(given.pop("gpus", 0))
+    bounds = {name: int(given.pop(name)) for name in ("min_replicas", "max_replicas") if name in given}
+    target = float(given.pop("target_requests", 2))
+    settings = load_settings(**given)
+    size: dict[str, Any] = {"num_replicas": replicas}
+    if bounds:
+        size = {"autoscaling_config": {**bounds, "target_ongoing_requests": target}}
+    engine = serve.deployment(
+        Replica,
+        name="Replica",
+        max_ongoing_requests=_UNBOUNDED,
+        ray_actor_options={"num_cpus": settings.threads or 1, "num_gpus": gpus},
+        request_router_config=RequestRouterConfig(request_router_class="fleet.ray_serve:LeastWork"),
+        graceful_shutdown_wait_loop_s=0.2,  # ends as soon as nothing runs
+        graceful_shutdown_timeout_s=settings.drain_s,
+        health_check_period_s=5,
+        **size,
+    )
+    given["models_dir"] = str(settings.models_dir.resolve())
+    front = serve.deployment(
+        serve.ingress(_front)(),
+        name="Front",
+        max_ongoing_requests=_UNBOUNDED,
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_wait_loop_s=0.2,
+        graceful_shutdown_timeout_s=settings.drain_s,
+    )
+    return front.bind(engine.bind(given))
+
+
+app = build
+"""What `serve run fleet.ray_serve:app replicas=2` runs."""

@@ -1,0 +1,48 @@
+"""The command `serve`: replicas on a Ray cluster of this machine, or on that of RAY_ADDRESS."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from typing import Any
+
+from fleet.errors import FleetError, UsageError
+from service.settings import load_settings
+
+
+def add_serve(commands: Any) -> None:
+    """Add the command `serve`."""
+    parser: argparse.ArgumentParser = commands.add_parser("serve", help="replicas behind one address, on Ray Serve")
+    parser.add_argument("--replicas", type=int, default=1, help="how many (1)")
+    parser.add_argument("--gpus", type=float, default=0, help="of each replica (0)")
+    parser.set_defaults(run=serve)
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or Ctrl-C; then finish what runs and stop."""
+    if options.replicas < 1:
+        raise UsageError(f"--replicas is {options.replicas}; at least 1 is needed")
+    settings = load_settings()
+    from fleet.ray_local import join
+
+    cores = options.replicas * (settings.threads or 1)
+    ray = join(cores)
+    try:
+        from fleet.ray_serve import build
+    except ImportError as error:
+        raise FleetError(str(error)) from None
+    from ray import serve as engine  # pyright: ignore[reportMissingImports]  (an extra)
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    engine.start(http_options={"host": settings.host, "port": settings.port})
+    engine.run(build({"replicas": options.replicas, "gpus": options.gpus}), name="pathline", route_prefix="/")
+    print(f"{options.replicas} replicas on http://{settings.host}:{settings.port}", flush=True)
+    while not stop.wait(1):
+        pass
+    engine.delete("pathline")  # replicas finish what they have; the proxies stay until they have
+    engine.shutdown()
+    ray.shutdown()
+    return 0

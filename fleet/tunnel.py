@@ -1,0 +1,160 @@
+"""The tunnel: an HTTP request goes through a call of Ray's as it came, and its response comes back message by message.
+
+So every route, error, stream and header of the service is kept, whatever it is; the ingress knows only sizes and work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fleet.work import work_of
+from service.errors import Kind, ProblemError
+
+_AHEAD = 16  # messages that wait for a slow reader
+_END_S = 10.0
+_SCOPE = (
+    "http_version",
+    "method",
+    "scheme",
+    "path",
+    "raw_path",
+    "query_string",
+    "root_path",
+    "headers",
+    "client",
+    "server",
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request on its way.
+
+    Attributes:
+        scope: what ASGI says of it, as plain data.
+        body: all of it, or the first bytes beyond what is allowed, which are enough to refuse it.
+        work: network rows over all calls.
+    """
+
+    scope: dict[str, Any]
+    body: bytes
+    work: float
+
+
+class Answer(Protocol):
+    """A response that is coming."""
+
+    def __aiter__(self) -> AsyncIterator[Message]: ...
+
+    def cancel(self) -> None:
+        """Tell the replica that nobody waits any more."""
+        ...
+
+
+class Front:
+    """The ingress: reads a request, weighs it and passes it on; keeps nothing.
+
+    Args:
+        dispatch: sends a call to a replica.
+        most: bytes of a body beyond which no more is read.
+        most_headers: bytes of headers beyond which a request is refused.
+    """
+
+    def __init__(self, dispatch: Callable[[Call], Answer], most: int, most_headers: int) -> None:
+        self._dispatch, self._most, self._most_headers = dispatch, most, most_headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        if (size := sum(len(name) + len(value) for name, value in scope["headers"])) > self._most_headers:
+            detail = f"the headers have {size} bytes, the limit is {self._most_headers}"
+            refusal = ProblemError(Kind.HEAD_TOO_LARGE, detail).response_at(scope["path"], request_id(scope))
+            await refusal(scope, receive, send)
+            return
+        body = await _body(receive, self._most)
+        if body is None:
+            return
+        plain = {name: scope[name] for name in _SCOPE if name in scope}
+        call = Call(plain, body, work_of(scope["path"], body))
+        answer = self._dispatch(call)
+        gone = asyncio.ensure_future(_until_gone(receive))
+        passing = asyncio.ensure_future(_pass(answer, send))
+        try:
+            await asyncio.wait({gone, passing}, return_when=asyncio.FIRST_COMPLETED)
+            if passing.done():
+                passing.result()
+        finally:
+            if not passing.done():
+                answer.cancel()
+            for task in (gone, passing):
+                task.cancel()
+            await asyncio.gather(gone, passing, return_exceptions=True)
+
+
+def request_id(scope: Scope) -> str:
+    """The X-Request-ID of a request; empty without one."""
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+
+
+async def _body(receive: Receive, most: int) -> bytes | None:
+    parts, size, more = [], 0, True
+    while more and size <= most:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _pass(answer: Answer, send: Send) -> None:
+    async for message in answer:
+        if message["type"] == "http.response.start":  # Ray's proxy adds it, too
+            message["headers"] = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
+        await send(message)
+
+
+async def answered(app: ASGIApp, call: Call) -> AsyncIterator[Message]:
+    """Have an application answer a call; closing the iterator is a client that leaves."""
+    messages: asyncio.Queue[Message | None] = asyncio.Queue()
+    room, gone, given = asyncio.Semaphore(_AHEAD), asyncio.Event(), False
+
+    async def receive() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": call.body, "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        await room.acquire()
+        messages.put_nowait({**message, "headers": list(message["headers"])} if "headers" in message else dict(message))
+
+    scope = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, **call.scope}
+    running = asyncio.ensure_future(app(scope, receive, send))
+    running.add_done_callback(lambda _: messages.put_nowait(None))
+    try:
+        while (message := await messages.get()) is not None:
+            room.release()
+            yield message
+        running.result()
+    finally:
+        gone.set()
+        for _ in range(_AHEAD):
+            room.release()
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(running, _END_S)

@@ -1,0 +1,83 @@
+"""The work of a request, before it is done: network rows over all calls; and the least loaded of several replicas."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
+
+from service.requests.schemas import SampleRequest
+from solvers import SolverError, SolverSpec, plan
+from solvers.spec import DEFAULTS
+
+_ADAPTIVE_NFE = 60.0
+"""Calls of a sample under error control, about: what dopri5 needs at 1e-5. A replica knows better, once it has it."""
+
+_LARGEST_BODY = 1 << 20
+_RESERVED_S = 1.0
+
+Place = TypeVar("Place", bound=Hashable)
+
+
+def work_of(path: str, body: bytes) -> float:
+    """The network rows of a request over all calls: rows x NFE; 1 for a faulty request, or one for something else."""
+    if not path.endswith(("/sample", "/sample/stream")) or len(body) > _LARGEST_BODY:
+        return 1.0 if len(body) <= _LARGEST_BODY else len(body) / 16
+    try:
+        members: dict[str, Any] = json.loads(body)
+        given = {name: members[name] for name in DEFAULTS if name != "t_span" and name in members}
+        solve = plan.compile(SolverSpec.of(**given))
+        rows = int(members.get("num_samples", SampleRequest.model_fields["num_samples"].default))
+        width = 1 if members.get("guidance") in (None, 0, 1) else 2
+        return max(1.0, rows * width * (_ADAPTIVE_NFE if solve.nfe is None else float(solve.nfe)))
+    except (ValueError, TypeError, AttributeError, KeyError, SolverError):
+        return 1.0
+
+
+class Dispatched:
+    """The work that was sent to each of several places and is not done: what a router goes by.
+
+    It counts what it sent itself, at the moment it sends it: what replicas reported half a second ago would send all
+    requests to the same place.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sent: dict[str, tuple[Hashable, float, float]] = {}  # by request: place, work, until when without news
+        self._work: dict[Hashable, float] = {}
+
+    def work(self, place: Hashable) -> float:
+        """What a place has to do."""
+        return self._work.get(place, 0.0)
+
+    def order(self, places: Iterable[Place]) -> list[Place]:
+        """Places by work, the least first; equal ones in the order given."""
+        self._expire()
+        return sorted(places, key=self.work)
+
+    def reserve(self, request: str, place: Hashable, work: float) -> None:
+        """Count a request that is about to be sent; forgotten after a second unless it is."""
+        self._put(request, place, work, self._clock() + _RESERVED_S)
+
+    def send(self, request: str, place: Hashable, work: float) -> None:
+        """Count a request that was sent."""
+        self._put(request, place, work, float("inf"))
+
+    def done(self, request: str) -> None:
+        """Count a request no more, however it ended; a second call does nothing."""
+        if (sent := self._sent.pop(request, None)) is not None:
+            place, work, _ = sent
+            self._work[place] -= work
+            if not any(other == place for other, _, _ in self._sent.values()):
+                del self._work[place]  # no rounding error stays behind, and no replica that is gone
+
+    def _put(self, request: str, place: Hashable, work: float, until: float) -> None:
+        self.done(request)
+        self._sent[request] = place, work, until
+        self._work[place] = self._work.get(place, 0.0) + work
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for request in [request for request, (_, _, until) in self._sent.items() if until < now]:
+            self.done(request)

@@ -1,0 +1,110 @@
+"""The file `calibration.json` of a checkpoint folder: what was measured of its network's rows, kept for the next load.
+
+Entries are bound to the checkpoint's hash, torch, the kind of CPU and the number of threads. The file is a cache: where
+it cannot be read or written, the network is measured again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import platform
+import secrets
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from models.calibration import Agreement
+from models.regular import NotRegular, open_regular
+
+CALIBRATION_FILE = "calibration.json"
+
+_MOST_BYTES = 1 << 20
+_MOST_ENTRIES = 64
+_log = logging.getLogger("pathline")
+
+Key = tuple[str, ...]
+
+
+class _Entry(BaseModel):
+    """One measurement: which form of the network it is of, and what was found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: Key
+    form: int = Field(ge=0)
+    counts: tuple[int, ...] = Field(min_length=1)
+    buckets: tuple[int, ...]
+    limit: int = Field(ge=1)
+
+    def agreement(self) -> Agreement:
+        return Agreement(self.counts, self.buckets, self.limit, complete=True)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = Field(default=1, ge=1, le=1)
+    entries: tuple[_Entry, ...] = ()
+
+
+def key_of(digest: str, device: torch.device, *what: str) -> Key:
+    """The key of a measurement of a checkpoint on this machine with as many torch threads as now.
+
+    Args:
+        digest: hash of the checkpoint.
+        device: where it lives.
+        what: which function of it was measured.
+    """
+    place = _cpu() if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return (digest, f"torch {torch.__version__}", place, f"{torch.get_num_threads()} threads", *what)
+
+
+@cache
+def _cpu() -> str:
+    """The kind of CPU, with the instructions that torch uses of it."""
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    return f"{name} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def known(folder: Path, key: Key) -> tuple[int, Agreement] | None:
+    """The form and the agreement that were found under a key; None if there are none."""
+    entry = next((entry for entry in _read(folder).entries if entry.key == key), None)
+    return None if entry is None else (entry.form, entry.agreement())
+
+
+def keep(folder: Path, key: Key, form: int, agreement: Agreement) -> None:
+    """Keep a complete measurement in which some numbers of rows agree; does nothing where the disk refuses."""
+    if not agreement.complete or not agreement.counts:
+        return
+    entry = _Entry(key=key, form=form, counts=agreement.counts, buckets=agreement.buckets, limit=agreement.limit)
+    others = [each for each in _read(folder).entries if each.key != key]
+    content = _File(entries=(entry, *others)[:_MOST_ENTRIES]).model_dump_json(indent=1)
+    temporary = folder / f".{CALIBRATION_FILE}-{secrets.token_hex(4)}"
+    try:
+        temporary.write_text(content + "\n")
+        temporary.replace(folder / CALIBRATION_FILE)
+    except OSError as error:
+        _log.info(
+            "%s: is not kept (%s); it is measured again at the next start", folder / CALIBRATION_FILE, error.strerror
+        )
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _read(folder: Path) -> _File:
+    try:
+        with open_regular(folder / CALIBRATION_FILE) as file:
+            content: Any = json.loads(file.read(_MOST_BYTES))
+        return _File.model_validate(content)
+    except (OSError, NotRegular, ValueError, RecursionError, ValidationError):
+        return _File()

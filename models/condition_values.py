@@ -1,0 +1,221 @@
+"""Values of conditions as users give them: first their shapes, which tell their memory, and then their tensors.
+
+A value is a number, a name of a class, nested lists or an array: one for all samples, or one for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models.conditions import ONE, ConditionError, LabelCondition, VectorCondition
+from models.named_conditions import Conditioning, Distinct, Flag, NamedCondition, NamedConditions
+from models.nested import NestedError, outline, shown, to_floats
+
+_LISTS = (list, tuple)
+_EXACT = 1 << 53  # integers of lists are read as doubles
+
+
+class NamedConditionError(ConditionError):
+    """A named condition is missing, unknown, or of the wrong shape, dtype or size.
+
+    Attributes:
+        name: of the condition.
+    """
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class Values:
+    """The conditions of one request.
+
+    Attributes:
+        sizes: of the free axes.
+        bytes: of all rows, as the network takes them.
+    """
+
+    def __init__(
+        self,
+        takes: Conditioning,
+        given: Mapping[str, Any],
+        samples: int,
+        dtype: torch.dtype,
+        sizes: Mapping[str, int] | None = None,
+        partial: bool = False,
+    ) -> None:
+        """Check names and shapes; nothing is allocated.
+
+        Args:
+            takes: what the model takes.
+            given: values by name.
+            samples: how many there are.
+            dtype: of the states.
+            sizes: of the free axes as far as they are known.
+            partial: whether those that are not given are left alone, not replaced by defaults or nulls.
+
+        Raises:
+            NamedConditionError: a name is unknown or missing, or a value has another shape.
+        """
+        self._takes, self._given, self._samples, self._dtype = takes, given, samples, dtype
+        self._partial = partial
+        self.sizes: dict[str, int] = dict(sizes or {})
+        names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
+        for name in given:
+            if name not in names:
+                raise NamedConditionError(
+                    name, f"there is no condition {name[:60]!r}; this model takes {', '.join(names)}"
+                )
+        self.bytes = 0
+        if not isinstance(takes, NamedConditions):
+            self.bytes = self._rows_of(given[ONE]) * takes.bytes(dtype) if ONE in given else 0
+            return
+        for name in names:
+            entry = takes.entries[name]
+            if name in given:
+                shape = _shape_of(given[name])
+                self._note_sizes(name, entry, shape)
+                rows = shape[0] if len(shape) > len(entry.shape) else 1
+                self.bytes += rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.given_to(dtype).itemsize
+            elif entry.default is None and not entry.nullable and not partial:
+                raise NamedConditionError(name, f"condition {name!r} is missing; expected {entry.describe()}")
+        for axis in takes.axes:
+            self.sizes.setdefault(axis, 1)
+
+    def _rows_of(self, value: Any) -> int:
+        return self._samples if isinstance(value, _LISTS) or getattr(value, "ndim", 0) > 1 else 1
+
+    def _note_sizes(self, name: str, entry: NamedCondition, shape: tuple[int, ...]) -> None:
+        """Take the sizes of free axes from a value, and check all others."""
+        inner = shape[len(shape) - len(entry.shape) :] if len(entry.shape) <= len(shape) else ()
+        each = shape[0] if len(shape) == len(entry.shape) + 1 else None
+        fits = len(shape) == len(entry.shape) or each in (1, self._samples)
+        fits = fits and all(size == at for size, at in zip(entry.shape, inner, strict=False) if isinstance(size, int))
+        for size, found in zip(entry.shape, inner, strict=False):
+            if isinstance(size, int):
+                continue
+            most = entry.max[size]
+            if fits and not 1 <= found <= most:
+                raise NamedConditionError(
+                    name, f"condition {name!r} has {size} = {found}, expected 1 to {most}: {entry.describe()}"
+                )
+            if fits and self.sizes.setdefault(size, found) != found:
+                raise NamedConditionError(
+                    name, f"condition {name!r} has {size} = {found}, and another one of this request {self.sizes[size]}"
+                )
+        if not fits:
+            raise NamedConditionError(
+                name,
+                f"condition {name!r} has the shape {list(shape)}, expected {entry.describe()} for all samples, or "
+                f"{self._samples} of it, one for each",
+            )
+
+    def tensors(self) -> dict[str, Distinct]:
+        """The conditions by name, as the network takes them.
+
+        Raises:
+            NamedConditionError: a value is of another dtype, not finite or out of range.
+            ConditionError: the same, of the only condition of a model.
+        """
+        takes = self._takes
+        if isinstance(takes, LabelCondition | VectorCondition):
+            if ONE not in self._given:
+                return {} if self._partial else {ONE: Distinct(takes.nulls(1, self._dtype))}
+            rows = takes.tensor(self._given[ONE], self._samples, self._dtype)
+            return {ONE: Distinct.from_rows(rows)}
+        fixed = takes.sized(self.sizes)
+        found: dict[str, Distinct] = {}
+        for name in takes.given:
+            entry = fixed.entries[name]
+            if name in self._given:
+                found[name] = Distinct.from_rows(self._tensor(name, entry, takes.entries[name]))
+            elif entry.default is not None and not self._partial:
+                filled = torch.full((1, *entry.sizes), entry.default, dtype=entry.torch_dtype)
+                found[name] = Distinct(_scaled(entry, filled, self._dtype))
+            elif not self._partial:
+                found[name] = Distinct(fixed.null_of(name, self._dtype))
+            if isinstance(entry.null, Flag) and name in found:
+                missing = name not in self._given and entry.default is None
+                found[entry.null.flag] = Distinct(torch.tensor([missing]))
+        return found
+
+    def _tensor(self, name: str, entry: NamedCondition, card: NamedCondition) -> torch.Tensor:
+        """The value of one condition, (1 or samples, *shape)."""
+        value = self._given[name]
+        if isinstance(value, np.ndarray):
+            array = _checked(name, entry, card, value)
+        else:
+            array = _from_lists(name, entry, card, value)
+        array = array.reshape(-1, *entry.sizes)
+        kind = entry.torch_dtype
+        if entry.classes is not None and array.size and (array.min() < 0 or array.max() >= entry.classes):
+            raise NamedConditionError(
+                name,
+                f"condition {name!r} holds a label outside of 0 to {entry.classes - 1}, expected {card.describe()}",
+            )
+        if not (kind.is_floating_point or kind == torch.bool) and array.size:
+            info = torch.iinfo(kind)
+            if array.min() < info.min or array.max() > info.max:
+                raise NamedConditionError(
+                    name,
+                    f"condition {name!r} holds a number outside of {info.min} to {info.max}, as {entry.dtype} has",
+                )
+        tensor = torch.from_numpy(np.array(array, order="C")).to(kind)
+        if kind.is_floating_point and not tensor.isfinite().all():
+            raise NamedConditionError(name, f"condition {name!r} holds a number that is not finite in {entry.dtype}")
+        return _scaled(entry, tensor, self._dtype)
+
+
+def _scaled(entry: NamedCondition, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor if entry.scale is None else tensor.to(dtype) * entry.scale
+
+
+def _shape_of(value: Any) -> tuple[int, ...]:
+    return value.shape if isinstance(value, np.ndarray) else outline(value)
+
+
+def _checked(name: str, entry: NamedCondition, card: NamedCondition, value: NDArray[Any]) -> NDArray[Any]:
+    """An array, if its dtype can be taken as that of the condition."""
+    kind = entry.torch_dtype
+    allowed = "fiu" if kind.is_floating_point else "b" if kind == torch.bool else "iu"
+    if value.dtype.kind not in allowed:
+        raise NamedConditionError(name, f"condition {name!r} is {value.dtype}, expected {card.describe()}")
+    value = value.astype(value.dtype.newbyteorder("="), copy=False)
+    return value.astype(np.int64) if value.dtype.kind == "u" and value.dtype.itemsize > 1 else value
+
+
+def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: Any) -> NDArray[Any]:
+    """Nested lists of numbers, booleans or names of classes as an array."""
+    shape = outline(value)
+    kind = entry.torch_dtype
+    allowed = {int, float} if kind.is_floating_point else {bool} if kind == torch.bool else {int}
+    wanted = f"{card.describe()}, of {' or '.join(sorted(each.__name__ for each in allowed))}"
+    if entry.names is not None:
+        value = _labels(name, entry.names, value)
+    try:
+        array = to_floats(value if shape else [value], shape or (1,), f"conditions.{name}", wanted, allowed)
+    except NestedError as error:
+        raise NamedConditionError(name, str(error)) from None
+    if kind == torch.bool:
+        return array != 0
+    if kind.is_floating_point:
+        return array
+    if array.size and np.abs(array).max() > _EXACT:
+        raise NamedConditionError(name, f"condition {name!r} holds an integer over 2**53; send it as an array (npz)")
+    return array.astype(np.int64)
+
+
+def _labels(name: str, names: tuple[str, ...], value: Any) -> Any:
+    """Labels in the place of names of classes."""
+    if isinstance(value, str):
+        if value not in names:
+            known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise NamedConditionError(name, f"condition {name!r} is {shown(value)}, expected one of {known}")
+        return names.index(value)
+    return [_labels(name, names, each) for each in value] if isinstance(value, _LISTS) else value

@@ -1,0 +1,138 @@
+"""What the user of an import declares of a network: its convention, and how it is sampled by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from models.checkpoint.card import SamplingCard
+from models.conventions import TimeCard
+from models.importing.detection import Detected
+from models.importing.files import ForeignError
+from models.messages import explain
+from solvers.errors import SolverError
+from solvers.spec import SolverSpec
+
+_NEAR = 0.35  # slopes that are further off are worth a warning
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The convention that the user declares; None is left to be detected, or to the usual of what else is declared.
+
+    Attributes:
+        noise_at, scale, sign, predicts, path, schedule, start, end, start_scale: see `TimeCard`.
+        sampling: how the network is sampled where a request does not say.
+    """
+
+    noise_at: int | None = None
+    scale: float | None = None
+    sign: int | None = None
+    predicts: str | None = None
+    path: str | None = None
+    schedule: Mapping[str, Any] | None = None
+    start: float | None = None
+    end: float | None = None
+    start_scale: float | None = None
+    sampling: SamplingCard | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether it declares more than a velocity of the straight path with its time and sign."""
+        more = (self.schedule, self.start, self.end, self.start_scale)
+        return (
+            self.predicts not in (None, "velocity")
+            or self.path not in (None, "linear")
+            or any(each is not None for each in more)
+        )
+
+    def card(self) -> TimeCard:
+        """The convention as declared, for what cannot be detected; noise is at 1 where that is not said.
+
+        Raises:
+            ForeignError: it makes no sense.
+        """
+        noise_at = 1 if self.noise_at is None else self.noise_at
+        names = ("scale", "sign", "predicts", "path", "schedule", "start", "end", "start_scale")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        try:
+            return TimeCard.model_validate({"noise_at": noise_at, "data_at": 1 - noise_at, **given})
+        except ValidationError as error:
+            raise ForeignError(f"the convention as declared makes no sense: {explain(error)}") from None
+
+    def sampled(self, solver: str | None, own_times: Sequence[float] | None) -> SamplingCard | None:
+        """The default solver; None if none is named.
+
+        Args:
+            solver: its text.
+            own_times: its grid as times of the network, from the start of sampling to data; None for the grid of the
+                text. They need a convention that is declared whole.
+
+        Raises:
+            ForeignError: it is no solver, or the times are no grid.
+        """
+        if solver is None:
+            if own_times is not None:
+                raise ForeignError("--own-times needs --solver, the method that takes these steps, such as euler")
+            return None
+        try:
+            if own_times is None:
+                return SamplingCard(solver=solver)
+            time = self.card()
+            grid = [time.time_of(own) for own in own_times]
+            return SamplingCard(solver=str(SolverSpec.of(solver, grid=grid)))
+        except ValidationError as error:
+            raise ForeignError(f"--solver: {explain(error)}") from None
+        except SolverError as error:
+            raise ForeignError(f"--solver {solver} with --own-times: {error}") from None
+
+    def report(self, time: TimeCard, slope: float) -> list[str]:
+        """Lines for the user: what was taken, and where the network disagrees.
+
+        Args:
+            time: the convention as declared.
+            slope: see `start_slope`.
+        """
+        first, last = time.sigmas
+        lines = [
+            f"convention: predicts {time.predicts} on path {time.path} ({_shape(time)}), noise at {time.noise_at}, "
+            f"time scale {time.scale:g}, sign {time.sign:+d}",
+            f"sampling: from own time {time.own(time.levels[0]):.6g} (sigma {first:.6g}, states of scale "
+            f"{time.first_scale:.6g}) to {time.own(time.levels[1]):.6g} (sigma {last:.6g})",
+        ]
+        expected = {"eps": 1.0, "x0": 0.0, "v": 0.0}.get(time.predicts, 1.0 if time.path == "edm" else None)
+        if time.predicts == "velocity" and time.path == "linear":
+            expected = 1.0 if time.noise_at == 1 else -1.0
+        if expected is not None and not abs(time.sign * slope - expected) <= _NEAR:
+            lines.append(
+                f"warning: predicts {time.predicts} as declared looks wrong: where sampling starts, the slope of the "
+                f"answers over the noise is {time.sign * slope:+.2f}, expected near {expected:+.0f}"
+            )
+        return lines
+
+    def resolve(self, found: Detected) -> tuple[TimeCard, list[str]]:
+        """The convention of a velocity to store, and lines for the user, as `report` gives them."""
+        usual = found.time or TimeCard()
+        declared = {"noise_at": self.noise_at, "scale": self.scale, "sign": self.sign}
+        taken = {name: getattr(usual, name) if value is None else value for name, value in declared.items()}
+        time = TimeCard.model_validate({**taken, "data_at": 1 - taken["noise_at"]})
+        report = [f"convention: noise at {time.noise_at}, time scale {time.scale:g}, sign {time.sign:+d}"]
+        if found.time is None and None in declared.values():
+            report.append(f"warning: the convention {found}")
+        wrong = [name for name, value in declared.items() if found.time and value not in (None, getattr(usual, name))]
+        if wrong:
+            report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the network shows {found}")
+        if self.predicts is None and time.sign == (1 if time.noise_at == 1 else -1):
+            report.append(
+                "warning: this is taken for a network that returns noise minus data; one that predicts the noise alone "
+                "looks the same here: declare --predicts velocity, or --predicts eps with its --path"
+            )
+        return time, report
+
+
+def _shape(time: TimeCard) -> str:
+    said = time.shape.model_dump()
+    return ", ".join([said.pop("kind"), *(f"{name} {value}" for name, value in said.items())])

@@ -1,0 +1,349 @@
+"""Named conditions: tensors that a network is told beside its states and times, each by its name in the card.
+
+    "text":  {"dtype": "float32", "shape": ["L", 4096], "max": {"L": 512}, "null": "zeros"}
+    "image": {"dtype": "uint8", "shape": [3, 96, 96], "scale": 0.00392}
+
+A network takes them as a dict of tensors (rows, *shape). A size that is a name is a free axis: each request gives it,
+and rows of one network call agree on it (see `NamedConditions.sized`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from torch import Tensor
+
+from models.conditions import ConditionError, Device, LabelCondition, VectorCondition
+
+DTYPES = {
+    name: getattr(torch, name)
+    for name in (
+        "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
+    )
+}  # fmt: skip
+"""The dtypes of conditions by name."""
+
+NAME = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"
+MOST_NUMBERS = 1 << 26
+"""Numbers of one row of a condition at most."""
+
+_TYPICAL = 8
+"""A free axis has this size, or its largest, where a network is tried without a request."""
+
+_SHORT = 256  # bytes of a row up to which looking for its equals is not worth it
+_MOST_CLASSES = 1 << 20
+
+AxisName = Annotated[str, Field(pattern=NAME)]
+Size = Annotated[int, Field(ge=1, le=MOST_NUMBERS)]
+
+
+class Flag(BaseModel):
+    """A null that the network is told by another condition: a boolean that is true where this one is missing.
+
+    Attributes:
+        flag: the name of that boolean; requests do not give it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    flag: str = Field(pattern=NAME)
+
+
+class NamedCondition(BaseModel):
+    """One condition.
+
+    Attributes:
+        dtype: of the values that requests give.
+        shape: of one row; a name is a free axis.
+        max: the largest size of each free axis.
+        null: what stands for "not given", so that the model also samples without it and can be guided: `zeros`, a
+            number that fills it (such as the label that means none), `stored` (a tensor of the weights file), or a
+            `Flag`. None if the network was trained without.
+        default: a number that fills it where a request leaves it out; None if it must be given, or its null is taken.
+        scale: what values are multiplied by; the network then takes them in the dtype of the states. None leaves values
+            and dtype as they are.
+        classes: for integers: they are labels from 0 to classes - 1.
+        names: a name for each class, or None.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dtype: Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"] = (
+        "float32"
+    )
+    shape: tuple[Size | AxisName, ...] = Field(default=(), max_length=8)
+    max: dict[str, Size] = Field(default_factory=dict)
+    null: Literal["zeros", "stored"] | bool | int | float | Flag | None = None
+    default: bool | int | float | None = None
+    scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    classes: int | None = Field(default=None, ge=1, le=_MOST_CLASSES)
+    names: tuple[str, ...] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if value not in (None, {})}
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        free = self.free
+        if set(free) != set(self.max):
+            raise ValueError(
+                f"the free axes are {list(free)}, and max has {sorted(self.max)}; give each its largest size"
+            )
+        if math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape) > MOST_NUMBERS:
+            raise ValueError(f"shape {list(self.shape)} may hold more than {MOST_NUMBERS} numbers")
+        if self.classes is not None and (self.torch_dtype.is_floating_point or self.dtype == "bool"):
+            raise ValueError(f"classes are for integers, and this is {self.dtype}")
+        if self.names is not None and not len(set(self.names)) == len(self.names) == self.classes:
+            raise ValueError(
+                f"names are {len(self.names)}, {len(set(self.names))} of them different; classes is {self.classes}"
+            )
+        if self.null == "stored" and free:
+            raise ValueError("a stored null has one shape, and this condition has a free axis")
+        for name in ("null", "default"):
+            value = getattr(self, name)
+            if isinstance(value, bool | int | float) and not _holds(self.torch_dtype, value):
+                raise ValueError(f"{name} is {value}, which is no {self.dtype}")
+        return self
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of the values."""
+        return DTYPES[self.dtype]
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The names of its free axes."""
+        return tuple(dict.fromkeys(size for size in self.shape if isinstance(size, str)))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Its shape, once no axis is free."""
+        return tuple(size for size in self.shape if isinstance(size, int))
+
+    @property
+    def nullable(self) -> bool:
+        """Whether there is a null."""
+        return self.null is not None
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of one row, at most."""
+        return math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape)
+
+    def given_to(self, states: torch.dtype) -> torch.dtype:
+        """The dtype that the network takes."""
+        return self.torch_dtype if self.scale is None else states
+
+    def describe(self) -> str:
+        """Its dtype and shape in words."""
+        axes = [f"{size} up to {self.max[size]}" if isinstance(size, str) else str(size) for size in self.shape]
+        return f"{self.dtype} of shape [{', '.join(axes)}]"
+
+
+def _holds(dtype: torch.dtype, value: float) -> bool:
+    if dtype == torch.bool:
+        return isinstance(value, bool)
+    if dtype.is_floating_point:
+        return math.isfinite(value)
+    info = torch.iinfo(dtype)
+    return not isinstance(value, bool) and float(value).is_integer() and info.min <= value <= info.max
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The conditions of some samples under one name: each distinct one once.
+
+    Attributes:
+        rows: (distinct, *shape) as the network takes them.
+        index: (samples,) the row of each sample; None where all have the only row.
+    """
+
+    rows: Tensor
+    index: NDArray[np.int64] | None = None
+
+    def of(self, samples: NDArray[np.int64]) -> Distinct:
+        """Those of some samples, by their number; the rows are shared."""
+        return self if self.index is None else Distinct(self.rows, self.index[samples])
+
+    def expanded(self, samples: int) -> Tensor:
+        """A row for each sample, (samples, *shape)."""
+        return self.rows.expand(samples, *self.rows.shape[1:]) if self.index is None else self.rows[self.index]
+
+    @classmethod
+    def from_rows(cls, rows: Tensor) -> Distinct:
+        """Of one row for each sample, or of one for all; equal ones are held once, unless they are short."""
+        if len(rows) == 1 or rows.stride(0) == 0:
+            return cls(rows[:1])
+        if rows[0].nbytes < _SHORT:
+            return cls(rows, np.arange(len(rows)))
+        places: dict[bytes, int] = {}
+        flat = rows.contiguous().reshape(len(rows), -1).view(torch.uint8).numpy()
+        index = np.array([places.setdefault(row.tobytes(), len(places)) for row in flat], dtype=np.int64)
+        if len(places) == len(rows):
+            return cls(rows, index)
+        first = np.unique(index, return_index=True)[1]
+        return cls(rows[torch.from_numpy(first)], None if len(places) == 1 else index)
+
+
+def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:
+    """The conditions of some samples, by their number in the given ones; None for None."""
+    return None if conditions is None else {name: each.of(samples) for name, each in conditions.items()}
+
+
+@dataclass(frozen=True)
+class NamedConditions:
+    """All conditions of a network by name, in the order of the card.
+
+    Attributes:
+        entries: the conditions.
+        stored: the nulls of the weights file, by name.
+    """
+
+    entries: Mapping[str, NamedCondition]
+    stored: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NamedConditions) and dict(self.entries) == dict(other.entries)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.entries))
+
+    def check_entries(self) -> None:
+        """Raise a ValueError if flags are not booleans without axes, or default to anything."""
+        for name, entry in self.entries.items():
+            if not isinstance(entry.null, Flag):
+                continue
+            flag = self.entries.get(entry.null.flag)
+            if flag is None or flag.dtype != "bool" or flag.shape or flag.null is not None or flag.default is not None:
+                raise ValueError(
+                    f"the null of {name} is the flag {entry.null.flag!r}; that must be a condition of its own, bool of "
+                    "shape [], without null and default"
+                )
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of its tensors."""
+        return tuple(self.entries)
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """The conditions that requests do not give, as they tell that another one is missing."""
+        return frozenset(entry.null.flag for entry in self.entries.values() if isinstance(entry.null, Flag))
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The conditions that requests give."""
+        return tuple(name for name in self.entries if name not in self.flags)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The free axes with their largest sizes."""
+        found: dict[str, int] = {}
+        for entry in self.entries.values():
+            for axis, most in entry.max.items():
+                found[axis] = min(most, found.get(axis, most))
+        return found
+
+    @property
+    def null(self) -> bool:
+        """Whether every condition has a null."""
+        return all(self.entries[name].nullable for name in self.given)
+
+    def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
+        """The names that "no condition" stands for: those that have a null, or a negative one."""
+        return tuple(name for name in self.given if name in negative or self.entries[name].nullable)
+
+    def with_flags(self, names: frozenset[str]) -> frozenset[str]:
+        """These conditions, and the flags that tell that they are missing."""
+        nulls = [self.entries[name].null for name in names]
+        return names.union(null.flag for null in nulls if isinstance(null, Flag))
+
+    def sized(self, sizes: Mapping[str, int]) -> NamedConditions:
+        """The same without free axes: each has the size that is given for it, or a typical one."""
+        found = {axis: sizes.get(axis, min(most, _TYPICAL)) for axis, most in self.axes.items()}
+
+        def fixed(entry: NamedCondition) -> NamedCondition:
+            shape = tuple(found[size] if isinstance(size, str) else size for size in entry.shape)
+            return entry.model_copy(update={"shape": shape, "max": {}})
+
+        return replace(self, entries={name: fixed(entry) for name, entry in self.entries.items()}) if found else self
+
+    def null_of(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The null of one condition, (1, *shape), as the network takes it.
+
+        Raises:
+            ConditionError: it was not trained.
+        """
+        entry = self.entries[name]
+        if name in self.flags:
+            return torch.ones((1, *entry.sizes), dtype=torch.bool)
+        if entry.null is None:
+            raise ConditionError(f"condition {name!r} is missing; this model was trained without a null for it")
+        if entry.null == "stored":
+            null = self.stored[name].reshape(1, *entry.sizes)
+        else:
+            fill = entry.null if isinstance(entry.null, bool | int | float) else 0
+            null = torch.full((1, *entry.sizes), fill, dtype=entry.torch_dtype)
+        return null if entry.scale is None else null.to(dtype) * entry.scale
+
+    def nulls(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
+        """The nulls for `rows` rows by name; a ConditionError if one was not trained."""
+        found = {name: self.null_of(name, dtype).to(device) for name in self.entries}
+        return {name: null.expand(rows, *null.shape[1:]) for name, null in found.items()}
+
+    def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
+        """Conditions for `rows` rows, no two alike where they can differ, to measure and probe a network with."""
+        return {name: self._example(entry, rows, dtype).to(device) for name, entry in self.entries.items()}
+
+    @staticmethod
+    def _example(entry: NamedCondition, rows: int, dtype: torch.dtype) -> Tensor:
+        shape = (rows, *entry.sizes)
+        count = torch.arange(math.prod(shape), dtype=torch.int64).reshape(shape)
+        kind = entry.torch_dtype
+        if kind == torch.bool:
+            values = (count + count // max(1, math.prod(shape[1:]))) % 3 > 0
+        elif kind.is_floating_point:
+            values = count.double().sin()
+        else:
+            most = entry.classes or min(256, torch.iinfo(kind).max)
+            most = most if entry.classes or entry.default is None else int(entry.default) + 1
+            values = count % max(1, most)
+        made = values.to(kind).to(entry.given_to(dtype))
+        return made if entry.scale is None else made * entry.scale
+
+    def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
+        """Raise a ConditionError unless each name has a tensor of the right shape and dtype for `rows` rows."""
+        if not isinstance(condition, Mapping) or set(condition) != set(self.entries):
+            found = sorted(condition) if isinstance(condition, Mapping) else type(condition).__name__
+            raise ConditionError(f"conditions are {found}; this model takes a dict with {', '.join(self.entries)}")
+        for name, entry in self.entries.items():
+            tensor = condition[name]
+            wanted = (rows, *entry.shape)
+            fits = len(wanted) == tensor.ndim and all(
+                isinstance(size, str) or size == found for size, found in zip(wanted, tensor.shape, strict=True)
+            )
+            if not fits or tensor.dtype != entry.given_to(dtype):
+                raise ConditionError(
+                    f"condition {name!r} is {tensor.dtype} of shape {tuple(tensor.shape)}; this model takes "
+                    f"{entry.given_to(dtype)} of shape {wanted}"
+                )
+
+    def unpack(self, condition: Any) -> tuple[Tensor, ...]:
+        """The tensors of a condition, in the order of `inputs`."""
+        return tuple(condition[name] for name in self.entries)
+
+    def pack(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The condition with these tensors."""
+        return dict(zip(self.entries, tensors, strict=True))
+
+
+Conditioning = LabelCondition | VectorCondition | NamedConditions
+"""What a network is conditioned on: a label or a vector, or named conditions."""

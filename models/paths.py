@@ -1,0 +1,195 @@
+"""Paths and schedules: the noise that a network was trained with at each of its own times, as numbers.
+
+A network of a diffusion or flow model knows states X = a x1 + b e of data x1 and noise e ~ N(0, I), and all that
+matters of its path is (a, b) and the time that stands for it. With sigma = b / a, the noise for one unit of data:
+
+    linear   a = 1 - u,  b = u           Lipman et al. 2023, eq. 22, with noise at u = 1
+    vp       a^2 + b^2 = 1               Ho et al. 2020, eq. 4; Song et al. 2021, eq. 11 ("variance preserving")
+    edm      a = 1,      b = sigma       Karras et al. 2022, eq. 1; "variance exploding" of Song et al., eq. 9
+
+A schedule maps sigma to the level u that the network counts in, and back; u grows with the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+PathName = Literal["linear", "vp", "edm"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Straight(_Frozen):
+    """The straight path: u = b, from 0 to 1."""
+
+    kind: Literal["straight"] = "straight"
+
+    @property
+    def noisiest(self) -> float:
+        """The noisiest level."""
+        return 1.0
+
+    def level(self, sigma: Tensor) -> Tensor:
+        """The levels u of noises (rows,), float64; the noise may be infinite."""
+        return 1.0 / (1.0 + 1.0 / sigma)
+
+    def sigma(self, u: float) -> float:
+        """The noise of a level."""
+        return u / (1.0 - u) if u < 1 else math.inf
+
+
+class Beta(_Frozen):
+    """A noise rate beta that grows linearly over u in [0, 1], with integral log(1 + sigma^2) (Song et al., eq. 33).
+
+    Attributes:
+        beta_min, beta_max: the rate at both ends.
+    """
+
+    kind: Literal["beta"] = "beta"
+    beta_min: float = Field(default=0.1, gt=0.0, le=1e3, allow_inf_nan=False)
+    beta_max: float = Field(default=20.0, gt=0.0, le=1e3, allow_inf_nan=False)
+
+    @property
+    def noisiest(self) -> float:
+        """See `Straight`."""
+        return 1.0
+
+    def level(self, sigma: Tensor) -> Tensor:
+        """See `Straight`."""
+        grown, more = torch.log1p(sigma.square()), self.beta_max - self.beta_min
+        return 2 * grown / (self.beta_min + (self.beta_min**2 + 2 * more * grown).sqrt())
+
+    def sigma(self, u: float) -> float:
+        """See `Straight`."""
+        return math.sqrt(math.expm1(self.beta_min * u + (self.beta_max - self.beta_min) * u * u / 2))
+
+    def turn(self, sigma: Tensor) -> Tensor:
+        """d phi / du at noises (rows,), with (a, b) = (cos, sin)(phi)."""
+        return (self.beta_min + (self.beta_max - self.beta_min) * self.level(sigma)) / (2 * sigma)
+
+
+class Cosine(_Frozen):
+    """a = cos((u + offset) / (1 + offset) pi / 2), divided by its value at u = 0 (Nichol & Dhariwal 2021, eq. 17).
+
+    Attributes:
+        offset: 0.008 in that paper; with 0, (a, b) = (cos, sin)(pi u / 2) (Salimans & Ho 2022).
+    """
+
+    kind: Literal["cosine"] = "cosine"
+    offset: float = Field(default=0.008, ge=0.0, le=0.5, allow_inf_nan=False)
+
+    @property
+    def noisiest(self) -> float:
+        """See `Straight`."""
+        return 1.0
+
+    @property
+    def _first(self) -> float:
+        return math.cos(self.offset / (1 + self.offset) * math.pi / 2)
+
+    def level(self, sigma: Tensor) -> Tensor:
+        """See `Straight`."""
+        # acos of a first / sqrt(1 + sigma^2), without its loss of digits near 1
+        beside = torch.sqrt(sigma.square() + (1 - self._first**2)) / self._first
+        angle = torch.where(sigma.isinf(), math.pi / 2, torch.atan(beside))
+        return (angle / (math.pi / 2) * (1 + self.offset) - self.offset).clamp(0.0, 1.0)
+
+    def sigma(self, u: float) -> float:
+        """See `Straight`."""
+        a = math.cos((u + self.offset) / (1 + self.offset) * math.pi / 2) / self._first
+        return math.sqrt(max(0.0, 1 / a**2 - 1)) if u < 1 else math.inf
+
+    def turn(self, sigma: Tensor) -> Tensor:
+        """See `Beta`."""
+        # da/du by the formula of a is -sin(phi) dphi/du
+        a, b = (1 + sigma.square()).rsqrt(), (1 + sigma.pow(-2)).rsqrt()
+        return (self._first**-2 - a.square()).sqrt() / b * (math.pi / 2) / (1 + self.offset)
+
+
+class Steps(_Frozen):
+    """The noise of a chain of steps, counted from 0: a^2 is the product of (1 - beta) up to a step (Ho et al., eq. 4).
+
+    Between two steps log sigma is interpolated.
+
+    Attributes:
+        betas: how beta grows from the first step to the last: `linear`, or `scaled_linear`, where its root does.
+        beta_first, beta_last: beta at both ends.
+        steps: their number.
+    """
+
+    kind: Literal["steps"] = "steps"
+    betas: Literal["linear", "scaled_linear"] = "linear"
+    beta_first: float = Field(default=1e-4, gt=0.0, lt=1.0)
+    beta_last: float = Field(default=0.02, gt=0.0, lt=1.0)
+    steps: int = Field(default=1000, ge=2, le=1 << 16)
+
+    @property
+    def noisiest(self) -> float:
+        """See `Straight`."""
+        return self.steps - 1.0
+
+    @cached_property
+    def _log_sigma(self) -> Tensor:
+        power = 0.5 if self.betas == "scaled_linear" else 1.0
+        ends = (self.beta_first**power, self.beta_last**power)
+        betas = torch.linspace(*ends, self.steps, dtype=torch.float64) ** (1 / power)
+        return torch.log(torch.expm1(-torch.log1p(-betas).cumsum(0))) / 2
+
+    def level(self, sigma: Tensor) -> Tensor:
+        """See `Straight`."""
+        table, wanted = self._log_sigma.to(sigma.device), sigma.log()
+        after = torch.searchsorted(table, wanted).clamp(1, self.steps - 1)
+        low, high = table[after - 1], table[after]
+        return (after - 1 + (wanted - low) / (high - low)).clamp(0.0, self.noisiest)
+
+    def sigma(self, u: float) -> float:
+        """See `Straight`."""
+        below = min(int(u), self.steps - 2)
+        low, high = self._log_sigma[below].item(), self._log_sigma[below + 1].item()
+        return math.exp(low + (u - below) * (high - low))
+
+
+class Sigma(_Frozen):
+    """Noise added to data that keeps its scale: u = sigma.
+
+    Attributes:
+        told: what the network is given as its time: `sigma`, or `quarter_log`, the c_noise = log(sigma) / 4 of Karras
+            et al., table 1.
+    """
+
+    kind: Literal["sigma"] = "sigma"
+    told: Literal["sigma", "quarter_log"] = "sigma"
+
+    @property
+    def noisiest(self) -> float:
+        """See `Straight`: sigma_max of Karras et al., table 1."""
+        return 80.0
+
+    def level(self, sigma: Tensor) -> Tensor:
+        """See `Straight`."""
+        return sigma
+
+    def sigma(self, u: float) -> float:
+        """See `Straight`."""
+        return u
+
+
+Schedule = Annotated[Straight | Beta | Cosine | Steps | Sigma, Field(discriminator="kind")]
+
+SCHEDULES: dict[str, tuple[type[Any], ...]] = {"linear": (Straight,), "vp": (Beta, Cosine, Steps), "edm": (Sigma,)}
+"""The schedules that a path may have, its default first."""
+
+
+def gain(path: PathName, data: Tensor, noise: Tensor) -> Tensor:
+    """The factor that takes a state with so much data and noise, (rows,) each, onto a path."""
+    if path == "linear":
+        return 1 / (data + noise)
+    return 1 / torch.hypot(data, noise) if path == "vp" else 1 / data

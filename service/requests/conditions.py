@@ -1,0 +1,213 @@
+"""Conditions and guidance of a request, checked before anything is allocated, and then made tensors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from models.condition_values import NamedConditionError, Values
+from models.conditions import ONE, ConditionError
+from models.guidance import NO_NULL, Guidance, Term, guidance_of
+from models.named_conditions import Conditioning, Distinct, NamedConditions
+from service.errors import ProblemError, invalid
+from service.registry.version import ModelVersion
+from service.requests.schemas import GuidanceRequest, Solving
+
+_A_PLACE = 8  # bytes: where a sample finds a condition
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the samples of a request are told.
+
+    Attributes:
+        guidance: how velocities are combined; None for none.
+        bytes: memory of the conditions, with the job and in the table of the engine.
+        a_sample: bytes of memory of each sample beside them.
+        values, negative: the conditions, and those in the place of nulls; None where there are none.
+    """
+
+    guidance: Guidance | None = None
+    bytes: int = 0
+    a_sample: int = 0
+    values: Values | None = None
+    negative: Values | None = None
+
+    @property
+    def sizes(self) -> tuple[tuple[str, int], ...]:
+        """The sizes of the free axes."""
+        return () if self.values is None else tuple(sorted(self.values.sizes.items()))
+
+    def conditions(self) -> Mapping[str, Distinct] | None:
+        """Return the conditions by name; None for an unconditional model.
+
+        Raises:
+            ProblemError: 422 for a value of another dtype, not finite or out of range.
+        """
+        return None if self.values is None else _made(self.values, "conditions")
+
+    def negatives(self) -> Mapping[str, Distinct] | None:
+        """Return the negative conditions by name; errors as for the others."""
+        return None if self.negative is None else _made(self.negative, "negative")
+
+
+def told_of(request: Solving, model: ModelVersion, samples: int) -> Told:
+    """Check the names and shapes of the conditions of a request, and its guidance.
+
+    Args:
+        request: the parsed body.
+        model: the requested model.
+        samples: how many there are.
+
+    Raises:
+        ProblemError: 422 for what the model does not accept.
+    """
+    takes = model.conditioning
+    if takes is None:
+        for name in ("condition", "conditions", "negative", "guidance"):
+            if getattr(request, name) is not None:
+                raise invalid(name, f"{name} was given, but model {model.name!r} is unconditional; leave {name} out")
+        return Told()
+    given = _given(request, takes)
+    if request.guidance is not None and not given:
+        raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
+    guidance = _guidance(request, takes)
+    _check_nulls(given, guidance, takes)
+    if not given and not isinstance(takes, NamedConditions):
+        return Told(a_sample=_A_PLACE)
+    try:
+        values = Values(takes, given, samples, model.dtype)
+    except ConditionError as error:
+        raise _problem(error, "conditions") from None
+    negative = _negative(request, takes, guidance, values.sizes, samples, model)
+    rows = values.bytes + (0 if negative is None else negative.bytes)
+    variants = 1 if guidance is None else 1 + len(guidance.terms)
+    return Told(guidance, 2 * rows, _A_PLACE * variants * len(takes.inputs), values, negative)
+
+
+def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:
+    """Return the conditions that were given by name; `condition` is the only one of a model that has one."""
+    named = request.conditions
+    if named is not None and request.condition is not None:
+        raise invalid("condition", "condition and conditions were both given; give all of them in conditions")
+    if named is not None:
+        if not isinstance(named, dict):
+            raise invalid("conditions", "conditions must be an object: the name of each condition and its value")
+        return {name: value for name, value in named.items() if value is not None}
+    if request.condition is None:
+        return {}
+    return {_only(takes, "condition"): request.condition}
+
+
+def _only(takes: Conditioning, field: str) -> str:
+    names = list(takes.given if isinstance(takes, NamedConditions) else takes.inputs)
+    if len(names) > 1:
+        raise invalid(field, f"this model has the conditions {', '.join(names)}; give them by name, in conditions")
+    return names[0]
+
+
+def _guidance(request: Solving, takes: Conditioning) -> Guidance | None:
+    asked = request.guidance
+    if asked is None:
+        return None
+    null = takes.droppable(request.negative if isinstance(request.negative, dict) else ())
+    if not null:
+        raise invalid("guidance", NO_NULL.format("; give negative conditions"))
+    if not isinstance(asked, GuidanceRequest):
+        return guidance_of(float(asked), null)
+    if (asked.terms is None) == (asked.strength is None):
+        raise invalid("guidance", "guidance needs terms or strength, and not both")
+    if asked.terms is None:
+        terms: Sequence[Term] = guidance_of(float(asked.strength or 0.0), null).terms
+    else:
+        names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
+        terms = [
+            Term(float(term.weight), _dropped(term.condition, term.drop, names, null, k))
+            for k, term in enumerate(asked.terms)
+        ]
+        total = sum(term.weight for term in terms)
+        if abs(total - 1.0) > 1e-6 * sum(abs(term.weight) for term in terms):
+            raise invalid(
+                "guidance", f"the weights of guidance.terms sum to {total:g}; a velocity needs weights that sum to 1"
+            )
+    if asked.interval is not None and not asked.interval[0] < asked.interval[1]:
+        raise invalid("guidance", f"guidance.interval is {list(asked.interval)}; it must be two times, the lower first")
+    guidance = Guidance(tuple(terms), asked.interval, asked.channels)
+    if guidance.channels is not None and guidance.whole is None:
+        raise invalid("guidance", "guidance.channels needs a term with all conditions, which the other channels follow")
+    return guidance
+
+
+def _dropped(
+    condition: str | None, drop: Sequence[str] | None, names: Sequence[str], null: Sequence[str], k: int
+) -> frozenset[str]:
+    """Return the conditions that a term does without.
+
+    Args:
+        condition, drop: of the request.
+        names: of all conditions.
+        null: of those that "null" stands for.
+        k: number of the term.
+    """
+    if (condition is None) == (drop is None):
+        raise invalid("guidance", f"guidance.terms[{k}] needs condition (all or null) or drop, and not both")
+    unknown = sorted(set(drop or ()) - set(names))
+    if unknown:
+        raise invalid("guidance", f"guidance.terms[{k}] drops {unknown[0][:60]!r}; this model has {', '.join(names)}")
+    return frozenset(() if condition == "all" else null if condition == "null" else drop or ())
+
+
+def _check_nulls(given: Mapping[str, Any], guidance: Guidance | None, takes: Conditioning) -> None:
+    """Refuse guidance by nulls that were not trained, and a missing condition that has none."""
+    if isinstance(takes, NamedConditions):
+        return  # negative conditions may stand for them
+    if guidance is not None and any(term.without for term in guidance.terms) and not takes.null:
+        raise invalid("guidance", NO_NULL.format(""))
+    if not given and not takes.null:
+        try:
+            takes.nulls(1, torch.float32)
+        except ConditionError as error:
+            raise invalid("condition", str(error)) from None
+
+
+def _negative(
+    request: Solving,
+    takes: Conditioning,
+    guidance: Guidance | None,
+    sizes: Mapping[str, int],
+    samples: int,
+    model: ModelVersion,
+) -> Values | None:
+    """Return the conditions in the place of nulls, once each that guidance needs is known to be there."""
+    asked = request.negative
+    needed = frozenset[str]() if guidance is None else frozenset().union(*(term.without for term in guidance.terms))
+    if asked is not None and not needed:
+        raise invalid("negative", "negative was given, and no term of guidance replaces a condition; give guidance")
+    given = {} if asked is None else asked if isinstance(asked, dict) else {_only(takes, "negative"): asked}
+    for name in takes.inputs:
+        if name in needed and name not in given and not _has_null(takes, name):
+            raise invalid("guidance", NO_NULL.format(f" for {name!r}; give a negative one"))
+    if not given:
+        return None
+    try:
+        return Values(takes, given, samples, model.dtype, sizes, partial=True)
+    except ConditionError as error:
+        raise _problem(error, "negative") from None
+
+
+def _has_null(takes: Conditioning, name: str) -> bool:
+    return name in takes.droppable() if isinstance(takes, NamedConditions) else takes.null
+
+
+def _made(values: Values, field: str) -> Mapping[str, Distinct]:
+    try:
+        return values.tensors()
+    except (ConditionError, OverflowError) as error:
+        raise _problem(error, field) from None
+
+
+def _problem(error: Exception, field: str) -> ProblemError:
+    if isinstance(error, NamedConditionError) and error.name != ONE:
+        return invalid(f"{field}.{error.name[:60]}", str(error))
+    return invalid("condition" if field == "conditions" else field, str(error))

@@ -1,0 +1,128 @@
+"""Bodies in npz: the members of a JSON body that are arrays come as arrays, all others in one entry of JSON.
+
+    np.savez(file, request=json.dumps({"model": "pictures", "solver": "ab4-8"}), **{"conditions.text": text})
+
+Nothing is unpickled, and nothing is allocated for what an entry only claims to hold.
+"""
+
+import io
+import math
+import re
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from models.nested import short
+from service.errors import Kind, ProblemError, invalid
+
+REQUEST = "request"
+"""The entry with the JSON members."""
+
+ARRAYS = ("x0", "samples", "condition", "save_at", "grid", "t_span", "times")
+NAMED = ("conditions", "negative")
+"""Members that are arrays, and members that hold arrays by name."""
+
+_ZIP = b"PK"
+_MOST_ENTRIES = 256
+_MOST_TIMES = 16
+"""An archive may claim to hold this many times its bytes, which compression of numbers hardly reaches."""
+
+_SPARE = 1 << 20
+_LONGEST_HEADER = 4096
+
+
+def is_npz(body: bytes) -> bool:
+    """Whether a body is an archive; JSON never begins like one."""
+    return body.startswith(_ZIP)
+
+
+def read_npz(body: bytes) -> tuple[bytes, dict[str, Any]]:
+    """Return the JSON members as text, and the arrays as members of a request.
+
+    Raises:
+        ProblemError: 400 for what is no archive, 413 for one that claims far more than its bytes, 422 for an entry that
+            is not understood.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(body)) as archive:
+            return _read(archive, len(body))
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+        raise ProblemError(Kind.MALFORMED, f"the body is not a valid npz archive: {error}") from None
+
+
+def _read(archive: zipfile.ZipFile, size: int) -> tuple[bytes, dict[str, Any]]:
+    entries = archive.infolist()
+    claimed, most = sum(entry.file_size for entry in entries), _MOST_TIMES * size + _SPARE
+    if len(entries) > _MOST_ENTRIES or claimed > most:
+        detail = (
+            f"the npz body of {size:,} bytes claims {len(entries)} entries of {claimed:,} bytes, over the limit of "
+            f"{_MOST_ENTRIES} of {most:,}; send it uncompressed (np.savez)"
+        )
+        raise ProblemError(Kind.TOO_LARGE, detail, limit=most)
+    text, content = b"{}", dict[str, Any]()
+    seen: set[str] = set()
+    for entry in entries:
+        name = entry.filename.removesuffix(".npy").removesuffix(".json")
+        if name in seen:
+            raise invalid(short(name), f"the npz entry {short(name)!r} is given twice; give it once")
+        seen.add(name)
+        with archive.open(entry) as stream:
+            data = stream.read(entry.file_size + 1)
+        if name == REQUEST:
+            text = data if entry.filename.endswith(".json") else _text(_array(name, data))
+        else:
+            _put(content, name, _array(name, data))
+    return text, content
+
+
+def _put(content: dict[str, Any], name: str, array: NDArray[Any]) -> None:
+    if array.dtype.kind not in "biuf":
+        raise invalid(short(name), f"the npz entry {short(name)!r} is {array.dtype}; it must hold numbers or booleans")
+    member, _, key = name.partition(".")
+    if member in NAMED and key:
+        content.setdefault(member, {})[key] = array
+    elif name in ARRAYS:
+        content[name] = array if name in ("x0", "samples", "condition") else array.astype(np.float64).tolist()
+    else:
+        known = ", ".join((REQUEST, *ARRAYS, *(f"{each}.NAME" for each in NAMED)))
+        raise invalid(short(name), f"the npz entry {short(name)!r} is unknown; known are {known}")
+
+
+def _array(name: str, data: bytes) -> NDArray[Any]:
+    """An array of the npy format whose bytes are all there."""
+    stream = io.BytesIO(data)
+    try:
+        version = npy.read_magic(stream)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read(stream, max_header_size=_LONGEST_HEADER)
+    except (ValueError, EOFError, SyntaxError, RecursionError, MemoryError) as error:
+        said = re.sub(r"\s+", " ", str(error))[:200]
+        raise invalid(short(name), f"the npz entry {short(name)!r} is not in the npy format: {said}") from None
+    if dtype.hasobject:
+        raise invalid(short(name), f"the npz entry {short(name)!r} holds Python objects, which are never read")
+    rest = memoryview(data)[stream.tell() :]
+    needed = math.prod(shape) * dtype.itemsize
+    if needed != len(rest):
+        message = (
+            f"the npz entry {short(name)!r} has {len(rest):,} bytes; {dtype} of shape {list(shape)} takes {needed:,}"
+        )
+        raise invalid(short(name), message)
+    flat = np.frombuffer(rest, dtype=dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _text(array: NDArray[Any]) -> bytes:
+    """The text of an entry: a string, or its bytes."""
+    if array.dtype.kind == "U" and not array.ndim:
+        return str(array[()]).encode()
+    if array.dtype.kind == "S" and not array.ndim:
+        return bytes(array[()])
+    if array.dtype == np.uint8:
+        return array.tobytes()
+    raise invalid(
+        REQUEST, f"the npz entry {REQUEST!r} is {array.dtype} of shape {list(array.shape)}; it must be JSON text"
+    )

@@ -1,0 +1,63 @@
+"""The example's denoiser is imported by its own options, and the service samples it as its plain loop does."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from models.__main__ import main as models
+from models.checkpoint.loading import load
+from models.noise import noise
+from service.app import create_app
+from service.settings import Settings
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "edm.py"
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("edm", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def root(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("edm")
+    file = folder / "edm.pt2"
+    assert example.main(["--out", str(file), "--steps", "60"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATHLINE_ALLOW_PROGRAMS", "true")
+        assert models([*example.options(file), "--models-dir", str(folder / "models")]) == 0
+        yield folder / "models"
+
+
+async def test_a_request_that_names_no_solver_gets_the_samples_of_the_plain_loop(
+    example: ModuleType, root: Path
+) -> None:
+    app = create_app(Settings(models_dir=root, allow_programs=True))
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        answer = await http.post("/v1/sample", json={"model": "edm", "num_samples": 5, "seed": 7})
+    assert answer.status_code == 200, answer.text
+    said = answer.json()
+    assert (said["solver"]["name"], said["nfe"]) == ("euler", example.STEPS)
+    start = noise(7, 0, 5, (2,), torch.float32)
+    expected = example.sample(example.train(60), start)
+    np.testing.assert_allclose(said["samples"], expected.numpy(), rtol=0, atol=2e-5)
+
+
+def test_its_data_come_out_when_it_is_trained(example: ModuleType, root: Path) -> None:
+    card = load(root / "edm" / "1").card
+    assert (card.time.predicts, card.time.path) == ("x0", "edm")
+    spread = example.sample(example.train(400), noise(0, 0, 300, (2,), torch.float32)).std(0)
+    assert torch.allclose(spread, torch.full((2,), example.SIGMA_DATA), atol=0.1)

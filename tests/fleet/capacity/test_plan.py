@@ -1,0 +1,86 @@
+"""Plans against what queues and arithmetic say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.__main__ import main
+from fleet.capacity.measure import Speed
+from fleet.capacity.mix import read_mix
+from fleet.capacity.plan import least_replicas, plan
+from fleet.capacity.simulation import simulate
+
+SPEED = Speed(0.75e-3, 26.4e-6, 2e-3)
+ONE = [{"share": 1, "num_samples": 16, "solver": "rk4-5"}]
+
+
+def mix_of(folder: Path, content: Any) -> Path:
+    path = folder / "mix.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_request_alone_takes_its_calls(tmp_path: Path) -> None:
+    found = simulate(read_mix(mix_of(tmp_path, ONE)), 0.1, SPEED.call, 20, 30.0)
+    assert found.refused == 0
+    assert found.quantile(0.5) == pytest.approx(20 * SPEED.call(16), rel=1e-6)
+    assert found.busy < 0.01
+
+
+def test_latency_rises_with_load_and_requests_share_calls(tmp_path: Path) -> None:
+    kinds = read_mix(mix_of(tmp_path, ONE))
+    light, heavy = (simulate(kinds, rate, SPEED.call, 300, 30.0) for rate in (5, 80))
+    assert light.quantile(0.5) < heavy.quantile(0.5) < heavy.quantile(0.99)
+    assert heavy.refused == 0
+    assert heavy.busy < 80 * 20 * SPEED.call(16)  # what it would be without sharing
+
+
+def test_the_fewest_replicas_are_found(tmp_path: Path) -> None:
+    kinds = read_mix(mix_of(tmp_path, ONE))
+    found = plan(kinds, 300, 0.1, SPEED, requests=300)
+    assert found.replicas >= least_replicas(kinds, 300, SPEED) == 3
+    assert found.p99 <= 0.1
+    fewer = simulate(kinds, 300 / (found.replicas - 1), SPEED.call, 300, 30.0)
+    assert fewer.refused or fewer.quantile(0.99) + SPEED.request_s > 0.1
+
+
+def test_the_command_says_replicas_and_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "--rate", "5", "--p99", "0.5", "--mix", str(mix_of(tmp_path, ONE)), "--call-ms", "0.75"]
+    assert main([*arguments, "--row-us", "26.4", "--price", "3.6"]) == 0
+    said = capsys.readouterr().out
+    assert "t(n) = 0.75 ms + 26.4 us n" in said
+    assert "1 replicas" in said
+    assert "0.0125 for a thousand samples" in said  # 3.6 / 3600 / (5 x 16) x 1000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([], "at least one"),
+        ({}, "must be a list"),
+        ([{"share": 1}], "entry 0 (counted from 0): needs share, num_samples and solver"),
+        ([{"share": 0, "num_samples": 1, "solver": "rk4-5"}], "share must be above 0"),
+        ([{"share": 1, "num_samples": 1, "solver": "rk5-5"}], "rk5"),
+        ([{"share": 1, "num_samples": 1, "solver": "dopri5"}], "has no fixed cost"),
+    ],
+)
+def test_a_faulty_mix_is_named(tmp_path: Path, content: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "--rate", "5", "--p99", "0.5", "--mix", str(mix_of(tmp_path, content))]
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_cannot_be_planned_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mix = ["--mix", str(mix_of(tmp_path, ONE))]
+    assert main(["plan", "--rate", "0", "--p99", "1", *mix]) == 2
+    assert main(["plan", "--rate", "1", "--p99", "1", *mix]) == 2
+    assert "give --service URL" in capsys.readouterr().err
+    assert main(["plan", "--rate", "1", "--p99", "0.01", *mix, "--call-ms", "0.75", "--row-us", "26"]) == 1
+    assert (
+        "no number of replicas holds a p99 of 0.01 s: alone, one request in 100 takes 0.0233 s"
+        in capsys.readouterr().err
+    )
+    assert main(["plan", "--rate", "1", "--p99", "1", *mix, "--service", "http://127.0.0.1:9"]) == 1
+    assert "does not answer" in capsys.readouterr().err

@@ -1,0 +1,118 @@
+"""The service behind the tunnel, without Ray: what comes out is what the service says."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fleet.tunnel import Call, Front, answered
+from service.app import create_app
+from service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Local:
+    """An answer of an application in this process."""
+
+    def __init__(self, app: Any, call: Call) -> None:
+        self._messages = answered(app, call)
+        self.cancelled = False
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._messages
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@pytest.fixture
+async def both(repository: Path) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
+    """Clients of the service, and of the same service behind the tunnel."""
+    app = create_app(Settings(threads=1, max_body_bytes=1000))
+    front = Front(lambda call: Local(app, call), 1000, 4000)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as direct,
+        httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://test") as through,
+    ):
+        yield direct, through
+
+
+async def test_everything_is_as_the_service_says(both: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
+    direct, through = both
+    body = {"model": "net", "solver": "rk4-4", "seed": 5, "num_samples": 20}
+    v2 = {"id": "1", "inputs": [], "parameters": {"num_samples": 2, "seed": 1, "solver": "euler-2"}}
+    for method, path, content, accept in (
+        ("POST", "/v1/sample", body, "application/x-npy"),
+        ("POST", "/v1/sample", {"model": "net", "num_sample": 1}, "*/*"),
+        ("POST", "/v1/sample", body | {"trace": "x" * 2000}, "*/*"),
+        ("POST", "/v2/models/net/infer", v2, "*/*"),
+        ("GET", "/v1/solvers", None, "*/*"),
+        ("GET", "/nowhere", None, "*/*"),
+        ("GET", "/v1/models/net?x=%20", None, "*/*"),
+    ):
+        headers = {"Accept": accept, "X-Request-ID": "mine"}
+        one, other = [await each.request(method, path, json=content, headers=headers) for each in both]
+        assert (other.status_code, other.content) == (one.status_code, one.content)
+        assert other.headers.get("content-type") == one.headers.get("content-type")
+    assert direct is not through
+
+
+async def test_streams_come_through(both: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
+    _, through = both
+    answer = await through.post("/v1/sample/stream", json={"model": "net", "solver": "rk4-4", "num_samples": 2})
+    events = [line for line in answer.text.splitlines() if line.startswith("event:")]
+    assert (events[0], events[-1]) == ("event: start", "event: completed")
+
+
+async def test_too_many_headers_are_refused_before_a_replica_is_asked(both: tuple[Any, httpx.AsyncClient]) -> None:
+    answer = await both[1].get("/v1/models", headers={"X-Long": "x" * 5000})
+    assert answer.status_code == 431
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_client_that_leaves_cancels_the_call() -> None:
+    seen, left, cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        seen.set()
+        assert (await receive())["type"] == "http.disconnect"
+        left.set()
+
+    class Cancellable(Local):
+        def cancel(self) -> None:
+            cancelled.set()
+
+    messages = iter([{"type": "http.request", "body": b""}])
+
+    async def receive() -> Any:
+        for message in messages:
+            return message
+        await seen.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pytest.fail("nothing is sent")
+
+    scope = {"type": "http", "path": "/", "headers": []}
+    await asyncio.wait_for(Front(lambda call: Cancellable(app, call), 10, 100)(scope, receive, send), 5)
+    assert cancelled.is_set()
+    await asyncio.wait_for(left.wait(), 5)
+
+
+def test_without_ray_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['ray'] = None; import fleet, fleet.bulk.command; import fleet.ray_serve"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert "ray is not installed; pip install -e '.[ray]'" in done.stderr.splitlines()[-1]

@@ -1,0 +1,81 @@
+"""Work is counted when it is sent, and the least loaded place is first."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from fleet.work import Dispatched, work_of
+
+
+@pytest.mark.parametrize(
+    ("body", "work"),
+    [
+        ({"num_samples": 10, "solver": "rk4-5"}, 200),
+        ({"num_samples": 10, "solver": "rk4", "steps": 5}, 200),
+        ({"num_samples": 10, "solver": "rk4-5", "guidance": 2.0}, 400),
+        ({"num_samples": 10, "solver": "rk4-5", "guidance": 1}, 200),
+        ({"solver": "euler-1"}, 256),
+        ({"num_samples": 2}, 120),
+        ({"num_samples": "two", "solver": "rk4-5"}, 1),
+        ({"solver": "rk5"}, 1),
+        ([], 1),
+        ("text", 1),
+    ],
+)
+def test_work_is_rows_times_calls(body: Any, work: float) -> None:
+    assert work_of("/v1/sample", json.dumps(body).encode()) == work
+    assert work_of("/pathline/v1/sample/stream", json.dumps(body).encode()) == work
+
+
+def test_what_is_not_for_samples_or_not_json_is_light() -> None:
+    assert work_of("/v1/models", b"") == 1
+    assert work_of("/v1/sample", b"{") == 1
+    assert work_of("/v1/sample", b"x" * (1 << 24)) == 1 << 20
+
+
+def test_the_least_loaded_comes_first_and_what_is_done_counts_no_more() -> None:
+    found = Dispatched()
+    found.send("1", "a", 5)
+    found.send("2", "b", 3)
+    assert found.order("abc") == ["c", "b", "a"]
+    found.done("1")
+    found.done("1")
+    assert found.order("abc") == ["a", "c", "b"]
+    assert found.work("a") == 0
+
+
+def test_what_was_reserved_but_never_sent_is_forgotten() -> None:
+    now = [0.0]
+    found = Dispatched(lambda: now[0])
+    found.reserve("1", "a", 5)
+    found.reserve("2", "b", 3)
+    found.send("2", "c", 3)  # another one took it
+    assert found.order("abc") == ["b", "c", "a"]
+    now[0] = 2.0
+    assert found.order("abc") == ["a", "b", "c"]
+
+
+def test_waiting_is_shorter_than_with_the_fewest_requests() -> None:
+    """Eight places at load 0.8, one request in ten a hundred times as large; the same arrivals for both rules."""
+
+    def waited(least_work: bool) -> list[float]:
+        chance, ends, took, now = random.Random(0), [0.0] * 8, [], 0.0
+        counted, under_way = Dispatched(), list[tuple[float, str]]()
+        for number in range(4000):
+            now += chance.expovariate(0.8 * 8 / 10.9)
+            work = 100.0 if chance.random() < 0.1 else 1.0
+            for end, name in [each for each in under_way if each[0] <= now]:
+                under_way.remove((end, name))
+                counted.done(name)
+            place = counted.order(range(8))[0]
+            counted.send(str(number), place, work if least_work else 1.0)
+            ends[place] = max(now, ends[place]) + work
+            under_way.append((ends[place], str(number)))
+            took.append(ends[place] - now - work)
+        return sorted(took)
+
+    by_work, by_count = waited(True), waited(False)
+    assert by_work[3960] < 0.7 * by_count[3960]
+    assert sum(by_work) < 0.9 * sum(by_count)

@@ -1,0 +1,208 @@
+"""Networks of any prediction on any path are served as the velocity of a straight path, checked on exact fields."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from models.conventions import TimeCard, adapt
+from solvers import integrate
+
+MEANS = torch.tensor([[2.0, -1.0], [-1.5, 0.5], [0.3, 1.2]], dtype=torch.float64)
+SPREAD = 0.4
+
+
+def estimates(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The exact E[data | x] and E[noise | x] of x = a data + b noise, for data of three Gaussians."""
+    a, b = a[:, None], b[:, None]
+    variance = a.square() * SPREAD**2 + b.square()
+    squared = (x[:, None] - a[:, :, None] * MEANS).square().sum(-1)
+    mean = ((-squared / (2 * variance)).softmax(1)[:, :, None] * MEANS).sum(1)
+    off = (x - a * mean) / variance
+    return mean + a * SPREAD**2 * off, b * off
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def coefficients(time: TimeCard, own: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """a, b and their derivatives by u at own times, written apart from the code under test."""
+    shape, u = time.shape, torch.tensor(own.tolist(), dtype=torch.float64) / time.scale
+    if time.noise_at == 0:
+        u = shape.noisiest - u
+    u = u.clone().requires_grad_()
+    if time.path == "linear":
+        a, b = 1 - u, u
+    elif time.path == "edm":
+        a, b = 1 + 0 * u, u
+    elif shape.kind == "beta":
+        a = torch.exp(-(shape.beta_max - shape.beta_min) * u**2 / 4 - shape.beta_min * u / 2)
+        b = (1 - a**2).sqrt()
+    elif shape.kind == "cosine":
+        w = shape.offset
+        a = torch.cos((u + w) / (1 + w) * math.pi / 2) / math.cos(w / (1 + w) * math.pi / 2)
+        b = (1 - a**2).sqrt()
+    else:
+        power = 2 if shape.betas == "scaled_linear" else 1
+        ends = shape.beta_first ** (1 / power), shape.beta_last ** (1 / power)
+        betas = torch.linspace(*ends, shape.steps, dtype=torch.float64) ** power
+        kept = (1 - betas).cumprod(0)
+        log_sigma = ((1 - kept) / kept).log() / 2
+        below = u.detach().floor().clamp(0, shape.steps - 2).long()
+        sigma = (log_sigma[below] + (u - below) * (log_sigma[below + 1] - log_sigma[below])).exp()
+        a = (1 + sigma**2).rsqrt()
+        b = sigma * a
+    found = []
+    for each in (a, b):
+        found += torch.autograd.grad(each.sum(), u, retain_graph=True, allow_unused=True)
+    da, db = (torch.zeros_like(u) if each is None else each for each in found)
+    return a.detach(), b.detach(), da, db
+
+
+class Exact(nn.Module):
+    """The exact network of a convention."""
+
+    def __init__(self, time: TimeCard) -> None:
+        super().__init__()
+        self.time = time
+        self.asked: list[Tensor] = []
+
+    def forward(self, x: Tensor, own: Tensor, condition: Any = None) -> Tensor:
+        self.asked.append(own)
+        a, b, da, db = coefficients(self.time, own)
+        data, noise = estimates(x, a, b)
+        a, b, da, db = (each[:, None] for each in (a, b, da, db))
+        away = 1 if self.time.noise_at == 1 else -1
+        predicted = {
+            "eps": noise,
+            "x0": data,
+            "v": (a * noise - b * data) / (a**2 + b**2).sqrt(),
+            "velocity": away * (da * data + db * noise),
+        }
+        return self.time.sign * predicted[self.time.predicts]
+
+
+SCHEDULES: dict[str, list[dict[str, Any] | None]] = {
+    "linear": [None],
+    "vp": [
+        None,
+        {"kind": "cosine"},
+        {"kind": "steps"},
+        {"kind": "steps", "betas": "scaled_linear", "beta_first": 0.00085, "beta_last": 0.012},
+    ],
+    "edm": [None],
+}
+
+
+def cards() -> list[TimeCard]:
+    """Every prediction on every path with every schedule, and each direction, sign and scale somewhere."""
+    made = []
+    for predicts, path in itertools.product(("velocity", "eps", "x0", "v"), SCHEDULES):
+        for schedule in SCHEDULES[path]:
+            steps = schedule is not None and schedule["kind"] == "steps"
+            if steps and predicts == "velocity":
+                continue
+            given = {"predicts": predicts, "path": path, "schedule": schedule}
+            made.append(TimeCard.model_validate({"noise_at": 1, "data_at": 0, **given}))
+            if path != "edm":
+                made.append(TimeCard.model_validate({"scale": 2.0 if steps else 1000.0, "sign": -1, **given}))
+    return made
+
+
+@pytest.mark.parametrize("time", cards(), ids=lambda t: f"{t.predicts}-{t.path}-{t.noise_at}-{t.schedule}")
+def test_the_velocity_is_the_exact_one_of_the_straight_path(time: TimeCard) -> None:
+    network = Exact(time)
+    field = adapt(network, time)
+    a0, b0 = time.first_state
+    t = torch.linspace(0, 1, 41, dtype=torch.float64)
+    data, noise = t + (1 - t) * a0, (1 - t) * b0
+    z = torch.randn(41, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = field(z, t)
+    assert found.isfinite().all()
+    d, e = estimates(z, data, noise)
+    known = noise > time.sigmas[1] * data  # with less noise than the network knows its answer is that for more
+    torch.testing.assert_close(found[known], ((1 - a0) * d - b0 * e)[known], rtol=1e-8, atol=1e-8)
+    asked = torch.cat(network.asked)
+    assert float(asked.min()) >= -1e-9
+    assert float(asked.max()) <= max(time.own(time.levels[0]), time.own(time.levels[1])) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("time", cards(), ids=lambda t: f"{t.predicts}-{t.path}-{t.noise_at}-{t.schedule}")
+def test_samples_are_those_of_the_exact_flow_from_the_start_of_its_authors(time: TimeCard) -> None:
+    a0, b0 = time.first_state
+    z0 = torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    solve: dict[str, Any] = {"solver": "dopri5", "rtol": 1e-9, "atol": 1e-9, "max_nfe": 100_000}
+    found = integrate(adapt(Exact(time), time), z0, **solve)
+
+    def velocity(z: Tensor, t: Tensor) -> Tensor:
+        left = 1 - t
+        d, e = estimates(z, t + left * a0, left * b0)
+        return (1 - a0) * d - b0 * e
+
+    expected = integrate(velocity, z0, **solve)
+    # A chain of steps has kinks in its noise, and one with an end stops short of the data.
+    torch.testing.assert_close(found.x, expected.x, rtol=0, atol=1e-7 if time.sigmas[1] == 0 else 2e-3)
+
+
+@pytest.mark.parametrize("predicts", ["eps", "x0"])
+def test_euler_steps_are_those_of_the_network_s_authors(predicts: str) -> None:
+    # Karras et al. 2022, algorithm 1 without its correction, as a plain loop over their noise levels.
+    time = TimeCard.model_validate({"noise_at": 1, "data_at": 0, "predicts": predicts, "path": "edm"})
+    network = Exact(time)
+    ramp = torch.arange(8, dtype=torch.float64) / 7
+    sigmas = [*(80 ** (1 / 7) + ramp * (0.002 ** (1 / 7) - 80 ** (1 / 7))).pow(7).tolist(), 0.0]
+    n = torch.randn(5, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    x = sigmas[0] * n
+    for now, after in itertools.pairwise(sigmas):
+        answer = network(x, torch.full((5,), now, dtype=torch.float64))
+        x = x + (after - now) * (answer if predicts == "eps" else (x - answer) / now)
+    grid = [time.time_of(sigma) for sigma in sigmas]
+    found = integrate(adapt(network, time), n, solver="euler", grid=grid)
+    torch.testing.assert_close(found.x, x, rtol=1e-10, atol=1e-10)
+
+
+def test_ddim_steps_of_a_chain_are_euler_steps() -> None:
+    # Song, Meng & Ermon 2021, eq. 12 with eta = 0, from step 981 in strides of 20 to the first.
+    fields = {"noise_at": 1, "data_at": 0, "predicts": "eps", "path": "vp", "schedule": {"kind": "steps"}}
+    time = TimeCard.model_validate({**fields, "start": 981})
+    network = Exact(time)
+    kept = (1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)).cumprod(0)
+    own = list(range(981, 0, -20))
+    n = torch.randn(3, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    x = n
+    for now, after in itertools.pairwise([*own, None]):
+        eps = network(x, torch.full((3,), float(now or 0), dtype=torch.float64))
+        before, next_kept = kept[now or 0], torch.tensor(1.0) if after is None else kept[after]
+        x = next_kept.sqrt() * (x - (1 - before).sqrt() * eps) / before.sqrt() + (1 - next_kept).sqrt() * eps
+    grid = [*(time.time_of(each) for each in own), 1.0]
+    found = integrate(adapt(network, time), n, solver="euler", grid=grid)
+    torch.testing.assert_close(found.x, x, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"noise_at": 1}, "one must be 0 and the other 1"),
+        ({"path": "edm", "predicts": "x0"}, "sigma grows with the noise; noise_at must be 1"),
+        ({"path": "vp", "schedule": {"kind": "sigma"}}, "is not one of path 'vp': beta, cosine, steps"),
+        ({"path": "vp", "schedule": {"kind": "steps"}}, "a chain of steps has no derivative; use eps, x0 or v"),
+        ({"predicts": "eps", "start": 0.0}, "start a little later, such as at 0.001"),
+        ({"predicts": "x0", "end": 1.0}, "end a little before, such as at 0.999"),
+        ({"predicts": "v", "start": 1.5}, "both within the schedule"),
+        ({"predicts": "v", "start": 0.9, "end": 0.1}, "start must be noisier than end"),
+        ({"predicts": "v", "start": math.nan}, "finite"),
+        ({"start_scale": 0}, "greater than 0"),
+    ],
+)
+def test_a_convention_that_makes_no_sense_is_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        TimeCard.model_validate(fields)
+
+
+def test_a_card_of_an_earlier_release_keeps_its_bytes() -> None:
+    assert TimeCard().model_dump(mode="json") == {"noise_at": 0, "data_at": 1, "scale": 1.0, "sign": 1}
+    said = {"noise_at": 1, "data_at": 0, "scale": 1.0, "sign": 1, "predicts": "eps", "path": "vp"}
+    assert TimeCard.model_validate(said).model_dump(mode="json") == said

@@ -1,0 +1,236 @@
+"""Conditions by name over HTTP: JSON, npz, the protocol, and what is refused, with a real engine."""
+
+import io
+import json
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from service.app import create_app
+from service.settings import Settings
+
+from ..named import imported
+
+pytestmark = pytest.mark.anyio
+
+NPZ = {"Content-Type": "application/x-npz"}
+TEXT = np.linspace(-1, 1, 12).reshape(3, 4)
+GIVEN: dict[str, Any] = {
+    "text": TEXT.tolist(),
+    "mask": [True, True, False],
+    "image": np.arange(12).reshape(3, 2, 2).tolist(),
+    "label": "b",
+}
+BODY = {"model": "named", "num_samples": 3, "seed": 0, "solver": "rk4-5"}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("named")
+    imported(folder, folder / "repository")
+    return folder / "repository"
+
+
+async def served(root: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings(models_dir=root, device="cpu", threads=1, watch_s=0, allow_programs=True, **settings))
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield http
+
+
+@pytest.fixture
+async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async for client in served(root):
+        yield client
+
+
+@pytest.fixture
+async def narrow(root: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async for client in served(root, max_condition_bytes=400):
+        yield client
+
+
+async def ask(http: httpx.AsyncClient, path: str = "/v1/sample", **body: Any) -> dict[str, Any]:
+    answer = await http.post(path, json=BODY | {"conditions": GIVEN} | body)
+    return answer.json() | {"code": answer.status_code}
+
+
+def npz(request: dict[str, Any], **arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, request=np.array(json.dumps(request)), **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def arrays(text: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    return {
+        "conditions.text": (TEXT if text is None else text).astype(np.float32),
+        "conditions.mask": np.array(GIVEN["mask"]),
+        "conditions.image": np.array(GIVEN["image"], dtype=np.uint8),
+        "conditions.label": np.array(1),
+    }
+
+
+async def test_json_npz_and_the_protocol_say_the_same(http: httpx.AsyncClient) -> None:
+    asked = await ask(http)
+    assert asked["code"] == 200, asked
+    answer = await http.post("/v1/sample", content=npz(BODY, **arrays()), headers=NPZ)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["samples"] == asked["samples"]
+    inputs = [
+        {
+            "name": f"condition.{name}",
+            "shape": [1, *np.shape(value)],
+            "datatype": kind,
+            "data": np.array(value).tolist(),
+        }
+        for name, value, kind in (
+            ("text", TEXT, "FP32"),
+            ("mask", GIVEN["mask"], "BOOL"),
+            ("image", GIVEN["image"], "UINT8"),
+            ("label", 1, "INT64"),
+        )
+    ]
+    for tensor in inputs:
+        tensor["data"] = np.ravel(tensor["data"]).tolist()
+    body = {"parameters": {"num_samples": 3, "seed": 0, "solver": "rk4-5"}, "inputs": inputs}
+    found = (await http.post("/v2/models/named/infer", json=body)).json()
+    [samples] = [output for output in found["outputs"] if output["name"] == "samples"]
+    np.testing.assert_allclose(np.reshape(samples["data"], (3, 3)), asked["samples"], rtol=1e-6)
+    described = (await http.get("/v2/models/named")).json()["inputs"]
+    assert {"name": "condition.text", "datatype": "FP32", "shape": [-1, -1, 4]} in described
+
+
+async def test_one_for_each_sample_and_one_for_all(http: httpx.AsyncClient) -> None:
+    labels = [await ask(http, conditions=GIVEN | {"label": label}) for label in (0, 1)]
+    each = await ask(http, conditions=GIVEN | {"label": ["a", "b", "a"]})
+    assert each["samples"] == [labels[0]["samples"][0], labels[1]["samples"][1], labels[0]["samples"][2]]
+
+
+async def test_guidance_and_negatives(http: httpx.AsyncClient) -> None:
+    plain = await ask(http)
+    terms = [
+        {"weight": 3, "condition": "all"},
+        {"weight": 1, "drop": ["text", "mask"]},
+        {"weight": -3, "condition": "null"},
+    ]
+    several = await ask(http, guidance={"terms": terms, "interval": [0, 0.8]})
+    assert several["code"] == 200, several
+    assert plain["network_rows"] == 3 * 20
+    assert several["network_rows"] < 3 * 3 * 20
+    as_terms = [{"weight": 2, "condition": "all"}, {"weight": -1, "condition": "null"}]
+    twice = [await ask(http, guidance=asked) for asked in (2, {"terms": as_terms}, {"strength": 2})]
+    assert twice[0]["samples"] == twice[1]["samples"] == twice[2]["samples"] != plain["samples"]
+    other = await ask(http, guidance=2, negative={"label": "c"})
+    assert other["samples"] != twice[0]["samples"]
+
+
+async def test_stream_and_operations_know_them(http: httpx.AsyncClient) -> None:
+    asked = await ask(http)
+    events = (await http.post("/v1/sample/stream", json=BODY | {"conditions": GIVEN})).text
+    [completed] = [line for event in events.split("\n\n") if "event: completed" in event for line in event.split("\n")][
+        1:
+    ]
+    assert json.loads(completed.removeprefix("data: "))["samples"] == asked["samples"]
+    body = {"conditions": GIVEN, "solver": "rk4-10"}
+    encoded = (await http.post("/v1/models/named/encode", json=body | {"samples": asked["samples"]})).json()
+    back = await ask(http, x0=encoded["x0"], solver="rk4-10")
+    np.testing.assert_allclose(back["samples"], asked["samples"], atol=1e-2)
+    for operation in ("log_prob", "diagnose"):
+        own = {"samples": asked["samples"]} if operation == "log_prob" else {"num_samples": 2, "times": [0.0, 1.0]}
+        answer = await http.post(f"/v1/models/named/{operation}", json=body | own)
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "said"),
+    [
+        ({"text": None}, "", ""),
+        ({"words": [1.0]}, "conditions.words", "there is no condition 'words'"),
+        ({"text": [[1.0, 2.0]]}, "conditions.text", "has the shape [1, 2], expected float32 of shape [L up to 6, 4]"),
+        ({"text": [[0.0] * 4] * 7}, "conditions.text", "has L = 7, expected 1 to 6"),
+        ({"mask": [True, True]}, "conditions.text", "has L = 3, and another one of this request 2"),
+        ({"mask": [1, 1, 0]}, "conditions.mask", "bool"),
+        ({"image": [[[256] * 2] * 2] * 3}, "conditions.image", "outside of 0 to 255"),
+        ({"image": [[[0.5] * 2] * 2] * 3}, "conditions.image", "int"),
+        ({"label": "x"}, "conditions.label", "expected one of a, b, c, d, e"),
+        ({"label": 5}, "conditions.label", "outside of 0 to 4"),
+        ({"label": [1, 2]}, "conditions.label", "has the shape [2]"),
+        ({"strength": "much"}, "conditions.strength", '"much"'),
+    ],
+)
+async def test_what_is_refused_is_named(http: httpx.AsyncClient, change: dict[str, Any], field: str, said: str) -> None:
+    found = await ask(http, conditions=GIVEN | change)
+    assert found["code"] == (422 if field else 200), found
+    if field:
+        assert [fault["field"] for fault in found["errors"]] == [field]
+        assert said in found["errors"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"guidance": {"terms": [{"weight": 2, "condition": "all"}]}}, "guidance"),
+        ({"guidance": {"terms": [{"weight": 1, "drop": ["words"]}]}}, "guidance"),
+        ({"guidance": {"terms": [{"weight": 1}]}}, "guidance"),
+        ({"guidance": {"terms": [{"weight": 1, "drop": ["strength"]}]}}, "guidance"),
+        ({"guidance": {"strength": 2, "interval": [0.5, 0.1]}}, "guidance"),
+        ({"guidance": "2"}, "guidance"),
+        ({"negative": {"label": 1}}, "negative"),
+        ({"condition": 1}, "condition"),
+        ({"conditions": None, "condition": 1}, "condition"),
+    ],
+)
+async def test_guidance_that_is_refused(http: httpx.AsyncClient, body: dict[str, Any], field: str) -> None:
+    found = await ask(http, **body)
+    assert found["code"] == 422, found
+    assert found["errors"][0]["field"].startswith(field)
+
+
+async def test_bytes_of_conditions_are_limited(narrow: httpx.AsyncClient) -> None:
+    found = await ask(narrow, num_samples=100, conditions=GIVEN | {"label": [1] * 100})
+    assert (found["code"], found["type"].rsplit("/")[-1].rsplit("#")[-1]) == (413, "job-too-large"), found
+    assert "PATHLINE_MAX_CONDITION_BYTES" in found["detail"]
+    assert (await ask(narrow, conditions={"label": 1}))["code"] == 200
+
+
+def bomb() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("request.json", json.dumps(BODY))
+        archive.writestr("conditions.text.npy", bytes(1 << 26))
+    return file.getvalue()
+
+
+def claims(shape: str, content: bytes = b"") -> bytes:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("request.json", json.dumps(BODY))
+        member = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + content
+        archive.writestr("conditions.text.npy", member)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (bomb(), 413, "claims"),
+        (claims("(100000, 100000)"), 422, "has 0 bytes; float32 of shape [100000, 100000] takes 40,000,000,000"),
+        (b"PK\x03\x04 and no more", 400, "not a valid npz"),
+        (npz(BODY, words=np.ones(2)), 422, "is unknown"),
+        (npz(BODY, **{"conditions.text": np.array(["a"])}), 422, "must hold numbers"),
+        (npz(BODY, **arrays(TEXT * np.nan)), 422, "not finite"),
+        (npz(BODY, **(arrays() | {"conditions.mask": np.ones(3)})), 422, "is float64, expected bool"),
+        (npz(BODY | {"conditions": {"text": []}}, **arrays()), 422, "given in the JSON and as an array"),
+    ],
+)
+async def test_npz_that_is_refused(http: httpx.AsyncClient, body: bytes, status: int, said: str) -> None:
+    answer = await http.post("/v1/sample", content=body, headers=NPZ)
+    assert answer.status_code == status, answer.text
+    assert said in answer.text
+    assert (await ask(http))["code"] == 200
