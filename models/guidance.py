@@ -189,9 +189,9 @@ class Guided:
             return self.velocity(x, t, condition)
         if condition is None:
             raise ConditionError("guidance was given without a condition; give a condition, or leave guidance out")
-        if guidance.shape != t.shape:
+        if guidance.shape != t.shape[:1]:
             raise ConditionError(
-                f"guidance has shape {tuple(guidance.shape)}; it needs one number a row, {tuple(t.shape)}"
+                f"guidance has shape {tuple(guidance.shape)}; it needs one number a row, {tuple(t.shape[:1])}"
             )
         plain = guidance == 1
         if bool(plain.all()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 from torch import nn
 
 from models.conditions import LabelCondition, VectorCondition
@@ -27,15 +27,24 @@ class NetworkConfig(BaseModel, ABC):
     Attributes:
         architecture: its name: a `Literal` with that name as default, which tells the configs apart. A card keeps it
             beside the config.
+        average: whether the network is a field of average velocity, see `models.velocity`. False is not written.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     architecture: Any
+    average: bool = False
 
     @abstractmethod
     def build(self) -> Network:
         """Build the network with untrained weights."""
+
+    @model_serializer(mode="wrap")
+    def _without_average(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = write(self)
+        if not self.average:
+            fields.pop("average", None)
+        return fields
 
 
 class NetworkSize(BaseModel, ABC):
@@ -53,20 +62,29 @@ class NetworkSize(BaseModel, ABC):
 
     @abstractmethod
     def config(
-        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+        self,
+        event_shape: tuple[int, ...],
+        condition: LabelCondition | VectorCondition | None = None,
+        average: bool = False,
     ) -> NetworkConfig:
-        """The config of a network of this size for samples of this shape; a ValidationError if it does not fit."""
+        """The config of a network of this size for samples of this shape; a ValidationError if it does not fit.
+
+        With `average` it is that of a field of average velocity, see `models.velocity`.
+        """
 
     def network(
-        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+        self,
+        event_shape: tuple[int, ...],
+        condition: LabelCondition | VectorCondition | None = None,
+        average: bool = False,
     ) -> Network:
-        """Build a network of this size with untrained weights.
+        """Build a network of this size with untrained weights; arguments as of `config`.
 
         Raises:
             ArchitectureError: the size does not fit the shape.
         """
         try:
-            return self.config(event_shape, condition).build()
+            return self.config(event_shape, condition, average).build()
         except ValidationError as error:
             raise ArchitectureError(f"config of {self.architecture}: {explain(error)}") from None
 
@@ -81,12 +99,14 @@ class Network(nn.Module, Generic[Config]):
         config: what it was built from.
         event_shape: shape of one state.
         condition: what it is conditioned on, or None.
+        average: whether it is a field of average velocity.
     """
 
     config: Config
     may_hold_infinities: ClassVar[bool] = False  # among its tensors, as masks do
     event_shape: tuple[int, ...]
     condition: Conditioning | None
+    average: bool
 
     def __init__(
         self,
@@ -96,3 +116,4 @@ class Network(nn.Module, Generic[Config]):
     ) -> None:
         super().__init__()
         self.config, self.event_shape, self.condition = config, event_shape, condition
+        self.average = config.average

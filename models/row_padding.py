@@ -197,6 +197,7 @@ class RowStable:
         event_shape: shape of one state.
         dtype: type of states and velocities.
         condition: what the field is conditioned on, or None.
+        time_shape: shape of the times of one row: (), or (2,) for a field of average velocity.
     """
 
     def __init__(
@@ -210,6 +211,7 @@ class RowStable:
         unpadded: bool = False,
         derive: Callable[..., Tensor] | None = None,
         examples: Callable[[Tensor], Tensor] | None = None,
+        average: bool = False,
         allowance: Allowance | None = None,
         known: tuple[int, Agreement] | None = None,
     ) -> None:
@@ -228,6 +230,7 @@ class RowStable:
             derive: (velocity, x, t[, condition]) -> velocities, a field made of the velocity (see `solvers.derived`),
                 which is called in its place.
             examples: noise (rows, *event) -> the states to measure with; None takes the noise itself.
+            average: whether it is a field of average velocity, which is asked with the ends of steps, too.
             allowance: seconds of measuring; None for no bound.
             known: the form and the agreement of an earlier measurement, which is taken as it is.
 
@@ -237,6 +240,7 @@ class RowStable:
         self.event_shape = tuple(event_shape)
         self.dtype = dtype
         self.condition = condition
+        self.time_shape = (2,) if average else ()
         self.known = known is not None
         allowance = allowance or Allowance()
         least, most = rows_of(velocity)
@@ -247,6 +251,8 @@ class RowStable:
             x = noise(0, 0, rows, self.event_shape, dtype)
             x = (x if examples is None else examples(x)).to(device)
             t = torch.linspace(0.0, 1.0, rows, dtype=dtype, device=device)
+            if average:
+                t = torch.stack((t, 1.0 - (1.0 - t).square()), dim=1)
             return (x, t, *(() if condition is None else condition.unpack(condition.examples(rows, dtype, device))))
 
         apart = isinstance(velocity, RowByRow)
@@ -293,7 +299,7 @@ class RowStable:
         return self._call.refine()
 
     def __call__(self, x: Tensor, t: Tensor, condition: Condition | None = None) -> Tensor:
-        """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event).
+        """Evaluate states x (rows, *event) at times t (rows, *time_shape); returns (rows, *event).
 
         Args:
             x: states.
@@ -303,10 +309,12 @@ class RowStable:
         Raises:
             VelocityError: an argument or the result has the wrong shape or type.
         """
-        if x.shape[1:] != self.event_shape or x.dtype != self.dtype or t.shape != x.shape[:1]:
+        times = (len(x), *self.time_shape)
+        if x.shape[1:] != self.event_shape or x.dtype != self.dtype or t.shape != times:
             raise VelocityError(
                 f"states are {x.dtype} of shape {tuple(x.shape)} with times of shape {tuple(t.shape)}; this field "
-                f"takes {self.dtype} of shape (rows, {', '.join(map(str, self.event_shape))}) and (rows,)"
+                f"takes {self.dtype} of shape (rows, {', '.join(map(str, self.event_shape))}) and "
+                f"{'(rows, 2)' if self.time_shape else '(rows,)'}"
             )
         if not len(x):
             return torch.empty_like(x)

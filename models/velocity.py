@@ -16,7 +16,11 @@ class VelocityError(ValueError):
 
 
 class VelocityField(Protocol):
-    """A field `v(x, t, condition)` of the flow dx/dt = v, with noise at t = 0 and data at t = 1."""
+    """A field `v(x, t, condition)` of the flow dx/dt = v, with noise at t = 0 and data at t = 1.
+
+    A field of average velocity also takes times (rows, 2), each the start t and the end s of a step, and returns the
+    velocity that leads from the state at t to the one at s: x_s = x_t + (s - t) u(x_t, t, s). At s = t that is v.
+    """
 
     def __call__(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t (rows,); returns (rows, *event) in the dtype of x.

@@ -1,18 +1,21 @@
 """The application: settings, engine, registry, metrics, routes and middleware put together."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import torch
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 
 from service import openapi
 from service.engine.engine import Engine as RealEngine
+from service.errors import Kind
 from service.http.access import CORS, RefuseForeign, RequireKey
-from service.http.middleware import Direct, LimitBursts, Observe, SubPath, handle_errors
+from service.http.middleware import UNMATCHED, Direct, LimitBursts, Observe, SubPath, handle_errors
 from service.ledger import CONDITIONS, Ledger
 from service.metrics import Metrics
 from service.oip import routes as oip
@@ -54,8 +57,10 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    for module in (page, sample, stream, replay, operations, admin, catalogue, health, docs, oip):
-        app.include_router(module.router)
+    routers = [each.router for each in (page, sample, stream, replay, operations, admin, catalogue, health, docs, oip)]
+    for router in routers:
+        app.include_router(router)
+    _expect_requests([route for router in routers for route in router.routes], service.metrics)
     handle_errors(app)
     openapi.complete(app)
     app.add_middleware(Direct, routes=sample.router.routes, endpoint=sample.sample)
@@ -70,6 +75,19 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
     app.state.traces = traces = _traces(settings)
     app.add_middleware(Observe, metrics=service.metrics, access_log=settings.access_log, traces=traces)
     return app
+
+
+def _expect_requests(routes: Sequence[BaseRoute], metrics: Metrics) -> None:
+    """Start the request counters of all routes at 0: the outcomes that each declares, and those that all share."""
+    anywhere = {"200", *(str(kind.value.status) for kind in (Kind.METHOD, Kind.INTERNAL))}
+    files = {str(status) for status in (304, Kind.NO_ROUTE.value.status)}
+    declared: dict[str, set[str]] = {}
+    for route in routes:
+        if isinstance(route, APIRoute):
+            declared.setdefault(route.path, set()).update(map(str, route.responses))
+    for path, outcomes in declared.items():
+        metrics.expect(path, anywhere | (outcomes or files))
+    metrics.expect(UNMATCHED, {"200", *(str(kind.value.status) for kind in Kind)})  # answered before any route
 
 
 def _traces(settings: Settings) -> Any:

@@ -1,7 +1,7 @@
 """Metrics of the service for Prometheus, in base units, under names that start with ``pathline_``.
 
-Labels come from closed sets only: served models, the solver catalogue, status codes, route templates. A counter whose
-labels do not depend on the models starts at 0, so that a rate sees its first event.
+Labels come from closed sets only: served models, the solver catalogue, status codes, route templates. All counters
+start at 0, and so do the times by model when the model is loaded: a rate sees their first event.
 ``python -m service.metrics`` prints all as a table.
 """
 
@@ -9,10 +9,10 @@ import bisect
 import importlib.metadata
 import platform
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, disable_created_metrics
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
@@ -26,6 +26,8 @@ from solvers import catalogue
 disable_created_metrics()  # they would double the series of every counter and add nothing
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+CLIENT_GONE = "client_gone"
 
 REFUSALS = ("bad-request", "head-too-large", "request-timeout", "too-many-connections", "idle", "slow-reader")
 """Why the server closes a connection itself: the slugs of its problems, idle to make room, slow-reader."""
@@ -41,6 +43,7 @@ SECONDS = geometric(1e-4, 60.0, 1.4)
 _POWERS = tuple(float(2**k) for k in range(18))
 _NFE = (1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 500, 1_000, 2_000, 5_000, 10_000, 100_000)
 _CALL = ("model", "operation")
+_RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0, 10.0, 100.0)
 _STEP = geometric(1e-5, 1.0, 10**0.25)
 
 
@@ -114,8 +117,8 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "pathline_requests",
-            "Finished requests; outcome is the status code, or client_gone.",
-            ("route", "model", "solver", "outcome"),
+            f"Finished requests; outcome is the status code, or {CLIENT_GONE} if the client left before the response.",
+            ("route", "outcome"),
             registry=registry,
         )
         self.errors = Counter(
@@ -168,6 +171,28 @@ class Metrics:
             "job_bytes",
             "Memory reserved for the states, steps and responses of all requests, up to PATHLINE_MAX_JOB_BYTES.",
         )
+        self.budget_error = _histogram(
+            registry,
+            "budget_error",
+            "Endpoint error of a sample over the error that its budget promised, of checked answers.",
+            _RATIOS,
+        )
+        self.budget_samples = Counter(
+            "pathline_budget_samples",
+            "Samples of checked answers: kept within the promised error, or broken; 5 % may be.",
+            ("promise",),
+            registry=registry,
+        )
+        self.budget_checks = Counter(
+            "pathline_budget_checks",
+            "Checks of budgeted answers: done, or dropped for other work (PATHLINE_BUDGET_CHECK_FRACTION).",
+            ("outcome",),
+            registry=registry,
+        )
+        for promise in ("kept", "broken"):
+            self.budget_samples.labels(promise)
+        for outcome in ("done", "dropped"):
+            self.budget_checks.labels(outcome)
         self.cancelled_nfe = Counter(
             "pathline_cancelled_nfe", "Network evaluations spent on samples that were cancelled.", registry=registry
         )
@@ -192,6 +217,11 @@ class Metrics:
         self.build_info.labels(VERSION, platform.python_version(), importlib.metadata.version("torch")).set(1)
         ProcessCollector(registry=registry)
 
+    def expect(self, route: str, outcomes: Iterable[str]) -> None:
+        """Start the counters of a route at 0, one for each of these outcomes and one for clients that leave."""
+        for outcome in (*outcomes, CLIENT_GONE):
+            self.requests.labels(route, outcome)
+
     def refused(self, reason: str) -> None:
         """Count a connection that was refused or closed for one of `REFUSALS`."""
         self.refusals.labels(reason).inc()
@@ -200,9 +230,9 @@ class Metrics:
         """Publish the device by torch's name and by its product name."""
         self.device_info.labels(device, name).set(1)
 
-    def answered(self, route: str, model: str, solver: str, outcome: str, seconds: float) -> None:
+    def answered(self, route: str, outcome: str, seconds: float) -> None:
         """Count one finished request."""
-        self.requests.labels(route, model, solver, outcome).inc()
+        self.requests.labels(route, outcome).inc()
         self.request_seconds.one(seconds, route)
 
     def failed(self, kind: Kind) -> None:
@@ -230,9 +260,11 @@ class Metrics:
         self.batch_solvers.one(solvers, model, operation, times=calls)
 
     def model_is_loaded(self, name: str, version: int, loaded: bool) -> None:
-        """Publish a version as served, or remove its series."""
+        """Publish a version as served, or remove its series; the times of its model start at 0."""
         if loaded:
             self.model_loaded.labels(name, str(version)).set(1)
+            for seconds in (self.queue_seconds, self.solve_seconds, self.network_seconds):
+                seconds.add([], name)
         else:
             self.model_loaded.remove(name, str(version))
 
@@ -243,8 +275,19 @@ class Metrics:
         else:
             self.model_fallback.remove(name)
 
+    def budget_errors(self, ratios: NDArray[np.float64]) -> None:
+        """Count samples by their endpoint error over the promised one; infinite where one did not come to its end."""
+        self.budget_error.add(ratios)
+        broken = int((ratios > 1).sum())
+        self.budget_samples.labels("broken").inc(broken)
+        self.budget_samples.labels("kept").inc(len(ratios) - broken)
+
+    def budget_checked(self, outcome: str) -> None:
+        """Count one check: done or dropped."""
+        self.budget_checks.labels(outcome).inc()
+
     def cancelled(self, nfe: int) -> None:
-        """Count evaluations spent on samples that nobody receives."""
+        """Count evaluations spent on samples without a receiver."""
         self.cancelled_nfe.inc(nfe)
 
     def watch(

@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     )
     public_url: Annotated[str, AfterValidator(_public_url)] = Field(
         default="",
-        description="address at which users reach the service, shown at startup: none, or one like "
+        description="address at which users reach the service, printed at startup: none, or one like "
         "https://lab.example/pathline",
     )
     models_dir: Path = Field(default=Path("checkpoints"), description="model repository: a readable folder")
@@ -125,7 +125,7 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="CPU threads of the networks: an integer from 0 (one for each core but one) to 1024",
+        description="CPU threads of the networks: an integer from 0 (all cores but one) to 1024",
     )
     cuda_graphs: bool = Field(default=False, description="capture small network calls as CUDA graphs: true or false")
     compile: Literal["auto", "off"] = Field(
@@ -144,6 +144,11 @@ class Settings(BaseSettings):
         default=2**22,
         description="numbers in all Jacobians of a diagnosis, or all random vectors of a log_prob: an integer of at "
         "least 1",
+    )
+    budget_check_fraction: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
+        default=0.0,
+        description="share of the answers to budgets that are solved again tightly, to see whether their promise was "
+        "kept: a number from 0 (none) to 1",
     )
     max_body_bytes: Count = Field(default=16 * 2**20, description="bytes of a request body: an integer of at least 1")
     max_answer_bytes: Count = Field(
@@ -175,8 +180,8 @@ class Settings(BaseSettings):
         default=2.0,
         ge=0,
         allow_inf_nan=False,
-        description="the most seconds between two checks for new model versions; changes that the file system reports "
-        "are seen sooner: a number from 0 (never)",
+        description="most seconds between two checks for new model versions; changes that the file system reports are "
+        "seen sooner: a number from 0 (never)",
     )
     max_model_bytes: int = Field(
         default=0,
@@ -214,11 +219,11 @@ class Settings(BaseSettings):
     )
     api_keys: Secrets = Field(
         default=(),
-        description="API keys, one of which every request must carry: none, or visible ASCII, comma-separated",
+        description="API keys; every request must carry one of them: none, or visible ASCII, comma-separated",
     )
     admin_key: Secret = Field(
         default=None,
-        description="key for the administration endpoints, which are closed without it: visible ASCII",
+        description="key of the administration endpoints, which are closed if it is not set: visible ASCII",
     )
     open_health: bool = Field(default=True, description="/livez, /readyz and /v2/health need no key: true or false")
     open_metrics: bool = Field(default=True, description="/metrics needs no key: true or false")
@@ -287,7 +292,7 @@ def unknown_variables() -> list[str]:
 
 def table() -> str:
     """Return all settings as a Markdown table: variable, key in a file, default, what is allowed."""
-    rows = ["| variable | in a file | default | what it is, and what is allowed |", "|---|---|---|---|"]
+    rows = ["| variable | in a file | default | meaning: allowed values |", "|---|---|---|---|"]
     for name, field in Settings.model_fields.items():
         rows.append(f"| `{PREFIX}{name.upper()}` | `{name}` | {_shown(field.default)} | {field.description} |")
     return "\n".join(rows) + "\n"

@@ -103,6 +103,7 @@ def integrate_indexed(
     solve: Plan,
     save_at: NDArray[np.float64] | None = None,
     progress: bool = False,
+    step_ends: bool = False,
 ) -> Solution:
     """Like `integrate`, for a plan and a velocity that is also told which samples it is asked for.
 
@@ -112,8 +113,9 @@ def integrate_indexed(
         solve: the plan.
         save_at: what `solvers.saving.check_save_at` returned.
         progress: show a progress bar.
+        step_ends: whether the velocity is also told where the step ends: its times are then (rows, 2). Only for plans.
     """
-    return _drive(lambda x, t, lanes: velocity(x, t, lanes.index), x0, solve, save_at, progress)
+    return _drive(lambda x, t, lanes: velocity(x, t, lanes.index), x0, solve, save_at, progress, step_ends)
 
 
 def _drive(
@@ -122,8 +124,9 @@ def _drive(
     solve: Plan,
     save_at: NDArray[np.float64] | None,
     progress: bool,
+    step_ends: bool = False,
 ) -> Solution:
-    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots=max(solve.rows.slots, 2))
+    lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots=max(solve.rows.slots, 2), step_ends=step_ends)
     lanes.admit([Admission(solve, x0, save_at=save_at)])
     results = _Results(x0, solve, save_at)
     results.take(lanes.collect(), lanes)

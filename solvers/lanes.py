@@ -101,6 +101,7 @@ class Lanes:
         device: of the states.
         slots: S, how many velocities are kept; by default enough for every solver of the catalogue. A plan that needs
             more, of a method registered later, widens them. Unused ones never change a bit of the result.
+        step_ends: whether the network is told, beside the time of a row, where its lane's step ends; for fixed steps.
         compiled: use compiled loops (`kernels_cpu`) instead of tensor operations (`kernels_torch`); the default for
             float32 and float64 on the CPU.
     """
@@ -110,6 +111,7 @@ class Lanes:
     device: torch.device | str = "cpu"
     slots: int | None = None
     compiled: bool | None = None
+    step_ends: bool = False
 
     records: Records = field(init=False)
     states: States = field(init=False)
@@ -209,10 +211,13 @@ class Lanes:
         """Where the network is asked in this tick.
 
         Returns:
-            x (n, *event) and t (n,), both in the state's dtype; t is never outside a lane's span. The caller
-            may change both.
+            x (n, *event) and t (n,), both in the state's dtype; t is never outside a lane's span. With `step_ends`, t
+            is (n, 2): the time, and the end of the lane's step. The caller may change both.
         """
         x, t = self.states.query(self.records, self.bank)
+        if self.step_ends:
+            ends = torch.from_numpy(self.records["t_next"].copy())
+            t = torch.stack((t, ends.to(t.device, t.dtype)), dim=1)
         return (x, t) if self._flat else (x.view(-1, *self.event_shape), t)
 
     def absorb(self, v: Tensor) -> Finished | None:

@@ -2,7 +2,7 @@
 
     tuned:     tuned-STEPS, or NAME-STEPS/tuned  tuned-6   ab4-9/tuned
     fixed:     NAME-STEPS[/GRID][+OPTION...]     rk4-20   ab3-12/shift(3)   ab2-10+rk   rk4-3/(0,0.2,0.6,1)
-    adaptive:  NAME[@RTOL[/ATOL]][+OPTION...]    dopri5   dopri5@1e-5   dopri5@1e-5/1e-8   tsit5@1e-4+batch
+    adaptive:  NAME[@RTOL[/ATOL]][+OPTION...]    dopri5   dopri5@1e-5   dopri5@1e-5/1e-6   tsit5@1e-4+batch
 
 GRID is a grid's name, with its parameters in parentheses where it has any, or times in parentheses. OPTION is a value
 of `start`, `controller` or `error_control`, or `first_step=`, `max_step=` or `max_nfe=` with a number. Case and

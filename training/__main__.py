@@ -34,6 +34,7 @@ def _add_reproduce(parser: argparse.ArgumentParser, out: Path) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="one experiment; can be repeated")
     parser.add_argument("--out", type=Path, default=out, metavar="DIR", help="report, results (default: %(default)s)")
     parser.add_argument("--force", action="store_true", help="measure again what was measured; models are kept")
+    parser.add_argument("--measured", action="store_true", help="measure nothing, report what was measured so far")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
     parser.add_argument("--note", default="", metavar="TEXT", help="a sentence for the report (load of the machine)")
     data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
@@ -65,8 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     fit.add_argument("--coupling", choices=("independent", "ot"), help="of noise and data, instead of the recipe's")
     fit.add_argument("--reflow", type=Path, metavar="CHECKPOINT", help="train on the paths of a published model")
+    fit.add_argument("--student", type=Path, metavar="CHECKPOINT", help="learn to take its paths in one or a few steps")
+    fit.add_argument("--paper", action="store_true", help="by the recipe of the paper (moons, circles, mnist)")
     fit.add_argument("--pairs", type=int, metavar="N", help="reflow: paths to train on (default: one a sample)")
-    fit.add_argument("--guidance", type=float, metavar="G", help="reflow: guidance of a conditional parent")
+    fit.add_argument("--guidance", type=float, metavar="G", help="reflow, student: guidance of a conditional parent")
     fit.add_argument("--epochs", type=int, metavar="N", help="instead of the recipe's")
     fit.add_argument("--seed", type=int, metavar="N", help="instead of the recipe's")
     fit.add_argument("--ema", type=float, metavar="DECAY", help="average the weights, e.g. 0.999; 0: do not")
@@ -90,7 +93,14 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=1000, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--by-class", action="store_true", help="does a class's sample read as it? (class labels)")
     parser.add_argument(
-        "--guidance", action="append", type=float, metavar="G", help="by class; can be repeated (default: 1, 2 and 4)"
+        "--guidance",
+        action="append",
+        type=float,
+        metavar="G",
+        help="of the frontier, or by class; can be repeated (default: 1; by class 1, 2 and 4)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, metavar="S", help="for the frontier; cheap solvers come first (300)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="table and plot (default: reports/NAME-VERSION)")
     data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
@@ -120,7 +130,7 @@ def _own_data(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from training.assess import DEFAULT_SOLVERS, evaluate_checkpoint
+    from training.assess import evaluate_checkpoint
 
     path: Path = arguments.checkpoint
     out = arguments.out or Path("reports") / f"{path.resolve().parent.name}-{path.name}"
@@ -130,9 +140,30 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         solvers = arguments.solver or by_class.DEFAULT_SOLVERS
         by_class.evaluate_by_class(path, solvers, arguments.guidance, arguments.samples, out, arguments.data_dir)
         return
-    if arguments.guidance:
-        raise UsageError("--guidance is for --by-class; without it solvers are compared at guidance 1")
-    evaluate_checkpoint(path, arguments.solver or DEFAULT_SOLVERS, arguments.samples, out, arguments.data_dir)
+    if not arguments.seconds > 0:
+        raise UsageError(f"--seconds is {arguments.seconds}; it must be above 0")
+    evaluate_checkpoint(
+        path, arguments.solver or (), arguments.samples, out, arguments.data_dir, arguments.seconds,
+        arguments.guidance or (1.0,),
+    )  # fmt: skip
+
+
+def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The table of the recipe that names a parent, if an option does."""
+    if arguments.reflow and arguments.student:
+        raise UsageError("--reflow and --student each train a model of its own; leave one of them out")
+    if arguments.student and arguments.pairs is not None:
+        raise UsageError("--pairs is for --reflow; a student is trained on the data themselves")
+    table = "student" if arguments.student else "reflow"
+    parent = arguments.student or arguments.reflow
+    if not parent:
+        if arguments.pairs is not None or arguments.guidance is not None:
+            raise UsageError(
+                "--pairs and --guidance say what of a parent to learn; name it with --reflow or --student CHECKPOINT"
+            )
+        return {}
+    given = {"checkpoint": str(parent), "pairs": arguments.pairs, "guidance": arguments.guidance}
+    return {table: {key: value for key, value in given.items() if value is not None}}
 
 
 def _fit(arguments: argparse.Namespace) -> None:
@@ -142,20 +173,21 @@ def _fit(arguments: argparse.Namespace) -> None:
         if (value := getattr(arguments, name)) is not None
     }
     overrides |= _own_data(arguments)
-    if arguments.reflow:
-        given = {"checkpoint": str(arguments.reflow), "pairs": arguments.pairs, "guidance": arguments.guidance}
-        overrides["reflow"] = {key: value for key, value in given.items() if value is not None}
-    elif arguments.pairs is not None or arguments.guidance is not None:
-        raise UsageError("--pairs and --guidance say how to reflow; name the parent with --reflow CHECKPOINT")
+    table = _parent(arguments)
+    overrides |= table
     shipped = arguments.dataset
     if arguments.conditional and shipped in ("digits", "mnist"):
         shipped += "_conditional"
+    if arguments.paper:
+        if shipped not in ("moons", "circles", "mnist") or arguments.config:
+            raise UsageError(f"--paper is for fit moons, circles and mnist without --config; here it is fit {shipped}")
+        shipped += "_paper"
     from training.config import load_recipe  # imports torch, which `--help` need not wait for
 
     path = arguments.config or CONFIGS / f"{shipped}.toml"
     recipe = load_recipe(path, overrides)
-    if arguments.reflow and not arguments.name:
-        recipe = recipe.model_copy(update={"name": f"{recipe.name}-reflow"})  # the parent stays what it is
+    if table and not arguments.name:
+        recipe = recipe.model_copy(update={"name": f"{recipe.name}-{next(iter(table))}"})  # the parent stays what it is
     if recipe.data.name != arguments.dataset:
         raise UsageError(f"{path}: data.name is {recipe.data.name!r}; the command says {arguments.dataset}")
     if not arguments.save_every >= 0:
@@ -175,6 +207,8 @@ def _fit(arguments: argparse.Namespace) -> None:
 
 
 def _reproduce(arguments: argparse.Namespace) -> None:
+    if arguments.measured and (arguments.force or arguments.only):
+        raise UsageError("--measured measures nothing; leave --force and --only out")
     if arguments.threads is not None and arguments.threads < 1:
         raise UsageError(f"--threads is {arguments.threads}; it must be 1 or more")
     from training.reproduce import Options, reproduce, sizes_of
@@ -190,6 +224,7 @@ def _reproduce(arguments: argparse.Namespace) -> None:
             threads=arguments.threads,
             conditions=arguments.note,
             study=arguments.command == "study",
+            measured=arguments.measured,
         )
     )
 

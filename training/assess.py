@@ -11,19 +11,25 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.card import CARD_FILE, CheckpointError
+from models.checkpoint.frontier import Curve, FrontierError, write_frontier
 from models.checkpoint.loading import Checkpoint, load
+from models.measure import SECONDS, TIGHT, Field, MeasureError, endpoint_error, exact_ends, measure
 from models.noise import noise
 from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import swd
+from training.few_steps import FewSteps, few_steps
 from training.files import make_writable, write_atomically
-from training.price import TIGHT, endpoint_error, exact_ends, price
+from training.price import Price, price
 from training.recorded import add_to_card, data_of
 from training.solving import parse_solver, solve
 
 DEFAULT_SOLVERS = ("euler-10", "euler-50", "euler-100", "midpoint-10", "midpoint-25", "rk4-5", "rk4-20", "dopri5@1e-5")
 """What is measured where nothing else is asked for."""
+
+FEW_STEPS = ("euler-1", "euler-2", "euler-4", "euler-8")
+"""The same of a field of average velocity."""
 
 _PRICED = 128
 """Paths whose price is measured."""
@@ -37,26 +43,37 @@ class Row:
         solver: its short text, as `rk4-20`.
         nfe: velocity evaluations a sample, mean.
         endpoint_error: root mean square distance of the samples to the tight solution from the same noise, in the
-            network's space, over the samples that came to their end.
+            network's space, over the samples that came to their end; None for a field of average velocity, whose steps
+            follow no ODE.
         swd: sliced Wasserstein-1 distance to real data unseen in training; None where these are not at hand.
         failed: samples that did not reach t = 1.
     """
 
     solver: str
     nfe: float
-    endpoint_error: float
+    endpoint_error: float | None
     swd: float | None
     failed: int
 
 
 def evaluate_checkpoint(
-    path: Path, solvers: Sequence[str], samples: int, out: Path, data_dir: Path | None = None
+    path: Path,
+    solvers: Sequence[str],
+    samples: int,
+    out: Path,
+    data_dir: Path | None = None,
+    seconds: float = SECONDS,
+    guidances: Sequence[float] = (1.0,),
 ) -> list[Row]:
     """Measure solvers on a checkpoint, print a table, write CSV and a plot to `out`, and the numbers into its card.
 
-    The weights and their hash stay as they are; the card is replaced as a whole.
+    The frontier of all solvers is measured too, for at most about `seconds`, and written beside the weights; the price
+    is read off it. The weights and their hash stay as they are; the card is replaced as a whole.
+    Without solvers, those are measured that suit the field: `DEFAULT_SOLVERS` or `FEW_STEPS`; a field of average
+    velocity has no frontier.
 
     Raises:
+        UsageError: the field cannot take the steps of a solver.
         TrainingError: the checkpoint cannot be loaded, no sample came to its end, or a file cannot be written.
     """
     specs = [parse_solver(text) for text in solvers]
@@ -67,28 +84,76 @@ def evaluate_checkpoint(
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
+    if checkpoint.card.condition is None and tuple(guidances) != (1.0,):
+        raise UsageError("--guidance is for conditional models, and this one is not")
+    average = checkpoint.card.average
+    specs = specs or [parse_solver(text) for text in (FEW_STEPS if average else DEFAULT_SOLVERS)]
+    if average:
+        _check_steps(specs, path)
     data, note = data_of(checkpoint, data_dir)
     if data is not None:
         samples = min(samples, len(data.reference))
     conditions = _conditions(checkpoint, data, samples)
     x0 = noise(0, 0, samples, checkpoint.card.event_shape, checkpoint.dtype)
-    exact = exact_ends(checkpoint.velocity, x0, conditions)
-    cost = price(checkpoint.velocity, x0[:_PRICED], None if conditions is None else conditions[:_PRICED])
+    exact = None if average else exact_ends(Field(checkpoint.velocity, conditions), x0)
+    curve = None if average else _frontier(checkpoint, conditions, data, guidances, seconds)
+    cost = _price(checkpoint, x0, conditions, data, curve)
     rows = [_measure(checkpoint, spec, x0, conditions, exact, data) for spec in specs]
     floor = None if data is None else swd(data.second_reference, data.reference[:samples])
-    print(_table(rows, floor, note), *cost.lines(), sep="\n")
+    print(_table(rows, floor, note), *(cost.lines() if cost else ()), sep="\n")
     _write(rows, out, f"{checkpoint.card.name} {path.name}")
     record = {
         "samples": samples,
-        "tight": f"dopri5 at {TIGHT:g} in float64",
+        "tight": None if average else f"dopri5 at {TIGHT:g} in float64",
         "swd_real": floor,
         "note": note or None,
         "solvers": [asdict(row) for row in rows],
-        "price": cost.record(),
+        "price": cost.record() if cost else None,
     }
     add_to_card(path, "evaluation", record)
     print(f"written to {out} and into {path / CARD_FILE}")
     return rows
+
+
+def _check_steps(specs: Sequence[SolverSpec], path: Path) -> None:
+    for spec in specs:
+        if spec.solver != "euler":
+            raise UsageError(
+                f"--solver is {spec}; {path} is a field of average velocity, which takes steps of euler only, such as "
+                "euler-2"
+            )
+
+
+def _frontier(
+    checkpoint: Checkpoint,
+    conditions: Tensor | None,
+    data: DataSet | None,
+    guidances: Sequence[float],
+    seconds: float,
+) -> Curve | None:
+    """Measure the frontier and write it beside the weights; return its curve without guidance, if it has one."""
+    real = data is not None and data.reference_conditions is not None
+    try:
+        frontier = measure(
+            checkpoint,
+            conditions=conditions if real else None,
+            said="those of unseen data" if real else "",
+            guidances=guidances,
+            seconds=seconds,
+        )
+        write_frontier(checkpoint.path, frontier)
+    except (MeasureError, FrontierError) as error:
+        raise TrainingError(f"evaluate: {error}") from None
+    return frontier.curve(None)
+
+
+def _price(
+    checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None, data: DataSet | None, curve: Curve | None
+) -> Price | FewSteps | None:
+    """What solving the model costs; None of a field of average velocity where there are no data to compare with."""
+    if not checkpoint.card.average:
+        return price(checkpoint.velocity, x0[:_PRICED], None if conditions is None else conditions[:_PRICED], curve)
+    return None if data is None else few_steps(checkpoint.velocity, data, 0)
 
 
 def _conditions(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> Tensor | None:
@@ -103,15 +168,17 @@ def _conditions(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> T
 
 
 def _measure(
-    checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, exact: Tensor,
+    checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, exact: Tensor | None,
     data: DataSet | None,
 ) -> Row:  # fmt: skip
     solution = solve(checkpoint.velocity, x0, conditions, spec)
     ended = np.array([status == Status.SUCCESS for status in solution.status])
-    both = torch.from_numpy(ended) & exact.flatten(1).isfinite().all(1)
+    both = torch.from_numpy(ended)
+    if exact is not None:
+        both &= exact.flatten(1).isfinite().all(1)
     if not both.any():
         raise TrainingError(f"evaluate: {spec} brought none of {len(x0)} samples to the end; the network is not usable")
-    error = endpoint_error(solution.x[both], exact[both])
+    error = None if exact is None else endpoint_error(solution.x[both], exact[both])
     distance = None if data is None else swd(solution.x.numpy()[ended], data.reference[: len(x0)])
     return Row(str(spec), float(np.mean(solution.nfe)), error, distance, int((~ended).sum()))
 
@@ -120,7 +187,8 @@ def _table(rows: Sequence[Row], floor: float | None, note: str) -> str:
     lines = [f"{'solver':<16} {'NFE':>7} {'end-point error':>16} {'SWD':>9} {'failed':>7}"]
     for row in rows:
         shown = "-" if row.swd is None else f"{row.swd:.5f}"
-        lines.append(f"{row.solver:<16} {row.nfe:>7.1f} {row.endpoint_error:>16.3e} {shown:>9} {row.failed:>7}")
+        error = "-" if row.endpoint_error is None else f"{row.endpoint_error:.3e}"
+        lines.append(f"{row.solver:<16} {row.nfe:>7.1f} {error:>16} {shown:>9} {row.failed:>7}")
     if floor is not None:
         lines.append(f"SWD of real data to real data: {floor:.5f}; smaller differences say nothing")
     return "\n".join([*lines, *([note] if note else [])])
@@ -138,10 +206,13 @@ def _write(rows: Sequence[Row], out: Path, title: str) -> None:
     writer.writerows(asdict(row) for row in rows)
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
+    average = all(row.endpoint_error is None for row in rows)
     for name in dict.fromkeys(SolverSpec.parse(row.solver).solver for row in rows):
-        own = sorted((row.nfe, row.endpoint_error) for row in rows if SolverSpec.parse(row.solver).solver == name)
-        axes.loglog(*zip(*own, strict=True), "o-", label=name)
-    axes.set(xlabel="NFE a sample", ylabel="end-point error (RMS)", title=title)
+        own = [row for row in rows if SolverSpec.parse(row.solver).solver == name]
+        drawn = sorted((row.nfe, value) for row in own if (value := row.swd if average else row.endpoint_error))
+        axes.loglog([nfe for nfe, _ in drawn], [value for _, value in drawn], "o-", label=name)
+    what = "distance to real data (SWD)" if average else "end-point error (RMS)"
+    axes.set(xlabel="NFE a sample", ylabel=what, title=title)
     axes.legend()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)

@@ -64,6 +64,10 @@ def evaluate_by_class(
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
     condition = _condition(checkpoint, samples)
+    if checkpoint.card.average:
+        raise UsageError(
+            f"{path} is a field of average velocity; --by-class is for fields of velocity, evaluate it without"
+        )
     guidances = _guidances(condition, guidances)
     data, note = data_of(checkpoint, data_dir)
     if data is None or data.conditions is None or data.reference_conditions is None:

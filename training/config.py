@@ -44,6 +44,7 @@ _ADDED: dict[str, object] = {
     "coupling": "independent",
     "times": "uniform",
     "reflow": None,
+    "student": None,
     "condition_dropout": 0.1,
     "precision": "float32",
     "validate_every": 0,
@@ -70,22 +71,44 @@ NetworkTable = Annotated[
 """The `[network]` table: the size of one of the architectures that can be trained, told apart by `architecture`."""
 
 
-class ReflowConfig(Frozen):
-    """Training on the paths of a published model, see `training.reflow`.
+class ParentConfig(Frozen):
+    """A published model that another one is trained on.
 
     Attributes:
         checkpoint: the folder of the parent, a version in a model repository.
         sha256: of the parent's weights; found out where left out.
-        pairs: how many; 0 is as many as there are training samples.
-        solver: what follows the parent's paths, as text.
         guidance: of a conditional parent; None is none.
     """
 
     checkpoint: str
     sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+    guidance: float | None = Field(default=None, allow_inf_nan=False)
+
+
+class ReflowConfig(ParentConfig):
+    """Training on the paths of a published model, see `training.reflow`.
+
+    Attributes:
+        pairs: how many; 0 is as many as there are training samples.
+        solver: what follows the parent's paths, as text.
+    """
+
     pairs: int = Field(default=0, ge=0, le=100_000_000)
     solver: str = "dopri5@1e-5"
-    guidance: float | None = Field(default=None, allow_inf_nan=False)
+
+
+class StudentConfig(ParentConfig):
+    """Training of a field of average velocity on a published model, see `training.student`.
+
+    Attributes:
+        instants: part of the samples of a batch whose step has no length, so that the parent's velocity itself is
+            learned.
+        power: how much samples with a large error count for less: their gradient is divided by the squared error to
+            this power. 0 is the plain mean square: with a parent's velocity as the goal, errors are no noise.
+    """
+
+    instants: float = Field(default=0.25, ge=0, le=1)
+    power: float = Field(default=0.0, ge=0, le=1)
 
 
 class Recipe(Frozen):
@@ -108,6 +131,7 @@ class Recipe(Frozen):
         times: where on the path a batch is taken: `uniform` in [0, 1], or `logit_normal`, the logistic function of a
             standard normal number, more often in the middle (Esser et al. 2024, "Scaling rectified flow transformers").
         reflow: a published model on whose paths this one is trained, or None.
+        student: a published model whose average velocity this one learns, so that a few steps do, or None.
         condition_dropout: part of the samples of a conditional model that are shown without their condition, so that
             it can be guided; 0 makes a model that always needs its condition.
         precision: `float32`; `bfloat16`: mixed precision, the network's products in bfloat16 and all else in float32;
@@ -130,6 +154,7 @@ class Recipe(Frozen):
     coupling: Literal["independent", "ot"] = "independent"
     times: Literal["uniform", "logit_normal"] = "uniform"
     reflow: ReflowConfig | None = None
+    student: StudentConfig | None = None
     condition_dropout: float = Field(default=0.1, ge=0, lt=1)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     validate_every: int = Field(default=0, ge=0, le=1_000_000)
@@ -138,12 +163,22 @@ class Recipe(Frozen):
     def _pairs_are_given(self) -> Self:
         if self.reflow is not None and self.coupling != "independent":
             raise ValueError("reflow pairs noise and samples itself; leave coupling out")
+        if self.reflow is not None and self.student is not None:
+            raise ValueError("a model is trained by reflow or as a student; leave one of the tables out")
+        if self.student is not None and self.precision == "bfloat16":
+            raise ValueError("a student's loss has derivatives along the path, for which bfloat16 is too coarse")
         return self
+
+    @property
+    def dropout(self) -> float:
+        """The part of the samples that is shown without its condition; a student always needs its condition."""
+        return 0.0 if self.student else self.condition_dropout
 
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits that name this recipe; the model's name and the place of its data are not part."""
-        fields = self.model_dump(exclude={"name": True, "data": {"path"}, "reflow": {"checkpoint"}})
+        places = {"data": {"path"}, "reflow": {"checkpoint"}, "student": {"checkpoint"}}
+        fields = self.model_dump(exclude={"name": True, **places})
         for key, default in _ADDED.items():
             table, _, last = key.rpartition(".")
             within = fields[table] if table else fields
@@ -187,6 +222,8 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
 
 def _explain(problem: Any, path: Path, options: dict[str, str]) -> str:
     """Say in one phrase where a value stands, what it is and what is allowed."""
+    if not problem["loc"]:
+        return f"{path}: {problem['msg'].removeprefix('Value error, ')}"
     unions = {"data": ("name", DATASETS), "network": ("architecture", tuple(SIZES))}
     tag, known = unions.get(problem["loc"][0], ("", ()))
     loc = tuple(part for k, part in enumerate(problem["loc"]) if k != 1 or part not in known)
@@ -209,6 +246,7 @@ def _keys(table: tuple[int | str, ...]) -> list[str]:
         return list(Recipe.model_fields)
     sections: dict[str, type[BaseModel]] = {"moons": PointsData, "circles": PointsData, "digits": DigitsData}
     sections |= {"mnist": MnistData, "vectors": VectorsData, "images": ImagesData, **SIZES}
-    if table[0] == "reflow":
-        return list(ReflowConfig.model_fields)
+    parents = {"reflow": ReflowConfig, "student": StudentConfig}
+    if table[0] in parents:
+        return list(parents[str(table[0])].model_fields)
     return list(sections[str(table[1])].model_fields)

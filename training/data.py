@@ -34,7 +34,7 @@ def prepare(recipe: Recipe, data_dir: Path | None = None) -> DataSet:
             data = read_own(config, recipe.seed, as_picture=recipe.network.takes == "pictures")
     if recipe.network.takes == "pictures" and data.train.ndim == 2:
         data = as_pictures(data, recipe.data.name, recipe.network.architecture)
-    if data.condition is not None and not recipe.condition_dropout:
+    if data.condition is not None and not recipe.dropout:
         data = replace(data, condition=data.condition.model_copy(update={"null": False}))
     if not np.isfinite(data.train).all():
         raise DataError(f"the {recipe.data.name} data hold numbers that are not finite")

@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     DROPOUT = 6  # which samples of a step lose their condition
     VALIDATION = 7  # the noise and the times of the validation
     PAIRS = 8  # the noise of a reflow's pairs, and their labels
+    STEPS = 9  # the ends of the steps that a student is trained on
 
 
 def generator(seed: int, purpose: Purpose, position: int = 0) -> np.random.Generator:
@@ -37,6 +38,19 @@ def seed32(seed: int, purpose: Purpose, position: int = 0) -> int:
 def order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
     """Return the order in which `epoch` (from 0) visits the samples: a permutation, shape (samples,)."""
     return generator(seed, Purpose.ORDER, epoch).permutation(samples)
+
+
+def steps(
+    seed: int, step: int, t: NDArray[np.float32], instants: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return starts and ends (rows,) of what `step` trains a student on, in [0, 1): one of the two is t (rows,).
+
+    The other is drawn uniformly; a part `instants` of the rows has steps of no length.
+    """
+    source = generator(seed, Purpose.STEPS, step)
+    other = source.random(len(t), dtype=np.float32)
+    other = np.where(source.random(len(t)) < instants, t, other)
+    return np.minimum(t, other), np.maximum(t, other)
 
 
 def batch(

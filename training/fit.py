@@ -18,13 +18,16 @@ from training.devices import choose_device
 from training.draws import Purpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.evaluation import Quality, evaluate
+from training.few_steps import FewSteps, few_steps
 from training.files import make_writable
 from training.parallel import Group
+from training.parents import pin_parent
 from training.price import Price, price_of
 from training.progress import Progress
-from training.reflow import pin_parent, with_pairs
+from training.reflow import with_pairs
 from training.signals import StopRequest
 from training.state import RunFolder
+from training.student import Teacher, take_over, with_teacher
 from training.trainer import Hooks, Trainer
 from training.user_data.data import pin
 from training.validation import Validation
@@ -80,10 +83,10 @@ def fit(recipe: Recipe, options: Options) -> Path:
         return options.models_dir / recipe.name
     make_writable(options.models_dir, "model folder")
     with run.locked():
-        data = _prepare(recipe, options)
+        data, teacher = _prepare(recipe, options)
         for line in data.told:
             print(f"{recipe.name}: {line}", flush=True)
-        trainer = new_trainer(recipe, data, device, group)
+        trainer = new_trainer(recipe, data, device, group, teacher)
         _resume(trainer, run, data)
         with _board(options, run, trainer) as board:
             _train(trainer, run, data, options.save_every, board)
@@ -94,7 +97,7 @@ def fit(recipe: Recipe, options: Options) -> Path:
             if board:
                 board.quality(quality, trainer.step)
         print(_summary(trainer, quality), flush=True)
-        cost = price_of(network, data, seed)
+        cost = _price(network, data, seed, teacher)
         for line in cost.lines():
             print(f"{recipe.name}: {line}")
         folder = _publish(trainer, network, data, quality, cost, options.models_dir)
@@ -103,10 +106,20 @@ def fit(recipe: Recipe, options: Options) -> Path:
     return folder
 
 
-def _prepare(recipe: Recipe, options: Options) -> DataSet:
-    """The data that the recipe trains on: its data set, or pairs of its parent."""
+def _prepare(recipe: Recipe, options: Options) -> tuple[DataSet, Teacher | None]:
+    """The data that the recipe trains on, its data set or pairs of its parent; and the teacher of a student."""
     data = prepare(recipe, options.data_dir)
-    return data if recipe.reflow is None else with_pairs(recipe, data, options.runs_dir)
+    if recipe.student is not None:
+        return with_teacher(recipe, data)
+    return data if recipe.reflow is None else with_pairs(recipe, data, options.runs_dir), None
+
+
+def _price(network: Network, data: DataSet, seed: int, teacher: Teacher | None) -> Price | FewSteps:
+    """What solving the network costs; of a student the quality of a few steps, beside its parent's."""
+    if teacher is None:
+        return price_of(network, data, seed)
+    theirs = evaluate(teacher.to(torch.device("cpu")).velocity, data, seed)
+    return few_steps(network, data, seed, teacher.parent.card.name, theirs)
 
 
 def _board(options: Options, run: RunFolder, trainer: Trainer) -> AbstractContextManager[Board | None]:
@@ -118,8 +131,8 @@ def _board(options: Options, run: RunFolder, trainer: Trainer) -> AbstractContex
 
 def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.device, group: Group) -> None:
     """Do this process's share of every step; all that is read is as in the process that writes."""
-    data = _prepare(recipe, options)
-    trainer = new_trainer(recipe, data, device, group)
+    data, teacher = _prepare(recipe, options)
+    trainer = new_trainer(recipe, data, device, group, teacher)
     saved = run.read()
     if saved is not None:
         trainer.restore(*saved, data.digest)
@@ -132,11 +145,13 @@ def new_network(recipe: Recipe, data: DataSet) -> Network:
     """Build the recipe's network for the data with the first weights of its seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed32(recipe.seed, Purpose.WEIGHTS))
-        return recipe.network.network(data.train.shape[1:], data.condition)
+        return recipe.network.network(data.train.shape[1:], data.condition, average=recipe.student is not None)
 
 
-def new_trainer(recipe: Recipe, data: DataSet, device: torch.device, group: Group | None = None) -> Trainer:
-    """Make a run of the recipe on the data, before its first step.
+def new_trainer(
+    recipe: Recipe, data: DataSet, device: torch.device, group: Group | None = None, teacher: Teacher | None = None
+) -> Trainer:
+    """Make a run of the recipe on the data, before its first step; a student begins with its parent's weights.
 
     Raises:
         UsageError: the network cannot be built for these data.
@@ -148,7 +163,9 @@ def new_trainer(recipe: Recipe, data: DataSet, device: torch.device, group: Grou
     validation = None
     if recipe.validate_every and not (group and group.rank):
         validation = Validation.of(recipe.seed, data.reference, data.reference_conditions, device)
-    return Trainer(recipe, network, data.train, device, data.conditions, validation, group, data.noise)
+    if teacher is not None:
+        take_over(network, teacher.parent.velocity)
+    return Trainer(recipe, network, data.train, device, data.conditions, validation, group, data.noise, teacher)
 
 
 def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
@@ -219,7 +236,7 @@ _COUPLINGS = {"independent": "independent", "ot": "minibatch optimal-transport"}
 
 
 def _publish(
-    trainer: Trainer, network: Network, data: DataSet, quality: Quality, cost: Price, models_dir: Path
+    trainer: Trainer, network: Network, data: DataSet, quality: Quality, cost: Price | FewSteps, models_dir: Path
 ) -> Path:
     """Write the checkpoint with its recipe and metrics."""
     recipe = trainer.recipe

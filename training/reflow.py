@@ -21,33 +21,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from models.checkpoint.card import Card, CheckpointError
-from models.checkpoint.loading import Checkpoint, load
-from models.guidance import Guided
+from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from solvers import Status
 from training import draws
-from training.config import Recipe, ReflowConfig
+from training.config import Recipe
 from training.dataset import DataSet
 from training.draws import Purpose, seed32
-from training.errors import DataError, TrainingError, UsageError
+from training.errors import DataError, TrainingError
 from training.files import make_writable, write_atomically
+from training.parents import ParentVelocity, check_fit, load_parent
 from training.solving import parse_solver, solve
 
 _PART = 2048
 """Pairs that are solved and stored at once."""
-
-
-def pin_parent(recipe: Recipe) -> Recipe:
-    """Return the recipe with the hash of its parent's weights, so that another parent makes another recipe.
-
-    Raises:
-        UsageError: the parent cannot be loaded, or is not the one whose hash the recipe gives.
-    """
-    if recipe.reflow is None:
-        return recipe
-    found = _parent(recipe.reflow).card.weights_sha256
-    return recipe.model_copy(update={"reflow": recipe.reflow.model_copy(update={"sha256": found})})
 
 
 def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
@@ -68,8 +55,8 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
     """
     given = recipe.reflow
     assert given is not None  # noqa: S101  (callers ask)
-    parent = _parent(given)
-    _check_fit(parent.card, data, given)
+    parent = load_parent(given, "reflow")
+    check_fit(parent.card, data, given, "reflow")
     count = given.pairs or len(data.train)
     chosen = draws.generator(recipe.seed, Purpose.PAIRS).integers(len(data.train), size=count)
     conditions = None if data.conditions is None else data.conditions[chosen]
@@ -111,45 +98,6 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
     )
 
 
-def _parent(given: ReflowConfig) -> Checkpoint:
-    """Load the parent; it must have the hash of weights that is given, if one is."""
-    try:
-        parent = load(Path(given.checkpoint))
-    except CheckpointError as error:
-        raise UsageError(f"reflow.checkpoint: {error}") from None
-    if given.sha256 not in ("", parent.card.weights_sha256):
-        raise UsageError(
-            f"reflow.checkpoint {given.checkpoint} is not that of the recipe: its weights have sha256 "
-            f"{parent.card.weights_sha256}, reflow.sha256 is {given.sha256}"
-        )
-    return parent
-
-
-def _check_fit(parent: Card, data: DataSet, given: ReflowConfig) -> None:
-    """Refuse a parent whose samples do not lie in the space of the data, or that takes other conditions or guidance."""
-    place, shape = f"reflow.checkpoint {given.checkpoint}", tuple(data.train.shape[1:])
-    if parent.event_shape != shape:
-        raise UsageError(f"{place} has samples {parent.event_shape}; those of the data are {shape}")
-    kinds = [type(condition).__name__ for condition in (parent.condition, data.condition)]
-    if kinds[0] != kinds[1]:
-        raise UsageError(f"{place} and the data must take the same condition: {kinds[0]}, {kinds[1]}")
-    if _trained_on(parent) != data.digest:
-        raise UsageError(
-            f"{place} was trained on other data than this recipe's, or its card does not say on which, so the two may "
-            "not share a space; use the parent's recipe: its data and its seed"
-        )
-    if given.guidance is not None and parent.condition is None:
-        raise UsageError(f"{place} takes no condition, so guidance means nothing to it; leave guidance out")
-    if given.guidance not in (None, 1.0) and parent.condition is not None and not parent.condition.null:
-        raise UsageError(f"{place} was trained without a null condition, so it cannot be guided; leave guidance out")
-
-
-def _trained_on(parent: Card) -> Any:
-    """The hash of the data that a card names; of a model that was reflowed itself, the data of its first ancestor."""
-    reflowed = parent.dataset.get("reflow")
-    return reflowed.get("data_sha256") if isinstance(reflowed, dict) else parent.dataset.get("sha256")
-
-
 def _key(recipe: Recipe, data: DataSet, count: int) -> str:
     assert recipe.reflow is not None  # noqa: S101
     decides: dict[str, Any] = {
@@ -182,7 +130,7 @@ def _ends(
         if found.shape != tuple(x0.shape) or found.dtype != np.float32:
             raise DataError(f"pairs {file} have shape {found.shape} {found.dtype}; delete the file to draw them again")
         return found
-    solution = solve(_guided(parent, guidance), x0, conditions, parse_solver(solver))
+    solution = solve(ParentVelocity(parent, guidance), x0, conditions, parse_solver(solver))
     failed = sum(status != Status.SUCCESS for status in solution.status)
     if failed:
         raise TrainingError(f"reflow: {failed} of {len(x0)} paths of the parent did not reach t = 1")
@@ -194,12 +142,3 @@ def _ends(
     except OSError as error:
         raise TrainingError(f"pairs {file} cannot be written: {error.strerror}; make room and run this again") from None
     return ends
-
-
-def _guided(parent: Checkpoint, guidance: float | None) -> Any:
-    """The parent's velocity at one guidance."""
-    condition = parent.card.condition
-    if guidance is None or condition is None:
-        return parent.velocity
-    guided = Guided(parent.velocity, condition)
-    return lambda x, t, told: guided(x, t, told, torch.full_like(t, guidance))

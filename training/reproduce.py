@@ -14,7 +14,7 @@ import torch
 
 from training.errors import Stopped, TrainingError, UsageError
 from training.experiments.ablation import EXPERIMENT as ABLATION
-from training.experiments.cells import Cells
+from training.experiments.cells import Cells, Measured, Missing
 from training.experiments.cheapness import EXPERIMENT as CHEAPNESS
 from training.experiments.context import Context
 from training.experiments.convergence import EXPERIMENT as CONVERGENCE
@@ -62,6 +62,7 @@ class Options:
         threads: torch's threads, None for its own choice.
         conditions: a sentence about the machine for the report.
         study: whether to run the study of cheap flows, and not the paper's experiments.
+        measured: measure nothing; report what has been measured so far.
     """
 
     out: Path
@@ -73,6 +74,7 @@ class Options:
     threads: int | None = None
     conditions: str = ""
     study: bool = False
+    measured: bool = False
 
 
 def sizes_of(quick: bool) -> Sizes:
@@ -94,7 +96,7 @@ def reproduce(options: Options) -> Path:
         Stopped: a signal came; what was measured is kept.
     """
     experiments = STUDY if options.study else EXPERIMENTS
-    chosen = _chosen(options.only, experiments)
+    chosen = set[str]() if options.measured else _chosen(options.only, experiments)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     out = options.out / options.sizes.name if options.sizes.name != FULL.name else options.out
@@ -106,10 +108,13 @@ def reproduce(options: Options) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
         cells = Cells(folder)
         context = Context(options.sizes, models, cells, options.data_dir)
-        if experiment.name not in chosen:
-            sections.append(_measured(experiment, context))
+        figures = Figures(out / "figures")
+        if experiment.name in chosen:
+            sections.append(_run(experiment, context, figures))
             continue
-        sections.append(_run(experiment, context, Figures(out / "figures")))
+        sections.append(_measured(experiment, context))
+        if options.measured:
+            _draw(sections[-1], figures)
     path = write_report(
         out, options.sizes, sections, training_seconds(out / "models"), options.conditions, options.study
     )
@@ -124,7 +129,7 @@ def reproduce(options: Options) -> Path:
     return path
 
 
-_PART = "not measured, or in part only; `--only` left it out"
+_PART = "not measured, or in part only; this run left it out"
 
 
 def _chosen(only: Sequence[str], experiments: Sequence[Experiment]) -> set[str]:
@@ -145,32 +150,25 @@ def _run(experiment: Experiment, context: Context, figures: Figures) -> Section:
     except TrainingError as error:
         print(f"{experiment.name}: not run: {error}", flush=True)
         return Section(experiment, None, context.cells.seconds, str(error))
-    with figures.style():
-        experiment.draw(results, figures)
     section = Section(experiment, results, context.cells.seconds)
+    _draw(section, figures)
     for finding in section.findings:
         print(f"  {finding.verdict}: {finding.claim.text}", flush=True)
     print(f"  {time.perf_counter() - begin:.1f} s now; {context.cells.found} results were there", flush=True)
     return section
 
 
-class _Missing(Exception):  # noqa: N818  (not a fault)
-    """A cell is not there."""
+def _draw(section: Section, figures: Figures) -> None:
+    if section.results is not None:
+        with figures.style():
+            section.experiment.draw(section.results, figures)
 
 
 def _measured(experiment: Experiment, context: Context) -> Section:
-    """The section of an experiment that was not asked for, if all of it has been measured before."""
-
-    class Present(Cells):
-        def get(self, label: str, key: object, compute: object) -> object:  # type: ignore[override]
-            def missing() -> None:
-                raise _Missing
-
-            return super().get(label, key, missing)  # type: ignore[arg-type]
-
-    cells = Present(context.cells.folder)
+    """The section of an experiment as far as it has been measured before."""
+    cells = Measured(context.cells.folder)
     try:
         results = experiment.run(Context(context.sizes, context.models, cells, context.data_dir))
-    except _Missing:
+    except Missing:
         return Section(experiment, None, 0.0, _PART)
     return Section(experiment, results, cells.seconds)

@@ -8,9 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models import measure
+from models.measure import Field
 from solvers import SolverSpec, compile  # noqa: A004  (a solver is what is compiled)
 from solvers.errors import SolverError
-from solvers.integrate import Solution, integrate_indexed
+from solvers.integrate import Solution
 from training.errors import UsageError
 
 
@@ -38,16 +40,11 @@ def solve(
     """Solve from the noise x0 (samples, *event) to t = 1, showing a progress bar on a terminal.
 
     Args:
-        velocity: called as velocity(x, t), or velocity(x, t, condition) where there are conditions.
+        velocity: called as velocity(x, t), or velocity(x, t, condition) where there are conditions. One with a true
+            `average` is a field of average velocity, which only Euler's steps suit.
         x0: starting states, in the dtype of the velocity.
         conditions: one a sample, or None.
         spec: the solver.
         save_at: times to keep the states at, in [0, 1], or None.
     """
-    plan = compile(spec, x0.dtype)
-
-    def asked(x: Tensor, t: Tensor, index: Any) -> Tensor:
-        return velocity(x, t) if conditions is None else velocity(x, t, conditions[torch.from_numpy(index)])
-
-    with torch.no_grad():
-        return integrate_indexed(asked, x0, plan, save_at, progress=sys.stderr.isatty())
+    return measure.solve(Field(velocity, conditions), x0, spec, save_at, progress=sys.stderr.isatty())

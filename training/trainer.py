@@ -28,6 +28,7 @@ from training.errors import Diverged, StateError
 from training.flow_matching import OptimalTransportPath, flow_matching_loss, optimal_coupling
 from training.parallel import Group
 from training.state import Header
+from training.student import Teacher
 from training.validation import Validation
 
 
@@ -74,6 +75,7 @@ class Trainer:
         validation: Validation | None = None,
         group: Group | None = None,
         noise: NDArray[np.float32] | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
         """Take what a run needs.
 
@@ -86,6 +88,7 @@ class Trainer:
             validation: held-out data, for a recipe that validates.
             group: the processes that share the run; None is this one alone.
             noise: what each sample is paired with, (samples, *event); None draws noise anew in each step.
+            teacher: the parent of a student, for a recipe with one.
         """
         self.recipe = recipe
         self.network = network.to(device).train()
@@ -103,7 +106,8 @@ class Trainer:
         self._validation = validation if recipe.validate_every else None
         self._group = Group() if group is None else group
         self._path = OptimalTransportPath()
-        self.mixed = mixes(recipe, device)
+        self._teacher = None if teacher is None else teacher.to(device)
+        self.mixed = teacher is None and mixes(recipe, device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._parameters = dict(network.named_parameters())
         self._average = {n: p.detach().clone() for n, p in self._parameters.items()} if recipe.ema else {}
@@ -146,12 +150,13 @@ class Trainer:
         )
         if self.recipe.coupling == "ot":
             x0 = x0[optimal_coupling(x0, x1.cpu().numpy())]
-        x0, t = torch.from_numpy(x0).to(self.device), torch.from_numpy(t).to(self.device)
+        times = (t,) if self._teacher is None else self._teacher.steps(self.recipe.seed, self.step, t)
+        x0, *times = (torch.from_numpy(each).to(self.device) for each in (x0, *times))
         if self._noise is not None:
             x0 = self._noise.index_select(0, rows)
         given = () if self._conditions is None else (self._shown(self._conditions.index_select(0, rows), x1),)
         self._adam.forget_gradients()
-        loss = self._gradient(x0, x1, t, *given)
+        loss = self._gradient(x0, x1, *times, *given)
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self._parameters.values(), self.recipe.clip)
         self._adam.step(self.learning_rate)
@@ -178,25 +183,30 @@ class Trainer:
         return rate * min(1.0, (self.step + 1) / self.recipe.warmup) if self.recipe.warmup else rate
 
     def _gradient(self, *batch: Tensor) -> Tensor:
-        """Put the gradient of the batch (x0, x1, t, conditions) into the weights; return its loss."""
+        """Put the gradient of the batch (x0, x1, times, conditions) into the weights; return its loss."""
         rows = len(batch[0])
         share = self._group.share(rows)
         part = torch.zeros((), device=self.device)
         if share.start < share.stop:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
-                part = flow_matching_loss(self.network, self._path, *(tensor[share] for tensor in batch))
+                part = self._loss(*(tensor[share] for tensor in batch))
             if self._group.size > 1:
                 part = part * ((share.stop - share.start) / rows)
             part.backward()
         return self._group.sum(self._parameters.values(), part)
 
+    def _loss(self, *batch: Tensor) -> Tensor:
+        if self._teacher is not None:
+            return self._teacher.loss(self.network, *batch)
+        return flow_matching_loss(self.network, self._path, *batch)
+
     def _shown(self, conditions: Tensor, x: Tensor) -> Tensor:
         """The conditions that the network is shown in this step: some are dropped, so that it learns its null."""
         config = self.network.condition
-        if config is None or not self.recipe.condition_dropout:
+        if config is None or not self.recipe.dropout:
             return conditions
         chance = draws.generator(self.recipe.seed, Purpose.DROPOUT, self.step).random(len(conditions))
-        dropped = torch.from_numpy(chance < self.recipe.condition_dropout).to(self.device)
+        dropped = torch.from_numpy(chance < self.recipe.dropout).to(self.device)
         nulls = config.nulls(len(conditions), x.dtype, self.device)
         assert isinstance(nulls, Tensor)  # noqa: S101  (what is trained here has one condition)
         return torch.where(dropped.reshape(-1, *([1] * (conditions.ndim - 1))), nulls, conditions)

@@ -12,7 +12,6 @@ VARIABLES = {
 """Variables at the top of the dashboard, each with the query for its values; panels filter by those that they can."""
 
 LABELS: dict[str, tuple[str, ...]] = {
-    "pathline_requests": ("model", "solver"),
     "pathline_queue_seconds": ("model",),
     "pathline_solve_seconds": ("model",),
     "pathline_network_seconds": ("model",),
@@ -87,8 +86,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Requests",
-            "sample requests per second by model",
-            ((_rate("pathline_requests_total", "model", _SAMPLE), "{{model}}"),),
+            "solved requests per second by model",
+            ((_rate("pathline_solve_seconds_count", "model"), "{{model}}"),),
             "reqps",
             "stacked",
             8,

@@ -4,6 +4,8 @@
     h = h + Linear2(SiLU(Linear1(LayerNorm(h))))        for each block
     v = W_out LayerNorm(h)
 
+A field of average velocity adds W_s embed(s - t) to the first line, for steps from t to s.
+
 With 2-D data, hidden width 256 and 4 blocks it has 546,818 parameters (the paper says about 547K). With 64-D
 data, width 512 and 6 blocks it has 3,258,432 (the paper says about 2.1M; four such blocks have 2,205,760).
 """
@@ -48,10 +50,13 @@ class ResidualMLPSize(NetworkSize):
     takes: ClassVar[Literal["vectors", "pictures"]] = "vectors"
 
     def config(
-        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+        self,
+        event_shape: tuple[int, ...],
+        condition: LabelCondition | VectorCondition | None = None,
+        average: bool = False,
     ) -> ResidualMLPConfig:
         """See `NetworkSize`; the shape is (dim,)."""
-        return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], condition=condition)
+        return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], condition=condition, average=average)
 
 
 class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):
@@ -96,6 +101,19 @@ def sinusoids(t: Tensor, frequencies: Tensor) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=1)
 
 
+def steps_of(t: Tensor) -> tuple[Tensor, Tensor]:
+    """Starts (rows,) and lengths (rows,) of steps: of times (rows, 2), start and end, or (rows,), of no length."""
+    return (t, torch.zeros_like(t)) if t.ndim == 1 else (t[:, 0], t[:, 1] - t[:, 0])
+
+
+def span_linear(time_width: int, width: int) -> nn.Linear:
+    """What embedded lengths of steps go through; it begins at zero, so that the network begins as a plain velocity."""
+    linear = nn.Linear(time_width, width)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
 class ResidualBlock(nn.Module):
     """The parameters of x + Linear2(SiLU(Linear1(LayerNorm(x))))."""
 
@@ -114,6 +132,8 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.input = nn.Linear(config.dim, config.hidden)
         self.time = nn.Linear(config.time_width, config.hidden)
+        if config.average:
+            self.span = span_linear(config.time_width, config.hidden)
         self.blocks = nn.Sequential(*(ResidualBlock(config.hidden) for _ in range(config.blocks)))
         self.norm = nn.LayerNorm(config.hidden)
         self.output = nn.Linear(config.hidden, config.dim)
@@ -125,7 +145,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
 
         Args:
             x: states, (rows, dim).
-            t: times in [0, 1], (rows,), in the dtype of x.
+            t: times in [0, 1], (rows,), in the dtype of x; of a field of average velocity also (rows, 2).
             condition: one for each row, see `models.conditions`; None is the null of a conditional network.
 
         Returns:
@@ -170,6 +190,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
             self.embed_time.frequencies,
             _weights(self.input),
             _weights(self.time),
+            _weights(self.span) if self.average else None,
             None if self.condition is None else self.embed_condition,
             steps,
             _scales(self.norm),
@@ -220,6 +241,7 @@ class Bare:
     frequencies: Tensor
     input: _Pair
     time: _Pair
+    span: _Pair | None
     embed_condition: ConditionEmbedding | None
     blocks: Sequence[tuple[_Scales, _Pair, _Pair]]
     norm: _Scales
@@ -227,7 +249,10 @@ class Bare:
 
     def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
         """See `ResidualMLP.forward`."""
+        t, span = (t, None) if self.span is None else steps_of(t)
         hidden = linear(x, *self.input) + linear(sinusoids(t, self.frequencies), *self.time)
+        if self.span is not None and span is not None:
+            hidden = hidden + linear(sinusoids(span, self.frequencies), *self.span)
         if self.embed_condition is None:
             refuse_condition(condition)
         else:

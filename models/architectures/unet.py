@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from models.architectures.residual_mlp import TimeEmbedding
+from models.architectures.residual_mlp import TimeEmbedding, span_linear, steps_of
 from models.conditions import ConditionConfig, ConditionEmbedding, LabelCondition, VectorCondition
 from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import refuse_condition
@@ -43,10 +43,14 @@ class UNetSize(NetworkSize):
     takes: ClassVar[Literal["vectors", "pictures"]] = "pictures"
 
     def config(
-        self, event_shape: tuple[int, ...], condition: LabelCondition | VectorCondition | None = None
+        self,
+        event_shape: tuple[int, ...],
+        condition: LabelCondition | VectorCondition | None = None,
+        average: bool = False,
     ) -> UNetConfig:
         """See `NetworkSize`; the shape is (channels, height, width)."""
-        return UNetConfig.model_validate({**self.model_dump(), "shape": event_shape, "condition": condition})
+        rest = {"shape": event_shape, "condition": condition, "average": average}
+        return UNetConfig.model_validate({**self.model_dump(), **rest})
 
 
 class UNetConfig(UNetSize, NetworkConfig, strict=False):
@@ -107,6 +111,8 @@ class UNet(Network[UNetConfig]):
         channels, widths, embedding = config.shape[0], config.widths, 4 * config.hidden
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.time = nn.Sequential(nn.Linear(config.time_width, embedding), nn.SiLU())
+        if config.average:
+            self.span = span_linear(config.time_width, embedding)
         self.input = nn.Conv2d(channels, widths[0], 3, padding=1)
         self.down = nn.ModuleList(
             nn.ModuleList(
@@ -130,7 +136,7 @@ class UNet(Network[UNetConfig]):
 
         Args:
             x: pictures, (rows, channels, height, width).
-            t: times in [0, 1], (rows,), in the dtype of x.
+            t: times in [0, 1], (rows,), in the dtype of x; of a field of average velocity also (rows, 2).
             condition: one for each row, see `models.conditions`; None is the null of a conditional network.
 
         Returns:
@@ -139,7 +145,10 @@ class UNet(Network[UNetConfig]):
         Raises:
             VelocityError: a condition where the network has none, or one of the wrong shape or type.
         """
+        t, span = steps_of(t) if self.average else (t, None)
         embedding = self.time(self.embed_time(t))
+        if span is not None:
+            embedding = embedding + self.span(self.embed_time(span))
         if self.condition is None:
             refuse_condition(condition)
         else:

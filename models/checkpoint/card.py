@@ -88,6 +88,8 @@ class Card(_Frozen):
         conditions: what it is conditioned on by name (see `models.named_conditions`), in place of `condition`.
         time: the network's convention of time, noise and prediction (see `models.conventions`).
         sampling: how it is sampled where a request does not say; None leaves that to the service, and is not written.
+        field: what the network returns: `velocity`, or `average_velocity` over a step, see `models.velocity`. The
+            former is not written.
         row_by_row: whether each row is a network call of its own (see `models.mixing`). False is not written, so that
             releases without the field can read the card.
         decoder: how samples become data.
@@ -111,6 +113,7 @@ class Card(_Frozen):
     condition: ConditionConfig | None = None
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MOST_CONDITIONS)
     time: TimeCard = TimeCard()
+    field: Literal["velocity", "average_velocity"] = "velocity"
     sampling: SamplingCard | None = None
     row_by_row: bool = False
     decoder: DecoderConfig
@@ -139,6 +142,11 @@ class Card(_Frozen):
         return self
 
     @property
+    def average(self) -> bool:
+        """Whether the network is a field of average velocity."""
+        return self.field == "average_velocity"
+
+    @property
     def conditioning(self) -> Conditioning | None:
         """What the network is conditioned on, but for the nulls of the weights file; None if it is unconditional."""
         return NamedConditions(self.conditions) if self.conditions else self.condition
@@ -165,6 +173,8 @@ class Card(_Frozen):
         for name in _LEFT_OUT:
             if not getattr(self, name):
                 del fields[name]
+        if not self.average:
+            del fields["field"]
         return fields
 
 

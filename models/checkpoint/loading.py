@@ -143,6 +143,9 @@ def _empty(card: Card, file: Path) -> _Pair:
         )
     if card.conditioning != (takes := pair.velocity.condition):
         raise CheckpointError(f"{file}: condition: found {card.conditioning!r}, the architecture has {takes!r}")
+    if card.average != pair.velocity.average:
+        found = "average_velocity" if pair.velocity.average else "velocity"
+        raise CheckpointError(f"{file}: field: found {card.field}, the architecture's config has {found}")
     pair.velocity.to(DTYPES[card.dtype])
     pair.decoder.to(DTYPES[card.data_dtype])
     return pair
@@ -169,7 +172,10 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
     try:
         with torch.no_grad():
             for t in (0.0, 0.5, 1.0):
-                v = checkpoint.velocity(x, torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device), given)
+                times = torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device)
+                if card.average:
+                    times = torch.stack((times, torch.ones_like(times)), dim=1)
+                v = checkpoint.velocity(x, times, given)
                 _must_be(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
             shape = (_PROBE_ROWS, *card.data_shape)
             decoded = checkpoint.decoder.decode(x)

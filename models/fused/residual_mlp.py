@@ -204,6 +204,8 @@ def can_fuse(velocity: object) -> str | None:
     """
     if not isinstance(velocity, ResidualMLP):
         return f"{type(velocity).__name__} has no fused form"
+    if velocity.average:
+        return "a field of average velocity has no fused form"
     if (dtype := velocity.input.weight.dtype) != torch.float32:
         return f"weights are {dtype}; the fused form is float32"
     if velocity.input.weight.device.type != "cpu":

@@ -93,7 +93,8 @@ class Arena:
             self.network.refine()
 
     def _empty(self) -> Lanes:
-        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots)
+        average = self.checkpoint.card.average
+        return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=average)
 
     def __len__(self) -> int:
         """Running lanes of all groups."""

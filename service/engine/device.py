@@ -163,7 +163,7 @@ class Captured:
         padded = 1 << (rows - 1).bit_length()
         key = (padded, x.dtype)
         if key not in self._recorded:
-            self._recorded[key] = self._record(x, padded)
+            self._recorded[key] = self._record(x, t, padded)
             if len(self._recorded) > _MOST_GRAPHS:
                 self._recorded.popitem(last=False)
         self._recorded.move_to_end(key)
@@ -173,8 +173,8 @@ class Captured:
         graph.replay()
         return held_v[:rows].clone()
 
-    def _record(self, x: Tensor, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]:
-        held_x, held_t = x.new_zeros((rows, *x.shape[1:])), x.new_zeros(rows)
+    def _record(self, x: Tensor, t: Tensor, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]:
+        held_x, held_t = (held.new_zeros((rows, *held.shape[1:])) for held in (x, t))
         for _ in range(3):  # kernels choose their code in the first calls, which must not be recorded
             self._velocity(held_x, held_t)
         stream = torch.cuda.current_stream(x.device)

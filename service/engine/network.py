@@ -101,6 +101,7 @@ class Network:
                 _log.warning("%s is evaluated as a torch module: %s", checkpoint.path, made.reason)
             found = self._known(checkpoint, operation, sizes)
             more: dict[str, Any] = {"condition": self._takes, "allowance": allowance, "known": found}
+            more["average"] = checkpoint.card.average
             return shape, RowStable(made.velocity, shape, self._dtype, place, unpadded=made.fused, **more)
         if field.constants:
             self._constants = JobRows({"constants": RowStore((field.constants,), self._dtype, place)})
@@ -141,7 +142,7 @@ class Network:
         """Measure the seconds of one call with this number of rows."""
         dtype, place = self._dtype, self._device.device
         x = torch.zeros((rows, *self.velocity.event_shape), dtype=dtype, device=place)
-        t = torch.full((rows,), 0.5, dtype=dtype, device=place)
+        t = torch.full((rows, *self.velocity.time_shape), 0.5, dtype=dtype, device=place)
         shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
         given = [Chosen(_Shown(tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()
@@ -172,7 +173,7 @@ class Network:
         """One call.
 
         Args:
-            x, t: states (n, *event) and times (n,) of the lanes.
+            x, t: states (n, *event) and times (n,) of the lanes; (n, 2) of a field of average velocity.
             chosen: the lanes, n in all.
             failed: filled with owner -> error message, for owners with rows that made the network raise.
 

@@ -27,7 +27,7 @@ class Context:
     Attributes:
         request_id: sent by the client, else made here.
         started: arrival, in `time.perf_counter`.
-        model: name of the model; empty until it is known to exist, so that it can be a metric label.
+        model: name of the model; empty until it is known to exist, so that it can be an attribute of a span.
         solver: name of the solver; empty likewise.
         outcome: how it ended, where the status code does not tell.
         problem: the error it was answered with, or None.

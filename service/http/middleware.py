@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import ClientGoneError, Kind, ProblemError, invalid_fields
 from service.http.context import Context, context_of
-from service.metrics import Metrics
+from service.metrics import CLIENT_GONE, Metrics
 
 if TYPE_CHECKING:
     from service.http.tracing import Traces  # needs OpenTelemetry, which is optional
@@ -32,7 +32,6 @@ _access = logging.getLogger("pathline.access")
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-CLIENT_GONE = "client_gone"
 UNMATCHED = "unmatched"
 
 BURST = 8
@@ -86,7 +85,7 @@ class Observe:
     def _count(self, scope: Scope, context: Context, outcome: str) -> None:
         route = getattr(scope.get("route"), "path", UNMATCHED)
         seconds = context.elapsed()
-        self._metrics.answered(route, context.model, context.solver, outcome, seconds)
+        self._metrics.answered(route, outcome, seconds)
         if context.problem is not None:
             self._metrics.failed(context.problem.kind)
         if self._traces is not None:

@@ -152,7 +152,7 @@ class ModelEntry:
         """The line of ``GET /v1/models``."""
         common = {"name": self.name, "status": self.status, "fallback_from": self.fallback_from}
         if self.current is None:
-            names = ("version", "dtype", "event_shape", "data_shape", "deterministic", "path", "sampling")
+            names = ("version", "dtype", "event_shape", "data_shape", "deterministic", "path", "field", "sampling")
             nothing = dict.fromkeys(names)
             return {**common, "loaded": False, **nothing, "tuned": [], "tuned_fault": ""}
         found, _ = self.facts[self.current]

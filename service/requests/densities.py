@@ -18,6 +18,7 @@ from service.engine.job import Operation
 from service.errors import invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
+from service.requests.average import refuse_average
 from service.requests.conditions import told_of
 from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
@@ -94,6 +95,7 @@ def validate_encode(
     request: EncodeRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
+    refuse_average(model, "encode follows")
     n = _count(request)
     check_limit("samples", n, settings.max_samples, " samples")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
@@ -117,6 +119,7 @@ def validate_log_prob(
     Arguments and errors as in `validate_sample`. Each probe of an estimated divergence is a lane of its own, so their
     spread tells how far off the mean may be.
     """
+    refuse_average(model, "log_prob integrates the divergence of")
     n, width = _count(request), math.prod(model.event_shape)
     exact = _is_exact(request, width)
     probes = 1 if exact else request.probes

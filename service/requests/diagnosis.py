@@ -8,6 +8,7 @@ from pydantic import Field, WithJsonSchema
 from service.errors import invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
+from service.requests.average import refuse_average
 from service.requests.conditions import Told, told_of
 from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Drawn, Finite, Solving
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
@@ -55,6 +56,7 @@ def validate_diagnose(
 
     Arguments and errors as in `validate_sample`.
     """
+    refuse_average(model, "diagnose takes Jacobians of")
     n, times, width = request.num_samples, len(request.times), math.prod(model.event_shape)
     check_limit("num_samples", n, settings.max_samples)
     check_limit("times", times, settings.max_saved, " times")

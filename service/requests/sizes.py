@@ -15,8 +15,8 @@ from service.requests.schemas import SampleRequest
 from service.responses.arrays import ENCODERS, Encoder
 from solvers.plan import Plan
 
-_HEAD = 6_000 + MOST_CHARACTERS
-"""Bytes of the names, numbers and texts around what is large: quantiles of the steps and the replay token included."""
+_HEAD = 6_000
+"""Bytes of the names, numbers and texts around the arrays, quantiles of the steps included."""
 
 _A_TIME = 26
 _AN_EVENT = 120
@@ -113,7 +113,7 @@ def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, enc
         states += encoder.array_bytes((m, n, *shape), dtype) + m * _AN_EVENT
     lanes = n if request.trace == "full" else 1
     entries = 0 if request.trace == "none" else solve.most_steps * lanes
-    return head + states + entries * encoder.bytes_a_step + n * encoder.bytes_a_sample
+    return MOST_CHARACTERS + head + states + entries * encoder.bytes_a_step + n * encoder.bytes_a_sample
 
 
 def _head_bytes(settings: Mapping[str, object]) -> int:

@@ -119,9 +119,10 @@ _CONTENT = {
     "text/html": {"schema": {"type": "string"}} | shown({"page": examples.PAGE}),
     "application/json": {"schema": {"type": "object"}} | shown({"links": {"service": "pathline", "links": _LINKS}}),
 }
+_ANSWERS = {200: {"content": _CONTENT}, 304: {"description": "The page has not changed"}}
 
 
-@read(router, "/", summary="Open the playground", response_class=Response, responses={200: {"content": _CONTENT}})
+@read(router, "/", summary="Open the playground", response_class=Response, responses=_ANSWERS)
 async def index(request: Request) -> Response:
     """Show the playground; who accepts JSON but not HTML gets the addresses of the service."""
     accept = request.headers.get("accept", "")

@@ -14,7 +14,7 @@ router = APIRouter()
 
 
 @router.post("/v1/sample", **SAMPLE_OPERATION)
-@router.post("/sample", include_in_schema=False)
+@router.post("/sample", include_in_schema=False, responses=SAMPLE_OPERATION["responses"])
 async def sample(request: Request) -> Response:
     """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
     encoder = ENCODERS[choose(request.headers.get("accept"), list(ENCODERS))]

@@ -1,4 +1,4 @@
-// Solvers as text, such as `rk4-20`, `ab3-12/shift(3)` or `dopri5@1e-5/1e-8+batch`: parser and formatter.
+// Solvers as text, such as `rk4-20`, `ab3-12/shift(3)` or `dopri5@1e-5/1e-6+batch`: parser and formatter.
 //
 //     fixed:     NAME-STEPS[/GRID][+OPTION...]
 //     adaptive:  NAME[@RTOL[/ATOL]][+OPTION...]

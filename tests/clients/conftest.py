@@ -45,6 +45,14 @@ def problem(status: int, slug: str, detail: str = "because", headers: Any = None
     )
 
 
+def request_in(body: bytes) -> Any:
+    """The JSON of a body, which may be npz."""
+    if not body.startswith(b"PK"):
+        return json.loads(body)
+    with np.load(io.BytesIO(body)) as arrays:
+        return json.loads(str(arrays["request"]))
+
+
 @dataclass
 class FakeService:
     """Answers with samples that depend on (seed, index, solver); what is in `replies` is answered first."""
@@ -70,10 +78,10 @@ class FakeService:
         if path == "/v1/solvers":
             return 200, JSON, json.dumps({"solvers": SOLVERS}).encode()
         if (method, path) == ("POST", "/v1/sample/stream"):
-            return self._stream(json.loads(body))
+            return self._stream(request_in(body))
         if (method, path) != ("POST", "/v1/sample"):
             return problem(404, "no-such-route")
-        return self._sample(json.loads(body))
+        return self._sample(request_in(body))
 
     def _stream(self, asked: dict[str, Any]) -> Reply:
         status, headers, content = self._sample(asked)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import re
 import resource
@@ -185,6 +186,32 @@ class TestSample:
             "max_step": 0.05,
         }
 
+    def test_conditions_by_name_are_read_from_files(self, service: FakeService, tmp_path: Path) -> None:
+        text = np.arange(6, dtype=np.float16).reshape(2, 3)
+        np.save(tmp_path / "text.npy", text)
+        command = ["sample", "moons", "-n", "2", "--seed", "0", "--condition", f"text={tmp_path / 'text.npy'}"]
+        terms = '{"strength": 3, "interval": [0, 0.8]}'
+        command += [
+            "--condition",
+            "label=3",
+            "--negative",
+            "label=1",
+            "--guidance",
+            terms,
+            "-o",
+            str(tmp_path / "o.npy"),
+        ]
+        assert main(command) == 0
+        [seen] = service.seen
+        assert seen["headers"]["Content-Type"] == "application/x-npz"
+        with np.load(io.BytesIO(seen["body"])) as sent:
+            request = json.loads(str(sent["request"]))
+            np.testing.assert_array_equal(sent["conditions.text"], text)
+            assert sent["conditions.text"].dtype == np.float16
+        assert (request["conditions"], request["negative"]) == ({"label": 3}, {"label": 1})
+        assert request["guidance"] == {"strength": 3, "interval": [0, 0.8]}
+        assert main(["sample", "moons", "--condition", "text=nowhere.npy"]) == 2
+
     def test_without_a_file_a_summary_is_shown(self, capsys: Capture) -> None:
         assert main(["sample", "moons", "-n", "3", "--seed", "1"]) == 0
         assert "moons v3, dopri5, seed 1" in capsys.readouterr().out
@@ -195,6 +222,25 @@ class TestSample:
         printed = json.loads(capsys.readouterr().out)
         assert printed["samples"] == [[None, 1.0], [1.0, 1.0]]
         assert printed["seed"] == 1
+
+    @pytest.mark.parametrize(
+        ("status", "advice"),
+        [
+            ("deadline", "a longer --timeout"),
+            ("max_nfe", "a larger --max-nfe"),
+            ("non_finite", "a looser tolerance, more steps"),
+        ],
+    )
+    def test_failed_samples_come_with_what_may_help(
+        self, service: FakeService, capsys: Capture, status: str, advice: str
+    ) -> None:
+        def change(arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+            arrays["status"] = np.array(["success", status])
+            meta |= {"status": status, "failed": [{"index": 1, "status": status, "t": 0.5}]}
+
+        service.change = change
+        assert main(["sample", "moons", "-n", "2", "--seed", "1"]) == 1
+        assert f"1 of 2 samples did not reach the end (sample 1: {status}); {advice}" in capsys.readouterr().err
 
     def test_failed_samples_are_told_and_counted_over_pages(
         self, service: FakeService, tmp_path: Path, capsys: Capture
@@ -365,6 +411,11 @@ class TestOthers:
             ("sample moons --solver rk4-20 --steps 9", "--solver rk4-20 says --steps 20, but --steps 9 was given too"),
             ("sample moons --rtol nan", "not finite"),
             ("sample moons --trace some", "invalid choice"),
+            ("sample moons --sampler rk4", "pathline sample: unknown argument --sampler; did you mean --solver?"),
+            ("sample moons --num-steps=4", "unknown argument --num-steps=4; did you mean --steps?"),
+            ("sample moons --version 2", "unknown argument --version; did you mean --model-version?"),
+            ("sample moons --tiemout 2", "unknown argument --tiemout; did you mean --timeout?"),
+            ("sample moons more", "pathline sample: unknown argument more; see pathline sample --help"),
             ("bench moons --concurrency 1000", "from 1 to 100"),
             ("bench moons --duration nan", "seconds above 0, at most 600"),
             ("compare moons --solvers rk4-", "is not understood"),

@@ -216,13 +216,11 @@ def test_links_show_the_request_on_the_page(result: SampleResult, table: Compari
         "seed": "7",
         "condition": "3",
         "guidance": "1.5",
-        "a.solver": "rk4",
-        "a.steps": "20",
-        "a.grid": "shift",
-        "a.grid_value": "3",
+        "a": "rk4-20/shift(3)",
     }
+    assert result.url.endswith("&a=rk4-20/shift(3)")
     found = view(table.url)
-    assert (found["a.solver"], found["b.solver"], found["b.rtol"]) == ("rk4", "dopri5", "1e-7")
+    assert (found["a"], found["b"]) == ("rk4-20", "dopri5@1e-7")
     assert result.url.replace("&", "&amp;") in result._repr_html_()
 
 

@@ -39,6 +39,19 @@ def test_counters_start_at_zero() -> None:
         assert _value(metrics, "steps_total", solver="dopri5", result=result) == 0
     assert _value(metrics, "steps_total", solver="euler", result="accepted") is None  # it has no error estimate
     assert _value(metrics, "cancelled_nfe_total") == 0
+    metrics.expect("/livez", ["200", "503"])
+    for outcome in ("200", "503", "client_gone"):
+        assert _value(metrics, "requests_total", route="/livez", outcome=outcome) == 0
+
+
+def test_the_times_of_a_model_start_at_zero() -> None:
+    metrics = Metrics()
+    metrics.solved("moons", "rk4", [4], 0.1, 0.2, 0.1)
+    for name in ("moons", "digits"):
+        metrics.model_is_loaded(name, 2, True)
+    for name in ("queue_seconds", "solve_seconds", "network_seconds"):
+        assert _value(metrics, f"{name}_count", model="digits") == 0
+        assert _value(metrics, f"{name}_count", model="moons") == 1  # a second version does not count anew
 
 
 def test_solved_and_stepped() -> None:
@@ -65,13 +78,16 @@ def test_batches_and_cancellations() -> None:
 
 def test_two_services_count_for_themselves() -> None:
     first, second = Metrics(), Metrics()
-    first.answered("/livez", "", "", "200", 0.001)
-    assert _value(second, "requests_total", route="/livez", model="", solver="", outcome="200") is None
+    for each in (first, second):
+        each.expect("/livez", ["200"])
+    first.answered("/livez", "200", 0.001)
+    assert _value(first, "requests_total", route="/livez", outcome="200") == 1
+    assert _value(second, "requests_total", route="/livez", outcome="200") == 0
 
 
 def test_text_has_no_creation_times() -> None:
     metrics = Metrics()
-    metrics.answered("/livez", "", "", "200", 0.001)
+    metrics.answered("/livez", "200", 0.001)
     assert b"pathline_requests_total{" in metrics.text()
     assert b"_created" not in metrics.text()
 

@@ -10,7 +10,7 @@ from tests.system.support import until
 pytestmark = pytest.mark.system
 TOTAL = "sum(pathline_requests_total{route='/v1/sample',outcome='200'})"
 NFE = "sum(pathline_nfe_sum{solver='ralston2'})"
-REFUSED = "sum(pathline_requests_total{outcome='422',model=''})"
+REFUSED = "sum(pathline_requests_total{outcome='422'})"
 
 
 def value(prometheus: httpx.Client, query: str) -> float:

@@ -29,7 +29,8 @@ def test_a_recipe_ships_for_every_data_set(name: str):
     ("name", "epochs", "hidden", "blocks"), [("moons", 300, 256, 4), ("circles", 300, 256, 4), ("mnist", 500, 512, 6)]
 )
 def test_paper_recipes(name: str, epochs: int, hidden: int, blocks: int):
-    recipe = load_recipe(CONFIGS / f"{name}.toml")
+    recipe = load_recipe(CONFIGS / f"{name}_paper.toml")
+    assert recipe.name == f"{name}-paper"
     assert (recipe.epochs, recipe.network) == (epochs, ResidualMLPSize(hidden=hidden, blocks=blocks))
     assert (recipe.learning_rate, recipe.batch_size, recipe.ema) == (1e-3, 256, 0.0)
 
@@ -151,3 +152,8 @@ def test_a_network_that_is_no_table_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(("name", "expected"), [("moons", "70948170c5f7"), ("digits_unet", "dd1e3119659d")])
 def test_the_hash_of_a_recipe_stays_when_fields_are_added(name: str, expected: str):
     assert load_recipe(CONFIGS / f"{name}.toml").hash == expected
+
+
+def test_fields_that_contradict_each_other_are_one_line() -> None:
+    with pytest.raises(UsageError, match=r"moons\.toml: reflow pairs noise and samples itself; leave coupling out"):
+        load_recipe(CONFIGS / "moons.toml", {"coupling": "ot", "reflow": {"checkpoint": "x"}})

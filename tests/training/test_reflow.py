@@ -22,7 +22,8 @@ from training.data import prepare
 from training.draws import Purpose, seed32
 from training.errors import DataError, TrainingError, UsageError
 from training.fit import Options, fit
-from training.reflow import pin_parent, with_pairs
+from training.parents import pin_parent
+from training.reflow import with_pairs
 
 
 def small(name: str = "moons", **changes: object) -> Recipe:

@@ -14,6 +14,10 @@ from training.errors import StateError, TrainingError
 from training.files import make_writable, write_atomically
 
 
+class Missing(Exception):  # noqa: N818  (not a fault)
+    """A cell has not been measured."""
+
+
 class Cells:
     """The cells of one experiment.
 
@@ -57,6 +61,23 @@ class Cells:
             print(f"    {label}: {stored['seconds']:.1f} s", flush=True)
         self.seconds += stored["seconds"]
         return stored["value"]
+
+
+class Measured(Cells):
+    """Cells that measure nothing: those that are on disk."""
+
+    def get(self, label: str, key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
+        """Return what was measured before.
+
+        Raises:
+            Missing: nothing was.
+            StateError: the file is damaged.
+        """
+
+        def missing() -> None:
+            raise Missing(label)
+
+        return super().get(label, key, missing)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The study of cheap flows: one choice of the recipe changed at a time, and the price of each trained model.
 
 Every model is trained anew with three seeds. Choices but the frequency are compared with the recipe at `BASE`, which
-is the paper's but for the highest frequency of the time embedding.
+is the paper's but for the highest frequency of the time embedding. The run can be stopped at any time: what decides
+most is measured first, and the report shows what there is (`--measured`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,14 @@ from training.config import CONFIGS, Recipe, ReflowConfig, load_recipe
 from training.data_config import MnistData
 from training.draws import Purpose, seed32
 from training.evaluation import evaluate
+from training.experiments.cells import Missing
 from training.experiments.context import Context
 from training.experiments.experiment import Claim, Experiment, Finding, Part, Results, Table, by_key
 from training.experiments.figures import Figures
 from training.experiments.trained import Model
 from training.experiments.verdicts import Interval, at_most, over_seeds
+from training.parents import pin_parent
 from training.price import MOST_NFE, price
-from training.reflow import pin_parent
 from training.validation import Validation
 
 BASE = 6.0
@@ -37,6 +39,8 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "ema 0.999": {"ema": 0.999},
     "cosine schedule": {"schedule": "cosine"},
     "OT coupling": {"coupling": "ot"},
+    "cosine and OT": {"schedule": "cosine", "coupling": "ot"},
+    "cosine and OT, half the epochs": {"schedule": "cosine", "coupling": "ot", "epochs": 0.5},
     "logit-normal times": {"times": "logit_normal"},
     "half the width": {"network.hidden": 0.5},
     "twice the width": {"network.hidden": 2},
@@ -47,6 +51,12 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
 """Changes to the recipe, by name; numbers of sizes and epochs are factors."""
 
 _FREQUENCY = "frequency {:g}"
+
+
+def _key(name: str) -> str:
+    """The key of a choice's claim, and part of a file's name."""
+    return name.replace(",", "").replace(" ", "-")
+
 
 CLAIMS = (
     Claim(
@@ -83,7 +93,7 @@ CLAIMS = (
     ),
     *(
         Claim(
-            name.replace(" ", "-"),
+            _key(name),
             f"{name[0].upper()}{name[1:]} makes flows cheaper still",
             f"NFE of DOPRI5 at 1e-5 over that of the recipe at frequency {BASE:g}: below 1, with its 95 % interval "
             "over training seeds, on each data set that it is tried on",
@@ -95,20 +105,24 @@ CLAIMS = (
 )
 
 
+_PLAIN: Mapping[str, Any] = {"ema": 0.0, "schedule": "constant", "warmup": 0, "clip": 0.0, "coupling": "independent"}
+"""A recipe without the choices that are studied."""
+
+
 def base_recipe(context: Context, dataset: str, seed: int) -> Recipe:
-    """The recipe that all choices start from, at the size of the run: the paper's, without its average of weights."""
+    """The recipe that all choices start from, at the size of the run: the paper's, and a plain one for digits."""
     sizes = context.sizes
     if dataset in ("moons", "circles"):
         recipe = context.points_recipe(dataset, seed)
     else:
-        recipe = load_recipe(CONFIGS / f"{dataset}.toml")
+        recipe = load_recipe(CONFIGS / ("mnist_paper.toml" if dataset == "mnist" else f"{dataset}.toml"))
         network = recipe.network.model_copy(update={"hidden": sizes.hidden, "blocks": sizes.blocks})
-        changes: dict[str, Any] = {"seed": seed, "network": network, "epochs": sizes.epochs, "ema": 0.0}
+        changes: dict[str, Any] = {**_PLAIN, "seed": seed, "network": network, "epochs": sizes.epochs}
         if dataset == "mnist":
             changes["data"] = MnistData(name="mnist", samples=sizes.price_digits, components=sizes.mnist_components)
             changes["epochs"] = sizes.price_mnist_epochs
         recipe = recipe.model_copy(update=changes)
-    return changed(recipe, {"network.max_frequency": BASE})
+    return changed(recipe.model_copy(update={"name": dataset}), {"network.max_frequency": BASE})
 
 
 def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
@@ -123,11 +137,18 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     return recipe.model_copy(update={**top, "network": recipe.network.model_copy(update=network)})
 
 
+_REFLOW = "reflow"
 REFLOWED = ("moons", "circles")
 """Data sets on which a second model is trained on the paths of the first."""
 
-EVERYWHERE = ("ema 0.999", "cosine schedule", "OT coupling")
+EVERYWHERE = ("ema 0.999", "cosine schedule", "OT coupling", "cosine and OT")
 """Choices that are tried on all data sets; the others on moons only."""
+
+DECISIVE = (_FREQUENCY.format(BASE), _FREQUENCY.format(PAPER), "cosine and OT", "cosine and OT, half the epochs")
+"""Settings that are measured first, on points before digits."""
+
+NEXT = ("cosine schedule", "OT coupling")
+"""Those that are measured after them, before all others."""
 
 
 def settings(dataset: str) -> dict[str, Mapping[str, Any]]:
@@ -162,24 +183,51 @@ class _Plain(nn.Module):
         return self._velocity(x, t)
 
 
+def order(context: Context) -> list[tuple[str, str, int]]:
+    """All models as (data set, setting, seed): the decisive first, seed by seed, so that a stopped run has those."""
+    whole = [
+        (dataset, name, seed)
+        for seed in context.sizes.training_seeds
+        for dataset in context.sizes.price_datasets
+        for name in (*settings(dataset), *((_REFLOW,) if dataset in REFLOWED else ()))
+    ]
+    return sorted(whole, key=lambda model: (model[1] not in DECISIVE, model[1] not in NEXT, model[0] not in REFLOWED))
+
+
 def run(context: Context) -> Results:
-    """Train and measure every setting with every seed."""
-    results: Results = {}
-    for dataset in context.sizes.price_datasets:
-        results[dataset] = {name: [] for name in settings(dataset)}
-        for seed in context.sizes.training_seeds:
-            for name, changes in settings(dataset).items():
-                recipe = changed(base_recipe(context, dataset, seed), changes)
-                key = {"recipe": recipe.hash, "samples": context.sizes.price_samples}
-                label = f"{dataset}-{name.replace(' ', '-')}-{seed}"
-                found = context.cell(label, key, lambda r=recipe: _measure(context, context.models.get(r)))
-                results[dataset][name].append(found)
-            if dataset in REFLOWED:
-                parent = base_recipe(context, dataset, seed)
-                key = {"recipe": parent.hash, "reflow": 1, "samples": context.sizes.price_samples}
-                found = context.cell(f"{dataset}-reflow-{seed}", key, lambda r=parent: _reflowed(context, r))
-                results[dataset].setdefault("reflow", []).append(found)
-    return results
+    """Train and measure every setting with every seed: {data set: {setting: {seed: numbers}}}.
+
+    Of cells that only report (`Measured`) those that are there.
+
+    Raises:
+        Missing: none is there.
+    """
+    results: Results = {dataset: {name: {} for name in settings(dataset)} for dataset in context.sizes.price_datasets}
+    missing = None
+    for dataset, name, seed in order(context):
+        try:
+            results[dataset].setdefault(name, {})[str(seed)] = _cell(context, dataset, name, seed)
+        except Missing as error:
+            missing = error
+    found = {dataset: {name: seeds for name, seeds in models.items() if seeds} for dataset, models in results.items()}
+    found = {dataset: models for dataset, models in found.items() if models}
+    if missing and not found:
+        raise missing
+    return found
+
+
+def _cell(context: Context, dataset: str, name: str, seed: int) -> Results:
+    """The numbers of one model."""
+    base = base_recipe(context, dataset, seed)
+    label, samples = f"{dataset}-{_key(name)}-{seed}", context.sizes.price_samples
+    if name == _REFLOW:
+        return context.cell(
+            label, {"recipe": base.hash, "reflow": 1, "samples": samples}, lambda: _reflowed(context, base)
+        )
+    recipe = changed(base, settings(dataset)[name])
+    return context.cell(
+        label, {"recipe": recipe.hash, "samples": samples}, lambda: _measure(context, context.models.get(recipe))
+    )
 
 
 def _reflowed(context: Context, parent: Recipe) -> Results:
@@ -189,8 +237,17 @@ def _reflowed(context: Context, parent: Recipe) -> Results:
     return _measure(context, context.models.get(pin_parent(recipe)))
 
 
-def _ratio(one: Sequence[Results], other: Sequence[Results], what: str) -> Interval:
-    return over_seeds([a[what] / b[what] for a, b in zip(one, other, strict=True)])
+Seeds = Mapping[str, Results]
+"""The numbers of one setting by training seed."""
+
+
+def _pairs(one: Seeds, other: Seeds) -> list[tuple[Results, Results]]:
+    """The models of two settings that were trained with the same seeds."""
+    return [(one[seed], other[seed]) for seed in one if seed in other]
+
+
+def _ratio(pairs: Sequence[tuple[Results, Results]], what: str) -> Interval:
+    return over_seeds([a[what] / b[what] for a, b in pairs])
 
 
 def _fixed(model: Results) -> int:
@@ -200,24 +257,24 @@ def _fixed(model: Results) -> int:
 
 
 def judge(results: Results) -> list[Finding]:
-    """Apply the rules."""
+    """Apply the rules to what has been measured."""
     claims = by_key(CLAIMS)
     ours, paper = _FREQUENCY.format(BASE), _FREQUENCY.format(PAPER)
     parts: dict[str, list[Part]] = {claim.key: [] for claim in CLAIMS}
     for dataset, models in results.items():
-        mine, theirs = models[ours], models[paper]
-        cost = _ratio(mine, theirs, "dopri5_nfe")
-        parts["frequency"].append(Part(f"{dataset}: NFE of DOPRI5, ratio", cost, at_most(cost, CHEAPER)))
-        fixed = over_seeds([_fixed(a) / _fixed(b) for a, b in zip(mine, theirs, strict=True)])
-        parts["fixed"].append(Part(f"{dataset}: NFE for 1 %, ratio", fixed, at_most(fixed, 0.5)))
-        quality = over_seeds([a["swd"] / b["swd"] - 1 for a, b in zip(mine, theirs, strict=True)])
-        parts["quality"].append(Part(f"{dataset}: SWD, relative change", quality, at_most(quality, 0.1)))
-        for name in (*CHOICES, "reflow"):
-            if name in models:
-                ratio = _ratio(models[name], mine, "dopri5_nfe")
-                swd = _ratio(models[name], mine, "swd")
+        mine = models.get(ours, {})
+        if both := _pairs(mine, models.get(paper, {})):
+            cost = _ratio(both, "dopri5_nfe")
+            parts["frequency"].append(Part(f"{dataset}: NFE of DOPRI5, ratio", cost, at_most(cost, CHEAPER)))
+            fixed = over_seeds([_fixed(a) / _fixed(b) for a, b in both])
+            parts["fixed"].append(Part(f"{dataset}: NFE for 1 %, ratio", fixed, at_most(fixed, 0.5)))
+            quality = over_seeds([a["swd"] / b["swd"] - 1 for a, b in both])
+            parts["quality"].append(Part(f"{dataset}: SWD, relative change", quality, at_most(quality, 0.1)))
+        for name in (*CHOICES, _REFLOW):
+            if both := _pairs(models.get(name, {}), mine):
+                ratio, swd = _ratio(both, "dopri5_nfe"), _ratio(both, "swd")
                 label = f"{dataset}: NFE of DOPRI5, ratio (SWD {swd.mean:.2f} times)"
-                parts[name.replace(" ", "-")].append(Part(label, ratio, at_most(ratio, 1.0)))
+                parts[_key(name)].append(Part(label, ratio, at_most(ratio, 1.0)))
     return [Finding(claims[key], tuple(found)) for key, found in parts.items() if found]
 
 
@@ -228,8 +285,9 @@ def tables(results: Results) -> list[Table]:
     """One row a data set and setting; means over training seeds, with the spread of what is judged."""
     rows: list[list[str | float | int | None]] = []
     for dataset, models in results.items():
-        for name, found in models.items():
-            row: list[str | float | int | None] = [dataset, name]
+        for name, seeds in models.items():
+            found = list(seeds.values())
+            row: list[str | float | int | None] = [dataset, name, len(found)]
             for column in COLUMNS:
                 values = over_seeds([one[column] for one in found])
                 row += [values.mean, values.sd] if column in ("swd", "dopri5_nfe") else [values.mean]
@@ -239,7 +297,7 @@ def tables(results: Results) -> list[Table]:
             row.append(", ".join(dict.fromkeys(best[0] if best else "-" for best in (o["cheapest"][0] for o in found))))
             rows.append(row)
     columns = (
-        *("data", "recipe", "training loss", "held-out loss", "SWD", "± SWD", "NFE of DOPRI5", "± NFE"),
+        *("data", "recipe", "seeds", "training loss", "held-out loss", "SWD", "± SWD", "NFE of DOPRI5", "± NFE"),
         *("length / distance", "bend", "stiffness", "NFE for 1 %", "NFE for 0.1 %", "cheapest for 1 %"),
     )
     return [Table("cheapness", "Price and quality by recipe; means over training seeds", columns, rows, shown=60)]
@@ -249,7 +307,8 @@ def draw(results: Results, figures: Figures) -> None:
     """NFE and SWD against the highest frequency, a column a data set."""
     figure, axes = figures.panels(2, len(results), width=2.9, height=2.3)
     for column, (dataset, models) in enumerate(results.items()):
-        series = {value: models[_FREQUENCY.format(value)] for value in FREQUENCIES}
+        measured = {value: models.get(_FREQUENCY.format(value)) for value in FREQUENCIES}
+        series = {value: list(seeds.values()) for value, seeds in measured.items() if seeds}
         for row, (pick, words) in enumerate(((lambda one: one["dopri5_nfe"], "NFE"), (lambda one: one["swd"], "SWD"))):
             axis = axes[row * len(results) + column]
             values = [over_seeds([pick(one) for one in found]) for found in series.values()]

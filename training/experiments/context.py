@@ -34,7 +34,7 @@ class Context:
 
     def points_recipe(self, dataset: str, seed: int, hidden: int | None = None) -> Recipe:
         """The paper's recipe for `moons` or `circles` at this size, with the largest number of epochs in use."""
-        recipe = load_recipe(CONFIGS / f"{dataset}.toml")
+        recipe = load_recipe(CONFIGS / f"{dataset}_paper.toml")
         network = recipe.network.model_copy(update={"hidden": hidden or self.sizes.hidden, "blocks": self.sizes.blocks})
         return recipe.model_copy(update={"seed": seed, "network": network, "epochs": self.sizes.epochs})
 
@@ -71,7 +71,7 @@ class Context:
 
     def mnist_recipe(self) -> Recipe:
         """The paper's recipe for MNIST at this size."""
-        recipe = load_recipe(CONFIGS / "mnist.toml")
+        recipe = load_recipe(CONFIGS / "mnist_paper.toml")
         sizes = self.sizes
         return recipe.model_copy(
             update={

@@ -159,8 +159,8 @@ def judge(results: Results) -> list[Finding]:
     listed = ", ".join(f"{name} {count:,}" for name, count in nfe.items())
     formula = results["euler_formula"]
     note = (
-        f"NFE for {TARGET:g}: {listed}. Euler's number comes from the exact formula (1 - h)^N, since so many rounded "
-        f"steps cannot be run; at {results['steps'][-1]} steps formula and run agree to "
+        f"NFE for {TARGET:g}: {listed}. Euler's number comes from the exact formula (1 - h)^N, because that many "
+        f"steps cannot be run; at {results['steps'][-1]} steps, formula and run agree to "
         f"{abs(formula['formula'] / formula['run'] - 1):.0e}"
     )
     finest = ", ".join(f"{name} {_finest_slope(results, name):.2f}" for name in results["errors"])

@@ -144,8 +144,8 @@ def judge(results: Results) -> list[Finding]:
     shares = ", ".join(f"{label} {value.mean:.1%} ± {value.sd:.1%}" for label, value in sure.items())
     note = (
         f"Share with a probability over {SURE}: {shares}. The classifier (scikit-learn MLP on the components, trained "
-        f"on {look['trained_on']:,} real digits) names {look['accuracy']:.1%} of the 10,000 test digits rightly. It "
-        f"takes DOPRI5's samples for 0 to 9 this often: {', '.join(map(str, look['classes']))}"
+        f"on {look['trained_on']:,} real digits) classifies {look['accuracy']:.1%} of the 10,000 test digits "
+        f"correctly. It recognises this many of DOPRI5's samples as 0 to 9: {', '.join(map(str, look['classes']))}"
     )
     ends = {label: means(found, label, "endpoint") for label in ("euler-50", "rk4-20", "dopri5")}
     distances = ", ".join(f"{label} {value:.3g}" for label, value in ends.items())
@@ -164,7 +164,7 @@ def judge(results: Results) -> list[Finding]:
                 Part("ln of endpoint error RK4-20 / Euler-200", ratio, at_most(ratio, float(np.log(1.1)))),
             ),
         ),
-        Finding(claims["alike"], tuple(alike), f"Endpoint errors tell them apart: {distances}"),
+        Finding(claims["alike"], tuple(alike), f"Their endpoint errors differ: {distances}"),
         Finding(
             claims["look-real"],
             (Part("share of DOPRI5's samples", sure["dopri5"], at_least(sure["dopri5"], SURE_SHARE)),),

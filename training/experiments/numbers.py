@@ -62,7 +62,7 @@ def judge(results: Results) -> list[Finding]:
     total = exact(20 * results["calls"]["rk4"])
     note = (
         f"512 x 6 has {large.mean:,.0f}. Four blocks instead of six have {other.mean:,.0f}, which rounds to 2.2M; the "
-        "paper's layers may differ from ours in a way its text does not show"
+        "layers of the paper's network may differ from ours"
     )
     return [
         Finding(

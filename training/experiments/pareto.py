@@ -112,7 +112,7 @@ def _smallest(results: Results) -> str:
                 if same == Verdict.HOLDS and solver not in cheapest:
                     cheapest[solver] = f"{label} ({nfe[label]:.0f} NFE)"
             listed = ", ".join(cheapest.values()) or "none"
-            phrases.append(f"{dataset}, by {measure}: the cheapest of each solver that match Euler-200 are {listed}")
+            phrases.append(f"{dataset}, by {measure}: the cheapest settings that match Euler-200 are {listed}")
     return "; ".join(phrases)
 
 
@@ -131,7 +131,7 @@ def notes(results: Results) -> list[str]:
         best = over_seeds([means(model, "dopri5", "swd") for model in found["models"]])
         floor = float(np.mean([model["floor"] for model in found["models"]]))
         phrases.append(f"{dataset}: {best} with DOPRI5, {best.mean / floor:.1f} times the noise floor of {floor:.4f}")
-    return [f"What the models themselves leave, in SWD to fresh real data: {'; '.join(phrases)}."]
+    return [f"The error of the models themselves, as SWD to fresh real data: {'; '.join(phrases)}."]
 
 
 def draw(results: Results, figures: Figures) -> None:

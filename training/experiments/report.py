@@ -111,31 +111,42 @@ def _report(sizes: Sizes, sections: Sequence[Section], training_s: float, condit
 
 def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditions: str, study: bool) -> list[str]:
     quick = sizes.name != "full"
+    if study:
+        compared = (
+            f"Each model is trained with the seeds {_list(sizes.training_seeds)}, as far as the column `seeds` says. "
+            f"The price is measured on {sizes.price_samples} paths, SWD against the data set's unseen reference. "
+            "MNIST has "
+            f"{sizes.price_digits:,} digits and {sizes.price_mnist_epochs} epochs here. "
+        )
+    else:
+        compared = (
+            f"Moons and circles: training seeds {_list(sizes.training_seeds)}, sampling seeds "
+            f"{_list(sizes.sampling_seeds)}, {sizes.samples:,} samples "
+            f"against as many real ones (on MNIST {sizes.mnist_samples:,}, sampling "
+            f"seeds {_list(sizes.mnist_seeds)}, one training seed). "
+        )
     measured = sum(section.seconds for section in sections)
     threads = torch.get_num_threads()
     return [
         f"Written by `python -m training {'study' if study else 'reproduce'}{f' --{sizes.name}' if quick else ''}`. "
         + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
-        + f"Moons and circles: training seeds {_list(sizes.training_seeds)}, sampling seeds "
-        f"{_list(sizes.sampling_seeds)}, {sizes.samples:,} samples "
-        f"against as many real ones (on MNIST {sizes.mnist_samples:,}, sampling "
-        f"seeds {_list(sizes.mnist_seeds)}, one training seed). "
-        f"The experiments took {measured / 60:.0f} minutes, the training that they waited for included; the steps of "
-        f"all trainings took {training_s / 60:.0f}. Both are "
+        + compared
+        + f"The experiments took {measured / 60:.0f} minutes, including the training that they waited for; the "
+        f"training steps took {training_s / 60:.0f}. Both are "
         f"summed over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "
-        f"{threads} thread{'s' if threads > 1 else ''} a process. {conditions}".rstrip(),
+        f"{threads} thread{'s' if threads > 1 else ''} per process. {conditions}".rstrip(),
         "",
-        "Each verdict follows from a rule that stood in the code before the run (`training/experiments/`). A number "
-        "over seeds is given as mean ± standard deviation. A rule holds if the whole 95 % confidence interval of the "
-        "mean (Student's t; over training seeds, on MNIST over sampling seeds) keeps it, it does not hold if the whole "
-        "interval breaks it, and in between it cannot be told apart from noise. A claim with several parts holds "
-        "*partly* if some of them hold. " + ("" if study else _OF_THE_PAPER),
+        "Each verdict follows from a rule that was fixed in the code before the run (`training/experiments/`). Numbers "
+        "over several seeds are given as mean ± standard deviation. A rule holds if the whole 95 % confidence interval "
+        "of the mean (Student's t; over training seeds, on MNIST over sampling seeds) satisfies it, and does not hold "
+        "if the whole interval violates it; otherwise it is inconclusive. A claim with several parts holds *partly* "
+        "if some of them hold. " + ("" if study else _OF_THE_PAPER),
     ]
 
 
 _OF_THE_PAPER = (
-    "Of the paper we had its abstract, its introduction and a list of its results; claims are in our words. Those "
-    "marked (ours) are promises of this project."
+    "Our source was the paper's abstract, its introduction and a list of its results; the claims are in our words. "
+    "Those marked (ours) are made by this project."
 )
 
 
@@ -149,7 +160,7 @@ def _row(finding: Finding) -> str:
     measured = "; ".join(f"{part.label}: {part.measured}" for part in parts[:4])
     if len(parts) > 4:
         kept = sum(part.verdict == "holds" for part in parts)
-        measured = f"{kept} of {len(parts)} measurements keep the rule (below); " + "; ".join(
+        measured = f"{kept} of {len(parts)} measurements satisfy the rule (below); " + "; ".join(
             f"{part.label}: {part.measured}" for part in _extremes(finding)
         )
     figure = f"[{claim.figure}](figures/{claim.figure}.png)" if claim.figure else ""
@@ -171,7 +182,7 @@ def _section(section: Section) -> list[str]:
     lines += [text for note in experiment.notes(section.results) for text in ("", note)]
     for finding in section.findings:
         lines += ["", f"**{finding.claim.text}: {finding.verdict}.** Rule: {finding.claim.rule}.", ""]
-        lines += ["| measured | value | 95 % interval | keeps the rule |", "|---|---|---|---|"]
+        lines += ["| measured | value | 95 % interval | satisfies the rule |", "|---|---|---|---|"]
         for part in finding.parts:
             value = part.measured
             interval = f"{value.low:.4g} to {value.high:.4g}" if value.n > 1 else ""

@@ -122,7 +122,7 @@ def judge(results: Results) -> list[Finding]:
     per_call = results["real"]["rk4"] / results["real"]["euler"] / 4
     note = (
         f"The limits are {results['real']['rk4']:.4f} and {results['real']['euler']:.4f}. RK4's region has {areas:.2f} "
-        f"times the area left of the imaginary axis, and it alone of the two includes part of that axis (up to "
+        f"times the area left of the imaginary axis, and only RK4's includes part of that axis (up to "
         f"{results['imaginary']['rk4']:.2f}i). For each evaluation RK4 reaches {per_call:.2f} times as far as Euler"
     )
     parts = []

@@ -101,8 +101,9 @@ def judge(results: Results) -> list[Finding]:
         median = over_seeds([model["ratio"]["quantiles"]["50"] for model in models])
         worst = max(model["ratio"]["quantiles"]["max"] for model in models)
         bends.append(
-            f"{dataset}: the velocity's mean squared deviation from the straight line's is {bend} of the line's own "
-            f"mean square; the median path is {median} times as long as its distance, the longest {worst:.3g} times"
+            f"{dataset}: the mean squared deviation of the velocity from that of the straight line is {bend} of the "
+            f"mean square of the latter; the median path is {median} times as long as the line, the longest "
+            f"{worst:.3g} times"
         )
     return [Finding(by_key(CLAIMS)["straight"], tuple(parts), "; ".join(bends))]
 

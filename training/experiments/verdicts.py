@@ -20,7 +20,7 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     PARTLY = "partly"
     FAILS = "does not hold"
-    NOISE = "cannot be told apart from noise"
+    NOISE = "inconclusive"
 
 
 @dataclass(frozen=True)

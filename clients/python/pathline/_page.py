@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from pathline._solver_text import format_number
+from pathline._solver_text import format_number, format_solver
 
-_SETTING = ("steps", "rtol", "atol", "start", "controller", "error_control")
+_COMMON = ("model", "num_samples", "seed", "condition", "guidance")
+_AS_THEY_ARE = "/(),@="  # may stand in a fragment; a plus would be read as a space
 
 
 def page_url(url: str, common: Mapping[str, Any], *solvers: Mapping[str, Any]) -> str:
@@ -21,18 +22,8 @@ def page_url(url: str, common: Mapping[str, Any], *solvers: Mapping[str, Any]) -
         solvers: As responses name them, with all their parameters.
     """
     parts = {name: _text(common[name]) for name in _COMMON if common.get(name) is not None}
-    for side, solver in zip("ab", solvers, strict=False):
-        parts[f"{side}.solver"] = str(solver.get("name"))
-        parts |= {f"{side}.{name}": _text(solver[name]) for name in _SETTING if solver.get(name) is not None}
-        grid = solver.get("grid")
-        if isinstance(grid, Mapping):
-            parts |= {f"{side}.grid{'' if key == 'name' else f'_{key}'}": _text(grid[key]) for key in grid}
-        elif isinstance(grid, str) and grid != "uniform":
-            parts[f"{side}.grid"] = grid
-    return f"{url}/#{urlencode(parts)}"
-
-
-_COMMON = ("model", "num_samples", "seed", "condition", "guidance")
+    parts |= {side: format_solver(solver) for side, solver in zip("ab", solvers, strict=False)}
+    return f"{url}/#{urlencode(parts, safe=_AS_THEY_ARE)}"
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Solvers as text, such as ``rk4-20``, ``ab3-12/shift(3)`` or ``dopri5@1e-5/1e-8+batch``: parser and formatter.
+"""Solvers as text, such as ``rk4-20``, ``ab3-12/shift(3)`` or ``dopri5@1e-5/1e-6+batch``: parser and formatter.
 
 ::
 
@@ -58,7 +58,7 @@ def parse_solver(text: str) -> dict[str, Any]:
     if match is None or given.partition("+")[0].endswith("/"):
         raise InvalidValue(
             f"solver {text!r} is not understood; use a name (dopri5), a name with steps (rk4-20, ab3-12/shift(3)) "
-            "or a name with a tolerance (dopri5@1e-8)",
+            "or a name with a tolerance (dopri5@1e-6)",
             "solver",
         )
     fields: dict[str, Any] = {"solver": match["name"]}

@@ -17,8 +17,9 @@ from torch.export import Dim
 from models.checkpoint.loading import load
 from models.conditions import ConditionError, LabelCondition, VectorCondition
 from models.importing.archive import SCALAR_TYPES
+from models.importing.declared import Declared
 from models.importing.files import ForeignError
-from models.importing.weights import Declared, import_program
+from models.importing.weights import import_program
 from models.program.network import TENSOR_DTYPES
 from models.row_padding import RowStable
 from models.velocity import rows_of

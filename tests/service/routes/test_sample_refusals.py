@@ -45,7 +45,7 @@ INVALID = [
     ({"grid": [0, 10**400, 1], "solver": "euler"}, "grid", "double"),
     ({"grid": [0.0, 0.5, 0.4, 1.0], "solver": "euler"}, "grid", "strictly"),
     ({"grid": [i / 20000 for i in range(20001)], "solver": "euler"}, "grid", "10000"),
-    ({"start": "rk"}, "start", "multistep"),
+    ({"start": "rk"}, "start", "Adams-Bashforth"),
     ({"error_control": "none"}, "error_control", "sample"),
     ({"controller": "pid"}, "controller", "paper"),
     ({"first_step": -0.1}, "first_step", "greater than 0"),

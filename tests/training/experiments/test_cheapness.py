@@ -8,7 +8,10 @@ import pytest
 
 from training.config import CONFIGS, load_recipe
 from training.experiments import cheapness
+from training.experiments.cells import Cells
 from training.experiments.cheapness import changed, judge
+from training.experiments.context import Context
+from training.experiments.sizes import FULL
 from training.experiments.verdicts import Verdict
 from training.reproduce import Options, reproduce
 
@@ -51,12 +54,16 @@ def _model(nfe: float, fixed: int | None, swd: float) -> dict[str, Any]:
     return {"dopri5_nfe": nfe, "swd": swd, "cheapest": [best, None]}
 
 
+def _seeds(*models: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {str(seed): model for seed, model in enumerate(models)}
+
+
 def test_verdicts_follow_the_numbers() -> None:
     results = {
         "moons": {
-            "frequency 6": [_model(70, 10, 0.03), _model(71, 10, 0.031), _model(70, 10, 0.03)],
-            "frequency 100": [_model(130, 28, 0.04), _model(131, 29, 0.041), _model(129, 28, 0.04)],
-            "ema 0.999": [_model(80, 10, 0.03), _model(81, 10, 0.03), _model(80, 12, 0.03)],
+            "frequency 6": _seeds(_model(70, 10, 0.03), _model(71, 10, 0.031), _model(70, 10, 0.03)),
+            "frequency 100": _seeds(_model(130, 28, 0.04), _model(131, 29, 0.041), _model(129, 28, 0.04)),
+            "ema 0.999": _seeds(_model(80, 10, 0.03), _model(81, 10, 0.03), _model(80, 12, 0.03)),
         }
     }
     found = {finding.claim.key: finding.verdict for finding in judge(results)}
@@ -66,5 +73,46 @@ def test_verdicts_follow_the_numbers() -> None:
         "quality": Verdict.HOLDS,
         "ema-0.999": Verdict.FAILS,
     }
-    results["moons"]["frequency 100"] = [_model(130, None, 0.04)] * 3
+    results["moons"]["frequency 100"] = _seeds(*[_model(130, None, 0.04)] * 3)
     assert judge(results)[1].parts[0].measured.mean == pytest.approx(10 / 200)
+
+
+def test_models_of_the_same_seed_are_compared_and_one_seed_decides_nothing() -> None:
+    mine = {"1": _model(70, 10, 0.03), "2": _model(60, 10, 0.03)}
+    results = {"moons": {"frequency 6": mine, "frequency 100": {"0": _model(1, 1, 1), "2": _model(120, 20, 0.03)}}}
+    part = judge(results)[0].parts[0]
+    assert (part.measured.mean, part.measured.n, part.verdict) == (0.5, 1, Verdict.NOISE)
+    assert judge({"circles": {"frequency 6": mine}}) == []
+
+
+def test_a_stopped_run_reports_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cheapness, "FREQUENCIES", (cheapness.BASE, cheapness.PAPER))
+    monkeypatch.setattr(cheapness, "CHOICES", {})
+    options = Options(out=tmp_path, sizes=TINY, study=True, measured=True)
+    assert "not measured" in reproduce(options).read_text()
+    assert not (tmp_path / "tiny" / "models").exists()
+    cells = Cells(tmp_path / "tiny" / "cells" / "cheapness")
+    context = Context(TINY, None, cells)  # type: ignore[arg-type]
+    cheapness._cell(_numbers(context), "moons", "frequency 6", 0)
+    text = reproduce(options).read_text()
+    assert "| moons | frequency 6 | 1 |" in text
+    assert "frequency 100" not in text.split("Price and quality")[1]
+    assert (tmp_path / "tiny" / "figures" / "cheapness.png").stat().st_size > 1000
+
+
+def _numbers(context: Context) -> Context:
+    """The context with numbers in place of measurements."""
+    numbers = {**dict.fromkeys(cheapness.COLUMNS, 1.0), **_model(70, 10, 0.03)}
+    cells = context.cells
+    real = cells.get
+    cells.get = lambda label, key, compute: real(label, key, lambda: numbers)
+    return context
+
+
+def test_the_decisive_settings_come_first() -> None:
+    order = cheapness.order(Context(FULL, None, None))  # type: ignore[arg-type]
+    assert len(order) == len(set(order))
+    decisive = [name in cheapness.DECISIVE for _, name, _ in order]
+    assert decisive == sorted(decisive, reverse=True)
+    points = [seed for dataset, name, seed in order if name in cheapness.DECISIVE and dataset in ("moons", "circles")]
+    assert points == sorted(points)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from pathline._calls import SERVICE_TIMEOUT_S
 from pathline.cli import commands
-from pathline.cli.arguments import flags_in, parser
+from pathline.cli.arguments import flags_in, parse, parser
 from pathline.cli.output import STDOUT
 from pathline.errors import (
     APIError,
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = None
     try:
-        arguments = parser().parse_args(argv)
+        arguments = parse(argv)
         if arguments.command is None:
             parser().print_help()
             return 0

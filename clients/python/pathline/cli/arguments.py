@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import re
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ import numpy as np
 
 from pathline._calls import DEFAULT_URL
 from pathline._compare import CANDIDATES, REFERENCE
+from pathline._request import nearest
 from pathline.cli.output import FORMATS
 
 _NAMES = (
@@ -44,6 +46,9 @@ _CHOICES = {
     "priority": ("interactive", "bulk"),
 }
 
+
+_FLAGS = {"version": "--model-version", "bare_steps": "--steps", "decode": "--no-decode"}
+"""Options with another name than what they set."""
 
 _EXIT = (
     "Exit status: 0 done; 1 done, but samples did not reach the end, those of a replay have other bits, or requests of "
@@ -89,6 +94,24 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of a command; those of the process where `argv` is left out."""
+    top = parser()
+    arguments, unknown = top.parse_known_args(argv)
+    if unknown:
+        prog = top.prog if arguments.command is None else f"{top.prog} {arguments.command}"
+        top.exit(2, f"{prog}: unknown argument {unknown[0]}{_meant(unknown[0], arguments)}; see {prog} --help\n")
+    return arguments
+
+
+def _meant(unknown: str, arguments: argparse.Namespace) -> str:
+    """Return what an unknown option probably means, among those of the command."""
+    flags = {name: _FLAGS.get(name, "--" + name.replace("_", "-")) for name in vars(arguments) if name != "command"}
+    written = {flag[2:].replace("-", "_"): flag for flag in flags.values()} | flags
+    near = nearest(unknown.partition("=")[0].lstrip("-").replace("-", "_"), list(written))
+    return f"; did you mean {written[near]}?" if near and unknown.startswith("-") else ""
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     # These may stand before or after the command; one left out after it must not undo one given before.
@@ -120,6 +143,11 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
 
     commands.add_parser("models", parents=[common], help="list the models")
+    frontier = commands.add_parser("frontier", parents=[common], help="what each solver costs a model, drawn as text")
+    frontier.add_argument("model", metavar="MODEL", help="name of the model")
+    frontier.add_argument(
+        "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
+    )
     commands.add_parser("solvers", parents=[common], help="list the solvers")
 
     compare = commands.add_parser("compare", parents=[common], help="run several solvers on the same noise")
@@ -167,7 +195,9 @@ def _common(default: Any) -> _Parser:
 
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `sample` that were given."""
-    found = {name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", *_NAMES, *_MODEL)}
+    found = {
+        name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", "budget", *_NAMES, *_MODEL)
+    }
     found |= _conditions(arguments)
     found["timeout_s"] = arguments.timeout
     found["decode"] = None if arguments.decode else False
@@ -203,6 +233,12 @@ def _add_solving(command: argparse.ArgumentParser, num_samples: int) -> None:
     command.add_argument("--steps", type=_count, help="number of fixed steps")
     command.add_argument("--rtol", type=float, help="relative tolerance")
     command.add_argument("--atol", type=float, help="absolute tolerance")
+    command.add_argument(
+        "--budget",
+        metavar="LIMITS",
+        help="in place of a solver, which the service then chooses: error=0.01 (1 %% of the spread), nfe=8, ms=40, or "
+        "several with commas",
+    )
     for name in _NAMES:
         _add_named(command, name)
 

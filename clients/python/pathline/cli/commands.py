@@ -25,6 +25,12 @@ from pathline.cli.output import FORMATS, show
 from pathline.cli.tally import Tally
 from pathline.cli.tokens import tokens_in
 
+_REMEDY = "a looser tolerance, more steps or another solver may help"
+_REMEDIES = {
+    "deadline": "a longer --timeout, fewer steps or a looser tolerance may help",
+    "max_nfe": "a larger --max-nfe or a looser tolerance may help",
+}
+
 
 def sample(arguments: argparse.Namespace) -> int:
     """Draw samples into a file, or show those of one request."""
@@ -47,7 +53,7 @@ def sample(arguments: argparse.Namespace) -> int:
         first = tally.failed[0]
         print(
             f"pathline: {len(tally.failed)} of {arguments.num_samples} samples did not reach the end "
-            f"(sample {first['index']}: {first['status']}); a looser tolerance, more steps or another solver may help",
+            f"(sample {first['index']}: {first['status']}); {_REMEDIES.get(first['status'], _REMEDY)}",
             file=sys.stderr,
         )
     return 1 if tally.failed else 0
@@ -113,6 +119,17 @@ def models(arguments: argparse.Namespace) -> int:
 def _status(info: ModelInfo) -> str | None:
     status = info.fields.get("status")
     return status if info.fallback_from is None else f"{status}; version {info.fallback_from} cannot be loaded"
+
+
+def frontier(arguments: argparse.Namespace) -> int:
+    """Draw what each solver costs a model."""
+    with Client(arguments.url, api_key=arguments.api_key) as client:
+        found = client.frontier(arguments.model, arguments.version)
+    if arguments.json:
+        _print_json(found.fields)
+    else:
+        show(str(found))
+    return 0
 
 
 def solvers(arguments: argparse.Namespace) -> int:

@@ -142,4 +142,4 @@ async def test_metrics_tell_the_operations_apart(real: Real) -> None:
     text = (await real.http.get("/metrics")).text
     for operation in ("sample", "log_prob_exact", "jacobian"):
         assert f'pathline_batch_rows_count{{model="net",operation="{operation}"}}' in text
-    assert 'route="/v1/models/{name}/log_prob",solver="rk4"' in text
+    assert 'pathline_requests_total{outcome="200",route="/v1/models/{name}/log_prob"} 1.0' in text

@@ -1,0 +1,77 @@
+"""The example of an action transformer: served actions are those of a plain loop, and requests share network calls."""
+
+import asyncio
+import importlib.util
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from pathline._request import sample_request
+from torch import nn
+
+from models.noise import noise
+from service.app import create_app
+from service.settings import Settings
+from solvers import integrate
+
+pytestmark = pytest.mark.anyio
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "action_transformer.py"
+
+
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("action_transformer", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
+    repository = tmp_path_factory.mktemp("actions") / "checkpoints"
+    return example().imported(repository)[0], repository
+
+
+@pytest.fixture
+async def http(made: tuple[nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings(models_dir=made[1], device="cpu", threads=1, watch_s=0, allow_programs=True))
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield http
+
+
+def given(seed: int) -> dict[str, Any]:
+    generator = np.random.default_rng(seed)
+    image = generator.integers(0, 256, size=(3, 16, 16), dtype=np.uint8)
+    return {"image": image, "state": torch.from_numpy(generator.normal(size=6).astype(np.float32))}
+
+
+async def ask(http: httpx.AsyncClient, seed: int, solver: str) -> np.ndarray:
+    """Send what the SDK sends, which is npz here."""
+    request = sample_request("actions", 2, {"seed": seed, "solver": solver, "conditions": given(seed)})
+    answer = await http.post("/v1/sample", content=request.body, headers={"Content-Type": request.media})
+    assert answer.status_code == 200, answer.text
+    return np.array(answer.json()["samples"], dtype=np.float32)
+
+
+async def test_actions_are_those_of_a_plain_loop(http: httpx.AsyncClient, made: tuple[nn.Module, Path]) -> None:
+    told = given(3)
+    image = torch.from_numpy(told["image"]).float().mul(1 / 255).expand(2, -1, -1, -1)
+    x0 = noise(3, 0, 2, (8, 4))
+    wanted = integrate(lambda x, t: made[0](x, t, image, told["state"].expand(2, -1)), x0, solver="euler", steps=10).x
+    np.testing.assert_allclose(await ask(http, 3, "euler-10"), wanted.numpy(), atol=1e-5)
+
+
+async def test_sixteen_requests_at_once_have_the_bits_of_each_alone(http: httpx.AsyncClient) -> None:
+    asked = [(seed, ("euler-10", "ab2-8", "rk4-4", "dopri5@1e-3")[seed % 4]) for seed in range(16)]
+    alone = [await ask(http, *each) for each in asked]
+    together = await asyncio.gather(*(ask(http, *each) for each in asked))
+    for before, after in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(before, after)

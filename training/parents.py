@@ -1,0 +1,96 @@
+"""Parents: published models that another one is trained on, by reflow or as a student."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.checkpoint.card import Card, CheckpointError
+from models.checkpoint.loading import Checkpoint, load
+from models.guidance import Guided
+from training.config import ParentConfig, Recipe
+from training.dataset import DataSet
+from training.errors import UsageError
+
+
+def pin_parent(recipe: Recipe) -> Recipe:
+    """Return the recipe with the hash of its parent's weights, so that another parent makes another recipe.
+
+    Raises:
+        UsageError: the parent cannot be loaded, or is not the one whose hash the recipe gives.
+    """
+    for table in ("reflow", "student"):
+        given: ParentConfig | None = getattr(recipe, table)
+        if given is not None:
+            found = load_parent(given, table).card.weights_sha256
+            recipe = recipe.model_copy(update={table: given.model_copy(update={"sha256": found})})
+    return recipe
+
+
+def load_parent(given: ParentConfig, table: str) -> Checkpoint:
+    """Load the parent that the table of a recipe names; it must have the hash of weights that is given, if one is.
+
+    Raises:
+        UsageError: it cannot be loaded, has another hash, or is no field of velocity.
+    """
+    try:
+        parent = load(Path(given.checkpoint))
+    except CheckpointError as error:
+        raise UsageError(f"{table}.checkpoint: {error}") from None
+    if given.sha256 not in ("", parent.card.weights_sha256):
+        raise UsageError(
+            f"{table}.checkpoint {given.checkpoint} is not that of the recipe: its weights have sha256 "
+            f"{parent.card.weights_sha256}, {table}.sha256 is {given.sha256}"
+        )
+    if parent.card.average:
+        raise UsageError(
+            f"{table}.checkpoint {given.checkpoint} is a field of average velocity, which has no paths to train on; "
+            "name the model that it was trained on"
+        )
+    return parent
+
+
+def check_fit(parent: Card, data: DataSet, given: ParentConfig, table: str) -> None:
+    """Refuse a parent whose samples do not lie in the space of the data, or that takes other conditions or guidance.
+
+    Raises:
+        UsageError: that says what differs.
+    """
+    place, shape = f"{table}.checkpoint {given.checkpoint}", tuple(data.train.shape[1:])
+    if parent.event_shape != shape:
+        raise UsageError(f"{place} has samples {parent.event_shape}; those of the data are {shape}")
+    kinds = [type(condition).__name__ for condition in (parent.condition, data.condition)]
+    if kinds[0] != kinds[1]:
+        raise UsageError(f"{place} and the data must take the same condition: {kinds[0]}, {kinds[1]}")
+    if _trained_on(parent) != data.digest:
+        raise UsageError(
+            f"{place} was trained on other data than this recipe's, or its card does not say on which, so the two may "
+            "not share a space; use the parent's recipe: its data and its seed"
+        )
+    if given.guidance is not None and parent.condition is None:
+        raise UsageError(f"{place} takes no condition, so guidance means nothing to it; leave guidance out")
+    if given.guidance not in (None, 1.0) and parent.condition is not None and not parent.condition.null:
+        raise UsageError(f"{place} was trained without a null condition, so it cannot be guided; leave guidance out")
+
+
+def _trained_on(parent: Card) -> Any:
+    """The hash of the data that a card names; of a model that was reflowed itself, the data of its first ancestor."""
+    reflowed = parent.dataset.get("reflow")
+    return reflowed.get("data_sha256") if isinstance(reflowed, dict) else parent.dataset.get("sha256")
+
+
+class ParentVelocity:
+    """The velocity of a parent at one guidance, as a function of states, times and the data's conditions."""
+
+    def __init__(self, parent: Checkpoint, guidance: float | None) -> None:
+        condition = parent.card.condition
+        self._velocity = parent.velocity
+        self._guided = None if guidance is None or condition is None else Guided(parent.velocity, condition)
+        self._guidance = guidance
+
+    def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Evaluate states x (rows, *event) at times t (rows,)."""
+        if self._guided is None or self._guidance is None:
+            return self._velocity(x, t, condition)
+        return self._guided(x, t, condition, torch.full_like(t, self._guidance))

@@ -1,0 +1,140 @@
+"""Students: a field of average velocity, learned from a published model, so that one or a few network calls do.
+
+The average velocity over a step from t to s, u(x_t, t, s) = (x_s - x_t) / (s - t) along the parent's path through x_t,
+leads from one end of the step to the other in one call. It obeys
+
+    u(x, t, s) = v(x, t) + (s - t) (d/dt + v . d/dx) u(x, t, s)
+
+with v the parent's velocity (Geng et al. 2025, "Mean flows for one-step generative modeling", eq. 6, in our direction
+of time). The loss compares u with the right side, in which u enters without a gradient. There x1 - x0 stands in for v,
+which is its mean; a student has the parent's v itself, which is less noisy and makes the end of the parent's path the
+goal (Boffi, Albergo & Vanden-Eijnden 2024, "Flow map matching", Eulerian loss).
+"""
+
+import warnings
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from models.checkpoint.loading import Checkpoint
+from models.network import Network
+from training import draws
+from training.config import Recipe, StudentConfig
+from training.dataset import DataSet
+from training.flow_matching import OptimalTransportPath
+from training.parents import ParentVelocity, check_fit, load_parent
+
+_SMALLEST = 1e-3
+"""Added to the squared error by which a sample's gradient is divided."""
+
+
+@cache
+def _ready() -> None:
+    """Let torch load its rules of forward derivatives, which warns of a part of torch that it uses for them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with forward_ad.dual_level():
+            forward_ad.make_dual(torch.zeros(1), torch.ones(1))
+
+
+class Teacher:
+    """The parent of a student.
+
+    Attributes:
+        parent: the model.
+        velocity: its velocity at the recipe's guidance, in float32.
+        given: what the recipe says of it.
+    """
+
+    def __init__(self, parent: Checkpoint, given: StudentConfig, device: torch.device | str = "cpu") -> None:
+        _ready()
+        self.parent, self.given = parent, given
+        parent.velocity.to(device, torch.float32)
+        self.velocity = ParentVelocity(parent, given.guidance)
+
+    def to(self, device: torch.device) -> "Teacher":
+        """The same teacher on a device."""
+        self.parent.velocity.to(device)
+        return self
+
+    def steps(self, seed: int, step: int, t: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Starts and ends (rows,) of what a step of the training learns, see `training.draws.steps`."""
+        return draws.steps(seed, step, t, self.given.instants)
+
+    def loss(
+        self, network: nn.Module, x0: Tensor, x1: Tensor, t: Tensor, s: Tensor, condition: Tensor | None = None
+    ) -> Tensor:
+        """Return the mean squared error of the network's average velocity over steps from t to s (rows,).
+
+        The gradient is that of the errors weighted by 1 / (error + 0.001) ** power, sample by sample (Geng et al.
+        2025, section 4.3).
+
+        Args:
+            network: the field of average velocity.
+            x0, x1: noise and data, (rows, *event); their path gives the states at t.
+            t, s: starts and ends of the steps, (rows,), t <= s.
+            condition: one a row, or None.
+        """
+        x = OptimalTransportPath().position(x0, x1, t)
+        with torch.no_grad():
+            v = self.velocity(x, t, condition)
+        with forward_ad.dual_level():
+            moving = torch.stack((forward_ad.make_dual(t, torch.ones_like(t)), s), dim=1)
+            given = () if condition is None else (condition,)
+            u, change = forward_ad.unpack_dual(network(forward_ad.make_dual(x, v.to(x.dtype)), moving, *given))
+        span = (s - t).reshape(-1, *([1] * (x.ndim - 1)))
+        target = v if change is None else v + span * change.detach()
+        errors = (u - target).square().flatten(1)
+        weights = (errors.detach().sum(1) + _SMALLEST) ** -self.given.power
+        weighted = (errors.mean(1) * weights).mean()
+        return weighted - weighted.detach() + errors.detach().mean()
+
+
+def with_teacher(recipe: Recipe, data: DataSet) -> tuple[DataSet, Teacher]:
+    """Return the data set with what its card says of the student's parent, and that parent.
+
+    Args:
+        recipe: with `student`, pinned (see `training.parents.pin_parent`).
+        data: what the parent was trained on.
+
+    Raises:
+        UsageError: the parent's samples have another shape or condition, it cannot be guided as asked, or it was
+            trained on other data.
+    """
+    given = recipe.student
+    assert given is not None  # noqa: S101  (callers ask)
+    parent = load_parent(given, "student")
+    check_fit(parent.card, data, given, "student")
+    card: dict[str, Any] = {
+        "parent": parent.card.name,
+        "parent_weights_sha256": given.sha256,
+        "guidance": given.guidance,
+    }
+    return replace(data, card={**data.card, "student": card}), Teacher(parent, given)
+
+
+def take_over(network: Network, parent: nn.Module) -> bool:
+    """Begin with the parent's weights where the two networks are of one architecture and size; whether they are.
+
+    A student's table of labels has no row for the null, which it does not learn.
+    """
+    theirs = {key: tensor.detach() for key, tensor in parent.state_dict().items()}
+    mine = {key: tensor for key, tensor in network.state_dict().items() if not key.startswith("span.")}
+    if any(key not in theirs or not _fits(key, tensor, theirs[key]) for key, tensor in mine.items()):
+        return False
+    with torch.no_grad():
+        for key, tensor in mine.items():
+            tensor.copy_(theirs[key][: len(tensor)] if tensor.ndim else theirs[key])
+    return True
+
+
+def _fits(key: str, mine: Tensor, theirs: Tensor) -> bool:
+    if key == "embed_condition.table.weight" and len(theirs) == len(mine) + 1:
+        return mine.shape[1:] == theirs.shape[1:]
+    return mine.shape == theirs.shape
