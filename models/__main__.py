@@ -1,12 +1,16 @@
-"""The command line `python -m models list|check|import`: look at a repository, verify it, import weights into it."""
+"""The command line `python -m models list|check|measure|import`: what to do with a repository."""
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from tqdm import tqdm
+
 from models.checkpoint.card import CheckpointError, read_card
+from models.checkpoint.frontier import FrontierError
 from models.checkpoint.loading import load
 from models.importing.command import add_arguments, run
 from models.messages import printable
@@ -23,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         read.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m models", description="Look at a model repository, or import weights into it."
+        prog="python -m models", description="Look at a model repository, measure a model, or import weights."
     )
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
@@ -35,16 +39,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", parents=[common], help="list models and versions from their cards")
     commands.add_parser("check", parents=[common], help="load and verify every version")
+    _add_measure(commands.add_parser("measure", help="measure what each solver costs a model, and how far it is off"))
     add_arguments(commands.add_parser("import", parents=[common], help="turn other people's weights into a model"))
     options = parser.parse_args(arguments)
-    if options.command == "import":
-        return _import(options)
+    if options.command in ("import", "measure"):
+        return _import(options) if options.command == "import" else _measure(options)
     repository = Repository(options.models_dir)
     try:
         return _list(repository) if options.command == "list" else _check(repository)
     except RepositoryError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+def _add_measure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, metavar="PATH", help="folder of a version, e.g. checkpoints/moons/1")
+    parser.add_argument(
+        "--guidance",
+        action="append",
+        type=float,
+        metavar="G",
+        help="conditional models: strength of guidance; can be repeated (default: 1)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, metavar="S", help="when to stop; the cheapest solvers come first (300)"
+    )
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from models import measure
+
+    if not options.seconds > 0 or not all(map(math.isfinite, options.guidance or ())):
+        print("refused: --seconds must be above 0, and --guidance a finite number", file=sys.stderr)
+        return 2
+    with tqdm(bar_format="{desc} [{elapsed}]", disable=not sys.stderr.isatty(), leave=False) as bar:
+        try:
+            said = measure.run(options.path, options.guidance or [1.0], options.seconds, bar.set_description_str)
+        except (CheckpointError, FrontierError, measure.MeasureError) as error:
+            bar.close()
+            print(f"refused: {error}", file=sys.stderr)
+            return 1
+    print(*said, sep="\n")
+    return 0
 
 
 def _import(options: argparse.Namespace) -> int:

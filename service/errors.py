@@ -94,6 +94,13 @@ class Kind(Enum):
         "The model exists, but not in the requested version.",
         "Use one of the versions that `detail` lists, or leave the version out to use the newest.",
     )
+    NO_FRONTIER = _Kind(
+        "no-frontier",
+        404,
+        "The frontier of this model was not measured",
+        "The checkpoint has no frontier.json, or one that is damaged or of other weights.",
+        "Run the command that `detail` gives where the model repository is; the service reads the file by itself.",
+    )
     METHOD = _Kind(
         "method-not-allowed",
         405,

@@ -22,8 +22,9 @@ DIGEST = "sha256:8d6c4f20a1e37b9558e0c2f4716d3a8be9f01c5527a46d38b0e94f72c61d85a
 REQUESTS: dict[str, dict[str, Any]] = {
     "fixed": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 4},
     "adaptive": {"model": "moons", "num_samples": 2, "seed": 0, "solver": "dopri5", "rtol": 1e-3, "save_at": [0.5]},
+    "budget": {"model": "moons", "num_samples": 2, "seed": 0, "budget": {"max_error": 0.01}},
 }
-"""Sample requests by name: fixed steps; error control, with the states at an intermediate time."""
+"""Sample requests by name: fixed steps; error control, with the states at an intermediate time; a budget."""
 
 _HEAD = {"model": "moons", "version": 1, "checkpoint": CHECKPOINT, "seed": 0, "first_index": 0, "deterministic": True}
 LATENCY = {"queue_s": 0.0004, "solve_s": 0.0031, "network_s": 0.0024, "encode_s": 0.0001, "total_s": 0.0041}
@@ -77,6 +78,18 @@ SAMPLES: dict[str, dict[str, Any]] = {
             "quantiles": {"t": [0.25, 0.75], "q10": [0.2, 0.4], "q50": [0.21, 0.41], "q90": [0.23, 0.42]},
         },
         "latency": LATENCY,
+    },
+}
+SAMPLES["budget"] = SAMPLES["fixed"] | {
+    "solver": {"name": "ab4", "steps": 9, "grid": "uniform", "start": "ramp"},
+    "budget": {
+        "max_error": 0.01,
+        "solver": "ab4-9",
+        "promised_error": 0.008,
+        "promised_distance": 0.0075,
+        "measured_nfe": 9.0,
+        "predicted_ms": 2.1,
+        "reason": "the fastest of 241 measured solvers whose error is within 0.01",
     },
 }
 """The responses, by the same names."""
@@ -148,6 +161,7 @@ MODEL = {
             "path_reason": "",
             "tuned": ["tuned-6", "ab4-9/tuned"],
             "tuned_fault": "",
+            "frontier": True,
             "card": {"format": 1, "name": "moons", "dtype": "float32", "event_shape": [2]},
             "loaded": True,
         }
@@ -169,6 +183,32 @@ SOLVER_LIST = {
             "reference": "Kutta 1901; Hairer I, II.1 table 1.2",
         }
     ]
+}
+FRONTIER = {
+    "model": "moons",
+    "version": 1,
+    "checkpoint": CHECKPOINT,
+    "tight": "dopri5 at 1e-09 in float64",
+    "conditions": "",
+    "curves": [
+        {
+            "guidance": None,
+            "samples": 256,
+            "spread": 0.94,
+            "complete": True,
+            "points": [
+                {
+                    "solver": "ab4-9",
+                    "nfe": 9.0,
+                    "nfe_most": 9,
+                    "error": 0.004,
+                    "error_95": 0.008,
+                    "failed": 0,
+                    "best": True,
+                }
+            ],
+        }
+    ],
 }
 RELOADED = {"loaded": [{"name": "moons", "version": 2}], "unloaded": [], "refused": [], "models": {"moons": 2}}
 UNLOADED = {"name": "moons", "unloaded": [1]}

@@ -1,15 +1,18 @@
 """Protocols of the engine as the HTTP side sees it, so that tests can substitute another."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 import torch
 
 from models.checkpoint.loading import Checkpoint
-from service.engine.job import Job, JobResult, Operation, Sizes
+from service.engine.job import Job, JobResult, Operation, Priority, Sizes
 from service.engine.workload import Workload
+
+Pace = Callable[[float, float, float, Priority], float]
+"""Seconds of a job of one version by its calls, work, rows and priority: see `Engine.pace`."""
 
 
 class Arena(Protocol):
@@ -116,6 +119,18 @@ class Engine(Protocol):
 
     def unload(self, arena: Any) -> None:
         """Free what `load` returned once all jobs submitted for it are done; returns at once."""
+        ...
+
+    def pace(self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority) -> float:
+        """Return the seconds that a job of a loaded version would take now with no other job there.
+
+        Args:
+            name, version: of the model.
+            calls: of its slowest sample.
+            work: network rows in all.
+            rows: network rows of one call of all its samples.
+            priority: of the job.
+        """
         ...
 
     def submit(self, job: Job) -> Future[JobResult]:

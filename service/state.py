@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from models.repository import RepositoryError
 from service import VERSION as VERSION
+from service.checks import BudgetChecks
 from service.errors import Kind, ProblemError
 from service.http.middleware import BurstLimiter
 from service.ledger import Ledger
@@ -115,6 +116,7 @@ class Service:
     def drain(self) -> None:
         """Refuse new requests; those in progress go on."""
         self.draining = True
+        self.checks.stop()
         self.engine.drain()
 
     def stop(self) -> None:
@@ -132,6 +134,12 @@ class Service:
     def environment(self) -> Mapping[str, str]:
         """What the bits of answers depend on beside requests and weights."""
         return environment(str(self.engine.device), self.engine.device_name, self.engine.threads)
+
+    @cached_property
+    def checks(self) -> BudgetChecks:
+        """Checks of what budgets promised."""
+        fraction = self.settings.budget_check_fraction
+        return BudgetChecks(fraction, self.engine, self.ledger, self.metrics, self.lease)
 
     def fault(self) -> tuple[Kind, str] | None:
         """Return why no request is taken now, or None."""

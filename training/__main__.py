@@ -106,7 +106,14 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=1000, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--by-class", action="store_true", help="does a class's sample read as it? (class labels)")
     parser.add_argument(
-        "--guidance", action="append", type=float, metavar="G", help="by class; can be repeated (default: 1, 2 and 4)"
+        "--guidance",
+        action="append",
+        type=float,
+        metavar="G",
+        help="of the frontier, or by class; can be repeated (default: 1; by class 1, 2 and 4)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, metavar="S", help="for the frontier; cheap solvers come first (300)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="table and plot (default: reports/NAME-VERSION)")
     data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
@@ -146,9 +153,12 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         solvers = arguments.solver or by_class.DEFAULT_SOLVERS
         by_class.evaluate_by_class(path, solvers, arguments.guidance, arguments.samples, out, arguments.data_dir)
         return
-    if arguments.guidance:
-        raise UsageError("--guidance is for --by-class; without it solvers are compared at guidance 1")
-    evaluate_checkpoint(path, arguments.solver or (), arguments.samples, out, arguments.data_dir)
+    if not arguments.seconds > 0:
+        raise UsageError(f"--seconds is {arguments.seconds}; it must be above 0")
+    evaluate_checkpoint(
+        path, arguments.solver or (), arguments.samples, out, arguments.data_dir, arguments.seconds,
+        arguments.guidance or (1.0,),
+    )  # fmt: skip
 
 
 def _parent(arguments: argparse.Namespace) -> dict[str, Any]:

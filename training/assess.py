@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.card import CARD_FILE, CheckpointError
+from models.checkpoint.frontier import Curve, FrontierError, write_frontier
 from models.checkpoint.loading import Checkpoint, load
+from models.measure import SECONDS, TIGHT, Field, MeasureError, endpoint_error, exact_ends, measure
 from models.noise import noise
 from solvers import SolverSpec, Status
 from training.dataset import DataSet
@@ -19,7 +21,7 @@ from training.errors import TrainingError, UsageError
 from training.evaluation import swd
 from training.few_steps import FewSteps, few_steps
 from training.files import make_writable, write_atomically
-from training.price import TIGHT, Price, endpoint_error, exact_ends, price
+from training.price import Price, price
 from training.recorded import add_to_card, data_of
 from training.solving import parse_solver, solve
 
@@ -55,12 +57,20 @@ class Row:
 
 
 def evaluate_checkpoint(
-    path: Path, solvers: Sequence[str], samples: int, out: Path, data_dir: Path | None = None
+    path: Path,
+    solvers: Sequence[str],
+    samples: int,
+    out: Path,
+    data_dir: Path | None = None,
+    seconds: float = SECONDS,
+    guidances: Sequence[float] = (1.0,),
 ) -> list[Row]:
     """Measure solvers on a checkpoint, print a table, write CSV and a plot to `out`, and the numbers into its card.
 
-    The weights and their hash stay as they are; the card is replaced as a whole. Without solvers, those are measured
-    that suit the field: `DEFAULT_SOLVERS` or `FEW_STEPS`.
+    The frontier of all solvers is measured too, for at most about `seconds`, and written beside the weights; the price
+    is read off it. The weights and their hash stay as they are; the card is replaced as a whole.
+    Without solvers, those are measured that suit the field: `DEFAULT_SOLVERS` or `FEW_STEPS`; a field of average
+    velocity has no frontier.
 
     Raises:
         UsageError: the field cannot take the steps of a solver.
@@ -73,6 +83,8 @@ def evaluate_checkpoint(
         checkpoint = load(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
+    if checkpoint.card.condition is None and tuple(guidances) != (1.0,):
+        raise UsageError("--guidance is for conditional models, and this one is not")
     average = checkpoint.card.average
     texts = solvers or (FEW_STEPS if average else DEFAULT_SOLVERS)
     specs = [parse_solver(text, checkpoint.plans) for text in texts]
@@ -83,8 +95,9 @@ def evaluate_checkpoint(
         samples = min(samples, len(data.reference))
     conditions = _conditions(checkpoint, data, samples)
     x0 = noise(0, 0, samples, checkpoint.card.event_shape, checkpoint.dtype)
-    exact = None if average else exact_ends(checkpoint.velocity, x0, conditions)
-    cost = _price(checkpoint, x0, conditions, data)
+    exact = None if average else exact_ends(Field(checkpoint.velocity, conditions), x0)
+    curve = None if average else _frontier(checkpoint, conditions, data, guidances, seconds)
+    cost = _price(checkpoint, x0, conditions, data, curve)
     rows = [_measure(checkpoint, spec, x0, conditions, exact, data) for spec in specs]
     floor = None if data is None else swd(data.second_reference, data.reference[:samples])
     print(_table(rows, floor, note), *(cost.lines() if cost else ()), sep="\n")
@@ -111,12 +124,35 @@ def _check_steps(specs: Sequence[SolverSpec], path: Path) -> None:
             )
 
 
+def _frontier(
+    checkpoint: Checkpoint,
+    conditions: Tensor | None,
+    data: DataSet | None,
+    guidances: Sequence[float],
+    seconds: float,
+) -> Curve | None:
+    """Measure the frontier and write it beside the weights; return its curve without guidance, if it has one."""
+    real = data is not None and data.reference_conditions is not None
+    try:
+        frontier = measure(
+            checkpoint,
+            conditions=conditions if real else None,
+            said="those of unseen data" if real else "",
+            guidances=guidances,
+            seconds=seconds,
+        )
+        write_frontier(checkpoint.path, frontier)
+    except (MeasureError, FrontierError) as error:
+        raise TrainingError(f"evaluate: {error}") from None
+    return frontier.curve(None)
+
+
 def _price(
-    checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None, data: DataSet | None
+    checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None, data: DataSet | None, curve: Curve | None
 ) -> Price | FewSteps | None:
     """What solving the model costs; None of a field of average velocity where there are no data to compare with."""
     if not checkpoint.card.average:
-        return price(checkpoint.velocity, x0[:_PRICED], None if conditions is None else conditions[:_PRICED])
+        return price(checkpoint.velocity, x0[:_PRICED], None if conditions is None else conditions[:_PRICED], curve)
     return None if data is None else few_steps(checkpoint.velocity, data, 0)
 
 

@@ -14,6 +14,10 @@ ANALYTIC = ("gaussian", "mixture")
 """Fields with known solutions; written, not trained."""
 
 
+MEASURE_S = 10.0
+"""Seconds for the frontier of each; the cheapest solvers come first."""
+
+
 def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
     """Make what the repository at `models_dir` lacks of the default models and say what happens, a line a thing.
 
@@ -34,9 +38,29 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
 
     for name in missing:
         if name in ANALYTIC:
-            print(f"{name}: written to {_write_analytic(models_dir, name)}", flush=True)
+            folder = _write_analytic(models_dir, name)
+            print(f"{name}: written to {folder}", flush=True)
         else:
-            fit(load_recipe(CONFIGS / f"{name}.toml"), Options(models_dir, runs_dir, device=device))
+            folder = fit(load_recipe(CONFIGS / f"{name}.toml"), Options(models_dir, runs_dir, device=device))
+        _measure(name, folder)
+
+
+def _measure(name: str, folder: Path) -> None:
+    """Measure the frontier of a model for some seconds; the model is served without one too."""
+    from models.checkpoint.card import CheckpointError
+    from models.checkpoint.frontier import FrontierError, write_frontier
+    from models.checkpoint.loading import load
+    from models.measure import MeasureError, measure
+
+    try:
+        frontier = measure(load(folder), seconds=MEASURE_S)
+        write_frontier(folder, frontier)
+    except (CheckpointError, FrontierError, MeasureError) as error:
+        print(f"{name}: has no frontier: {error}", flush=True)
+        return
+    part = "" if all(curve.complete for curve in frontier.curves) else f", in {MEASURE_S:g} s"
+    solvers = sum(len(curve.points) for curve in frontier.curves)
+    print(f"{name}: {solvers} solvers measured{part}; python -m models measure {folder} does it anew", flush=True)
 
 
 def _write_analytic(models_dir: Path, name: str) -> Path:

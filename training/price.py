@@ -4,8 +4,9 @@ The endpoint error of a solver is the root mean square distance of its samples f
 here as a share of the spread of those ends: 0.01 is 1 % of the standard deviation of the data.
 """
 
-import copy
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,20 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models.checkpoint.frontier import Curve, Point
+from models.measure import MOST_NFE, Field, MeasureError, measure_curve
 from models.noise import noise
-from solvers import SolverSpec, Status
+from solvers import SolverSpec
 from training.dataset import DataSet
 from training.errors import TrainingError
 from training.solving import solve
 
 TARGETS = (0.01, 0.001)
 """Endpoint errors whose NFE are measured, as shares of the spread."""
-
-MOST_NFE = 200
-"""A solver that needs more than this counts as not reaching a target."""
-
-TIGHT = 1e-9
-"""Tolerance of the float64 solution that stands for the exact ends of the paths."""
 
 SOLVERS = ("euler", "midpoint", "bosh3", "rk4", "ab2", "ab3", "ab4")
 """One of each order and kind; the others of the catalogue differ from these by little."""
@@ -37,7 +34,6 @@ _SAMPLES, _FEW, _LARGE = 128, 16, 256
 """Paths, and how many where a state has more numbers than `_LARGE`."""
 
 _POINTS = 33
-_STEPS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 100, 128, 160, 200)
 
 
 @dataclass(frozen=True)
@@ -104,83 +100,53 @@ def price_of(network: nn.Module, data: DataSet, seed: int) -> Price:
     return price(network, noise(seed, 0, samples, shape), conditions)
 
 
-def exact_ends(velocity: nn.Module, x0: Tensor, conditions: Tensor | None = None, tolerance: float = TIGHT) -> Tensor:
-    """Solve in float64 with the same weights, by DOPRI5 at a tight tolerance.
-
-    Returns:
-        (samples, *event) float64; NaN throughout for a sample that did not come to its end.
-    """
-    wide = copy.deepcopy(velocity).double()
-    if conditions is not None and conditions.is_floating_point():
-        conditions = conditions.double()
-    spec = SolverSpec(rtol=tolerance, atol=tolerance, controller="i", max_nfe=100_000)
-    solution = solve(wide, x0.double(), conditions, spec)
-    ended = torch.tensor([status == Status.SUCCESS for status in solution.status])
-    return torch.where(ended.reshape(-1, *([1] * (x0.ndim - 1))), solution.x, torch.nan)
-
-
-def price(velocity: nn.Module, x0: Tensor, conditions: Tensor | None = None) -> Price:
+def price(velocity: nn.Module, x0: Tensor, conditions: Tensor | None = None, curve: Curve | None = None) -> Price:
     """Measure what solving the flow of a network costs.
 
     Args:
         velocity: v(x, t), or v(x, t, condition) with conditions; in the dtype of x0, on the CPU.
         x0: noise, (samples, *event).
         conditions: one row a sample, or None.
+        curve: solvers that were measured already; those of `SOLVERS` are measured from x0 where it is left out.
 
     Raises:
         TrainingError: no path came to its end.
     """
-    ends = exact_ends(velocity, x0, conditions)
-    sound = ends.flatten(1).isfinite().all(1)
-    if not sound.any():
-        raise TrainingError(f"price: none of {len(x0)} paths reached t = 1; the network is not usable")
-    spread = endpoint_error(ends[sound], ends[sound].mean(0, keepdim=True))
+    if curve is None:
+        try:
+            curve = measure_curve(
+                Field(velocity, conditions), x0, methods=SOLVERS, grids=(), tolerances=(), close=min(TARGETS),
+                seconds=math.inf,
+            )  # fmt: skip
+        except MeasureError as error:
+            raise TrainingError(f"price: {error}") from None
     times = np.linspace(0.0, 1.0, _POINTS)
     spec = SolverSpec(rtol=_TOLERANCE, atol=_TOLERANCE)
     solution = solve(velocity, x0, conditions, spec, save_at=times)
     assert solution.saved is not None  # noqa: S101  (save_at was given)
-    straightness, bend = _straightness(solution.saved.double().flatten(2)[sound].numpy())
-    nfe = {name: _cheapest(name, velocity, x0, conditions, ends, spread) for name in SOLVERS}
-    cheapest = [_best({name: found[k] for name, found in nfe.items()}) for k in range(len(TARGETS))]
+    states = solution.saved.double().flatten(2)
+    straightness, bend = _straightness(states[states.isfinite().flatten(1).all(1)].numpy())
+    found = {name: [_cheapest(curve, name, target) for target in TARGETS] for name in SOLVERS}
+    cheapest = [_best([best[k] for best in found.values()]) for k in range(len(TARGETS))]
     return Price(
-        samples=len(x0),
-        spread=spread,
+        samples=curve.samples,
+        spread=curve.spread,
         dopri5_nfe=float(np.mean(solution.nfe)),
-        nfe={name: [cost and cost[1] for cost in found] for name, found in nfe.items()},
-        cheapest=cheapest,
+        nfe={name: [best and best.nfe_most for best in points] for name, points in found.items()},
+        cheapest=[best and (best.solver, best.nfe_most) for best in cheapest],
         straightness=straightness,
         bend=bend,
         stiffness=_stiffness(solution.trace.sample, solution.trace.stiffness, solution.trace.h),
     )
 
 
-def _cheapest(
-    name: str, velocity: nn.Module, x0: Tensor, conditions: Tensor | None, ends: Tensor, spread: float
-) -> list[tuple[str, int] | None]:
-    """For each target the fewest of `_STEPS` that reach it, as text and as NFE."""
-    found: list[tuple[str, int] | None] = [None] * len(TARGETS)
-    for steps in _STEPS:
-        solution = solve(velocity, x0, conditions, SolverSpec(name, steps))
-        nfe = int(solution.nfe.max())
-        if nfe > MOST_NFE:
-            break
-        error = endpoint_error(solution.x, ends) / spread
-        for place, target in enumerate(TARGETS):
-            if found[place] is None and error <= target:
-                found[place] = f"{name}-{steps}", nfe
-        if None not in found:
-            break
-    return found
+def _cheapest(curve: Curve, name: str, target: float) -> Point | None:
+    """The fewest steps of a method, on the uniform grid, that reach a target."""
+    return _best([p for p in curve.points if re.fullmatch(rf"{name}-\d+", p.solver) and p.error <= target])
 
 
-def endpoint_error(x: Tensor, ends: Tensor) -> float:
-    """Root mean square distance of samples (n, *event) from their exact ends, over those that have one."""
-    distance = (x.double() - ends).flatten(1).square().sum(1)
-    return float(distance[distance.isfinite()].mean().sqrt())
-
-
-def _best(costs: dict[str, tuple[str, int] | None]) -> tuple[str, int] | None:
-    return min((cost for cost in costs.values() if cost is not None), key=lambda cost: cost[1], default=None)
+def _best(points: Sequence[Point | None]) -> Point | None:
+    return min((point for point in points if point is not None), key=lambda point: point.nfe, default=None)
 
 
 def _straightness(states: NDArray[np.float64]) -> tuple[float, float]:

@@ -8,9 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models import measure
+from models.measure import Field
 from solvers import SolverSpec, compile  # noqa: A004  (a solver is what is compiled)
 from solvers.errors import SolverError
-from solvers.integrate import Solution, integrate_indexed
+from solvers.integrate import Solution
 from solvers.tuned import TunedPlans
 from training.errors import UsageError
 
@@ -48,12 +50,4 @@ def solve(
         save_at: times to keep the states at, in [0, 1], or None.
         tuned: what was tuned for the velocity.
     """
-    plan = compile(spec, x0.dtype, tuned)
-
-    def asked(x: Tensor, t: Tensor, index: Any) -> Tensor:
-        return velocity(x, t) if conditions is None else velocity(x, t, conditions[torch.from_numpy(index)])
-
-    with torch.no_grad():
-        return integrate_indexed(
-            asked, x0, plan, save_at, progress=sys.stderr.isatty(), step_ends=bool(getattr(velocity, "average", False))
-        )
+    return measure.solve(Field(velocity, conditions), x0, spec, save_at, progress=sys.stderr.isatty(), plans=tuned)

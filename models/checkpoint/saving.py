@@ -34,6 +34,7 @@ from models.decoder import Decoder
 from models.messages import explain
 from models.named_conditions import NamedConditions
 from models.network import Network
+from models.regular import sync_folder
 
 _TRIES = 1000
 _STALE_S = 3600.0  # a temporary folder this old was left by a killed process
@@ -240,7 +241,7 @@ def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        _sync_folder(temporary)
+        sync_folder(temporary)
         with contextlib.suppress(FileExistsError):
             target.parent.mkdir()
             made = True
@@ -250,23 +251,14 @@ def _publish(root: Path, target: Path, files: Mapping[str, bytes]) -> bool:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 return False
             raise
-        _sync_folder(target.parent)
-        _sync_folder(root)
+        sync_folder(target.parent)
+        sync_folder(root)
         return True
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         if made:
             with contextlib.suppress(OSError):  # it holds a version, as it should
                 target.parent.rmdir()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the entries of a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove_stale(root: Path) -> None:

@@ -140,6 +140,11 @@ class Admission:
         self._lots.pop((arena, job.priority is Priority.BULK), None)
         return entry
 
+    def pace(self, arena: int, calls: float, work: float, rows: float, priority: Priority) -> float:
+        """Return the seconds that a job would take alone, given its calls, work and rows of a call."""
+        here = self._here(self._snapshot(), arena)
+        return alone_s(calls, work, rows, here.queue(priority).budget, here.curve)
+
     def _snapshot(self) -> EngineSnapshot:
         """The newest, without the jobs that were on their way before it."""
         snapshot, coming = self._latest(), self._coming

@@ -361,6 +361,12 @@ class Engine:
             settle([(future, EngineFailed(STOPPED))])
         return future
 
+    def pace(self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority) -> float:
+        """Return the seconds that a job of samples would take now with no other job there; arguments as in `ports`."""
+        with self._lock:
+            arena, _ = self._arenas[self._versions[name, version]][Operation.SAMPLE, ()]
+            return self._admission.pace(arena, calls, work, rows, priority)
+
     def cancel(self, future: Future[JobResult]) -> None:
         """Cancel a job; its lanes are gone before the next tick."""
         self._loop.commands.put(Cancel(future))

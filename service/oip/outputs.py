@@ -105,6 +105,7 @@ def _scalars(head: dict[str, Any]) -> dict[str, Any]:
     return {name: head[name] for name in names if name in head} | {
         "solver": head["solver"]["name"],
         "failed": len(head["failed"]),
+        **{f"budget.{name}": value for name, value in head.get("budget", {}).items()},
     }
 
 

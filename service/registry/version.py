@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -19,17 +19,26 @@ import torch
 
 from models.architectures import PROGRAM
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
+from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import Checkpoint, load
 from models.decoder import Decoder, Inverse
 from models.named_conditions import Conditioning, NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.row_padding import RowCaller
-from service.ports import Engine
+from service.engine.job import Priority
+from service.ports import Engine, Pace
 from service.registry.beside import NOTHING, Beside
 from solvers.tuned import TunedPlans
 
 _DECODED_AT_ONCE = 128  # rows
+
+
+def _unmeasured(calls: float, work: float, rows: float, priority: Priority) -> float:
+    """Seconds of a job where nothing was measured."""
+    return 1e-3 * calls
+
+
 _log = logging.getLogger("pathline")
 
 
@@ -50,6 +59,8 @@ class ModelVersion:
         signature: the files it was loaded from.
         nulls: of named conditions, those that are stored.
         beside: what lies beside its weights and may change while it is loaded.
+        frontier_file: what solvers cost on it, where that was measured.
+        pace: see `Engine.pace`.
         leases: the leases that keep it in memory.
     """
 
@@ -66,7 +77,13 @@ class ModelVersion:
     signature: Signature = ()
     nulls: Mapping[str, torch.Tensor] = field(default_factory=dict)
     beside: Beside = NOTHING
+    frontier_file: FrontierFile | None = None
+    pace: Pace = _unmeasured
     leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
+
+    def frontier(self) -> tuple[Frontier | None, str]:
+        """Return the frontier as it is on disk now, if there is one, and why one that is there cannot be used."""
+        return (None, "") if self.frontier_file is None else self.frontier_file.now()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -123,6 +140,7 @@ class ModelVersion:
             "deterministic": self.deterministic,
             "path": self.path,
             "path_reason": self.path_reason,
+            "frontier": self.frontier()[0] is not None,
             **self.beside.describe(),
             "card": card,
         }
@@ -153,6 +171,8 @@ class ModelVersion:
         signature: Signature = (),
         beside: Beside = NOTHING,
         free: Callable[[], None] = lambda: None,
+        frontier_file: FrontierFile | None = None,
+        pace: Pace | None = None,
     ) -> Self:
         """Make a version of a checkpoint that the engine has loaded.
 
@@ -166,6 +186,7 @@ class ModelVersion:
             signature: the files it was loaded from.
             beside: what lies beside its weights.
             free: frees the engine's memory, from any thread.
+            frontier_file, pace: see `ModelVersion`.
         """
         checkpoint.decoder.cpu()
         probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
@@ -174,7 +195,19 @@ class ModelVersion:
         tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
         size = sum(tensor.nbytes for tensor in tensors)
         held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
-        return cls(name, version, *held, path, path_reason, signature, checkpoint.nulls, beside, Leases(free))
+        return cls(
+            name,
+            version,
+            *held,
+            path,
+            path_reason,
+            signature,
+            checkpoint.nulls,
+            beside,
+            frontier_file,
+            pace or _unmeasured,
+            Leases(free),
+        )
 
 
 class Leases:
@@ -290,6 +323,10 @@ class Lease:
             await self._lessor.load_beside(self)
         return self.model
 
+    def fill_now(self) -> bool:
+        """Fill it with a version that is in memory; False where it would have to be loaded."""
+        return self._lessor.fill(self)
+
     def take(self, model: ModelVersion, fallback_from: int | None = None) -> bool:
         """Hold a version; False where it is unloaded already."""
         if not model.leases.take(self):
@@ -350,4 +387,14 @@ def load_version(
     files = Beside.read(name, version, folder, checkpoint.card.weights_sha256, beside)
     loaded = engine.load(name, version, replace(checkpoint, plans=files.plans))
     found = (loaded.deterministic, loaded.path, loaded.path_reason)
-    return ModelVersion.of(name, version, checkpoint, *found, signature, files, lambda: engine.unload(loaded))
+    return ModelVersion.of(
+        name,
+        version,
+        checkpoint,
+        *found,
+        signature,
+        files,
+        lambda: engine.unload(loaded),
+        FrontierFile(folder, checkpoint.card),
+        partial(engine.pace, name, version),
+    )

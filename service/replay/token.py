@@ -163,6 +163,7 @@ def token_of(
     }
     values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
     usual = {
+        "plans": (job.solve.tuned or None, None),
         "t_span": (job.solve.t_span, (0.0, 1.0)),
         "first_index": (job.first_index, 0),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),

@@ -197,7 +197,10 @@ async def draw(http: Request, valid: Validated) -> ArrayResponse:
     """
     result = await solve(http, valid.job)
     count(http, valid.job, result)
-    arguments = (valid.model, valid.job, result, context_of(http.scope), valid.decode, service_of(http).environment)
+    service_of(http).checks.consider(valid, result)
+    chosen = None if valid.choice is None else valid.choice.document()
+    context, environment = context_of(http.scope), service_of(http).environment
+    arguments = (valid.model, valid.job, result, context, valid.decode, environment, chosen)
     if is_small(result):
         return sample_response(*arguments)
     return await asyncio.to_thread(sample_response, *arguments)

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, WithJsonSchema, model_validator
 
 from models.guidance import MOST_TERMS
 from solvers import catalogue
@@ -152,6 +152,25 @@ class Solving(Body):
         self._dtypes = dtypes
 
 
+class Budget(Body):
+    """What a request may cost, or how far off it may be, in place of a solver; the service chooses one."""
+
+    max_error: Positive | None = Field(
+        default=None,
+        description="endpoint error that 95 % of samples keep, as a share of the spread of the data: 0.01 is 1 %",
+    )
+    max_nfe: int | None = Field(default=None, ge=1, description="velocity evaluations of a sample")
+    max_ms: Positive | None = Field(
+        default=None, description="milliseconds of solving at the service's present pace, without waiting for others"
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.max_error is None and self.max_nfe is None and self.max_ms is None:
+            raise ValueError("needs max_error, max_nfe or max_ms, or several of them")
+        return self
+
+
 class SampleRequest(Solving, Drawn, Named):
     """Body of ``POST /v1/sample``: which model, how many samples of which seed, and how to solve for them."""
 
@@ -166,6 +185,7 @@ class SampleRequest(Solving, Drawn, Named):
         default=None, description="times at which to report the states, too"
     )
     decode: bool = Field(default=True, description="turn latent states into data")
+    budget: Budget | None = Field(default=None, description="in place of a solver: the service chooses one")
     on_timeout: Literal["error", "partial"] = Field(
         default="error", description="at the time limit: fail, or return the states reached"
     )

@@ -18,10 +18,11 @@ import solvers
 from models.named_conditions import repeated
 from models.nested import NestedError, to_floats
 from service.engine.job import Job, Priority
-from service.errors import invalid
+from service.errors import ProblemError, invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
 from service.requests.average import solver_of
+from service.requests.budget import Choice, choose
 from service.requests.conditions import Told, told_of
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
@@ -48,6 +49,7 @@ class Validated:
         encoder: the format of the response.
         decode: whether samples are data, not states.
         most_bytes: upper bound on the response.
+        choice: of the solver, where the request left it to the service.
     """
 
     model: ModelVersion
@@ -55,6 +57,7 @@ class Validated:
     encoder: Encoder
     decode: bool = True
     most_bytes: int = 0
+    choice: Choice | None = None
 
 
 def validate_sample(
@@ -85,7 +88,7 @@ def validate_sample(
         )
     told = told_of(request, model, n)
     check_form(request, model, encoder)
-    solve = compiled(request, model, t_span, settings, usual=_authors_solver(model, t_span))
+    request, choice, solve = _solver_of(request, model, t_span, settings)
     save_at = None if request.save_at is None else times_of(request, "save_at", solve)
     if solve.batch and request.first_index != 0:
         raise invalid(
@@ -112,7 +115,32 @@ def validate_sample(
         save_at=save_at,
         partial=request.on_timeout == "partial",
     )
-    return Validated(model, job, encoder, request.decode, most_bytes)
+    return Validated(model, job, encoder, request.decode, most_bytes, choice)
+
+
+def _solver_of(
+    request: SampleRequest, model: ModelVersion, t_span: tuple[float, float], settings: Settings
+) -> tuple[SampleRequest, Choice | None, Plan]:
+    """Return a request that names its solver, the choice that named it, and the solver compiled.
+
+    Raises:
+        ProblemError: 422, see `compiled` and `budget.choose`.
+    """
+    if request.budget is None:
+        return request, None, compiled(request, model, t_span, settings, usual=_authors_solver(model, t_span))
+    refused: ProblemError | None = None
+    for choice in choose(request, model, settings):
+        named = request.model_copy(update={"solver": choice.point.solver})
+        try:
+            solve = compiled(named, model, t_span, settings)
+            if request.save_at is not None:
+                times_of(named, "save_at", solve)
+        except ProblemError as problem:  # over a limit of this service, or times that are not on the grid
+            refused = refused or problem
+            continue
+        return named, choice, solve
+    assert refused is not None  # noqa: S101  (there is a choice)
+    raise refused
 
 
 def job_of(

@@ -31,6 +31,7 @@ def sample_response(
     context: Context,
     decode: bool,
     environment: Mapping[str, str],
+    budget: Mapping[str, Any] | None = None,
 ) -> ArrayResponse:
     """Return the response to a request for samples.
 
@@ -41,6 +42,7 @@ def sample_response(
         context: of the request.
         decode: whether samples are data, not states.
         environment: of this process, for the replay token.
+        budget: how the service chose the solver, where it did.
     """
     decoder = decoder_of(model, decode)
     samples = to_data(result.x, decoder)
@@ -52,6 +54,7 @@ def sample_response(
         "deterministic": model.deterministic,
         "noise": model.card.noise,
         "solver": job.solve.settings,
+        **({} if budget is None else {"budget": budget}),
         "shape": list(samples.shape),
         **how,
         "digest": digest,

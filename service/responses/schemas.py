@@ -81,12 +81,29 @@ class Solved(BaseModel):
     latency: Latency
 
 
+class Chosen(BaseModel):
+    """How the service chose the solver: the budget, what was chosen, what it promises, and why."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_error: float | None = None
+    max_nfe: int | None = None
+    max_ms: float | None = None
+    solver: str
+    promised_error: float = Field(description="endpoint error that 95 % of samples keep, as a share of the spread")
+    promised_distance: float = Field(description="the same in units of the model's own coordinates")
+    measured_nfe: float = Field(description="velocity evaluations of a sample, mean over those measured")
+    predicted_ms: float = Field(description="milliseconds of solving at the present pace, without waiting")
+    reason: str
+
+
 class SampleResponse(Solved):
     """Response of ``POST /v1/sample``. A sample that is not finite is a null row."""
 
     seed: int
     first_index: int
     noise: str
+    budget: Chosen | None = Field(default=None, description="only where the request had a budget")
     digest: str = Field(description="SHA-256 of the samples' bytes, as npz has them")
     replay: str = Field(description="token for POST /v1/replay, which gives the same samples again")
     samples: list[Any]
@@ -193,6 +210,39 @@ class ModelBody(BaseModel):
     versions: list[int]
     served: list[dict[str, Any]]
     unavailable: list[dict[str, Any]]
+
+
+class PointBody(BaseModel):
+    """A solver, measured; errors are shares of the spread."""
+
+    solver: str
+    nfe: float = Field(description="velocity evaluations of a sample, mean")
+    nfe_most: int = Field(description="those of the slowest sample")
+    error: float = Field(description="endpoint error, root mean square over samples")
+    error_95: float = Field(description="distance that 95 % of samples keep, with 95 % confidence")
+    failed: int
+    best: bool = Field(description="whether no other solver is both cheaper and closer")
+
+
+class CurveBody(BaseModel):
+    """The solvers that were measured with one guidance; null is none."""
+
+    guidance: float | None = None
+    samples: int
+    spread: float
+    complete: bool = Field(description="whether every candidate was measured in the time that was given")
+    points: list[PointBody]
+
+
+class FrontierBody(BaseModel):
+    """Response of ``GET /v1/models/{name}/frontier``."""
+
+    model: str
+    version: int
+    checkpoint: str
+    tight: str = Field(description="the solution that stands for the exact one")
+    conditions: str
+    curves: list[CurveBody]
 
 
 class Reloaded(BaseModel):

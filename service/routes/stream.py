@@ -149,6 +149,8 @@ class _Followed:
     def __init__(self, http: Request, valid: Validated, future: Future[JobResult], feed: Feed, npz: bool) -> None:
         self.engine, self.context, self.future = service_of(http).engine, context_of(http.scope), future
         self._http, self._model, self._job, self._feed = http, valid.model, valid.job, feed
+        self._valid = valid
+        self._choice = None if valid.choice is None else valid.choice.document()
         self._decode, self._decoder = valid.decode, decoder_of(valid.model, valid.decode)
         self._npz, self._sent_states = npz, 0
         # bytes for optional events: progress and comments
@@ -200,6 +202,7 @@ class _Followed:
             "num_samples": job.num_samples,
             "deterministic": model.deterministic,
             "solver": job.solve.settings,
+            **({} if self._choice is None else {"budget": self._choice}),
             "nfe_bound": job.solve.nfe_bound,
         }
 
@@ -238,7 +241,9 @@ class _Followed:
         done = int((result.status == "success").sum())
         share = done / len(result.t)
         yield _event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
-        arguments = (self._model, self._job, result, self.context, self._decode, service_of(self._http).environment)
+        service_of(self._http).checks.consider(self._valid, result)
+        environment = service_of(self._http).environment
+        arguments = (self._model, self._job, result, self.context, self._decode, environment, self._choice)
         if self._npz:
             yield await asyncio.to_thread(lambda: _completed_npz(sample_response(*arguments)))
             return

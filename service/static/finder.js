@@ -25,7 +25,7 @@ function isSolver(text) {
   }
 }
 
-/** @typedef {{text: string, nfe: number, mean: number, seconds: number, error: number | null, failed: number}} Candidate */
+/** @typedef {{text: string, nfe: number, mean: number, seconds: number | null, error: number | null, failed: number}} Candidate */
 
 export class Finder {
   /** @param base returns {body, dtype} of the model to try, and the texts of the solvers in the form as `own` @param load called with the text of a solver that is chosen */
@@ -50,6 +50,21 @@ export class Finder {
     $("found").hidden = true;
     $("finder-busy").textContent = "";
     $("find").textContent = TRY;
+  }
+
+  /** Draw what was measured of a model beforehand, unless something was tried already. @param guidance as in the form */
+  async stored(model, guidance) {
+    const { key } = this;
+    const found = await api.get(`v1/models/${encodeURIComponent(model)}/frontier`).catch(() => null); // then it can still be tried
+    if (this.key !== key || this.found.length || this.running) return;
+    const curve = found?.curves.find((one) => (one.guidance ?? 1) === Number(guidance || 1));
+    if (!curve) return;
+    this.own = [];
+    this.reference = "the exact ends, or nearer, for 95 % of samples (measured beforehand)";
+    this.found = curve.points
+      .filter((one) => one.best)
+      .map((one) => ({ text: one.solver, nfe: one.nfe_most, mean: one.nfe, seconds: null, error: one.error_95, failed: one.failed }));
+    this.#usual();
   }
 
   async run() {
@@ -141,7 +156,7 @@ export class Finder {
     const head = ["Solver", "NFE", "Mean NFE", "Error", "Time", "Use"].map((text) => make("th", { scope: "col" }, text));
     const rows = this.found.map((one) => {
       const error = one.error === null ? "unknown" : percent(one.error);
-      const cells = [one.nfe, one.mean.toFixed(1), one.failed ? `${error}, ${one.failed} failed` : error, ms(one.seconds)];
+      const cells = [one.nfe, one.mean.toFixed(1), one.failed ? `${error}, ${one.failed} failed` : error, one.seconds === null ? "–" : ms(one.seconds)];
       const use = button("Use", () => this.load(one.text), { "aria-label": `Use ${one.text}` });
       const yours = this.own.includes(one.text) ? [make("span", { class: "quiet" }, " yours")] : [];
       const name = make("th", { scope: "row" }, one.text, ...yours);

@@ -84,6 +84,7 @@ async function describe() {
   if (found && found.name !== view.model) return; // another was chosen meanwhile
   const reason = found?.unavailable?.[0]?.reason ?? "";
   form.describe(about || reason, found?.served?.[0]?.card);
+  if (found?.served?.[0]?.frontier) finder.stored(found.name, view.guidance);
 }
 
 /** Ask for everything the view shows. A newer drawing ends an older one; what has arrived stays when it is cancelled. */

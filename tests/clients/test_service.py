@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -25,11 +26,13 @@ import numpy as np
 import pathline
 import pytest
 import torch
-from pathline import AsyncClient, Client, RetryPolicy
+from pathline import AsyncClient, Budget, Client, RetryPolicy
 from pathline.cli import main
 from pathline.errors import BY_SLUG, BY_STATUS
 
 from models.architectures.analytic import Gaussian, GaussianConfig
+from models.checkpoint.card import read_card
+from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
@@ -218,6 +221,50 @@ def test_the_command_line(served: str, tmp_path: Path, capsys: pytest.CaptureFix
     for other in ("models", "solvers"):
         assert main([other, "--url", served]) == 0
     assert "gaussian" in capsys.readouterr().out
+
+
+def test_a_budget_and_the_frontier(
+    served: str, repository: Path, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(pathline.NoFrontier, match=r"python -m models measure .*/gaussian/1"):
+        client.frontier("gaussian")
+    with pytest.raises(pathline.InvalidRequest, match="was not measured"):
+        client.sample("gaussian", 3, budget=Budget(max_error=0.01))
+    folder = repository / "gaussian" / "1"
+    points = [("euler-4", 4, 0.3), ("ab4-9", 9, 0.008), ("midpoint-9", 18, 0.01), ("rk4-5", 20, 0.001)]
+    curve = Curve(
+        samples=64,
+        spread=1.0,
+        points=tuple(Point(solver=s, nfe=n, nfe_most=n, error=e, error_95=e) for s, n, e in points),
+    )
+    weights = read_card(folder).weights_sha256
+    write_frontier(folder, Frontier(weights_sha256=weights, tight="exact", curves=(curve,)))
+    found = None
+    while found is None:  # the service sees the file by itself
+        with contextlib.suppress(pathline.NoFrontier):
+            found = client.frontier("gaussian")
+    assert [point.solver for point in found.curves[0].best] == ["euler-4", "ab4-9", "rk4-5"]
+    drawn = "".join(line.partition("|")[2] for line in found.curves[0].chart().splitlines())
+    assert (drawn.count("o"), drawn.count(".")) == (3, 1)
+    for budget in (Budget(max_error=0.01), {"max_error": 0.01}, "error=0.01", "max_error=0.01,nfe=10"):
+        result = client.sample("gaussian", 3, budget=budget)
+        assert (result.budget["solver"], result.solver["name"]) == ("ab4-9", "ab4")
+        assert "ab4-9: the fastest" in str(result)
+    pages = list(client.iter_samples("gaussian", 6, 2, budget=Budget(max_nfe=10)))
+    assert [page.solver["name"] for page in pages] == ["ab4"] * 3
+    assert ("budget" in pages[0].describe(), "budget" in pages[1].describe()) == (True, False)
+    assert main(["frontier", "gaussian", "--url", served]) == 0
+    assert "ab4-9" in capsys.readouterr().out
+    assert main(["sample", "gaussian", "-n", "2", "--budget", "error=0.5", "--url", served]) == 0
+    assert "euler-4" in capsys.readouterr().out
+    assert main(["sample", "gaussian", "--budget", "speed=1", "--url", served]) == 2
+    assert "error=0.01" in capsys.readouterr().err
+    with pytest.raises(pathline.InvalidValue):
+        Budget()
+    with pytest.raises(pathline.InvalidRequest, match="rk4"):
+        client.sample("gaussian", 3, budget={"max_error": 1e-9})
+    with pytest.raises(pathline.InvalidRequest, match="contradict"):
+        client.sample("gaussian", 3, budget={"max_error": 1e-9}, solver="rk4-5")
 
 
 def test_replay(client: Client, served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

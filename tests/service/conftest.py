@@ -14,6 +14,8 @@ import torch
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.card import read_card
+from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
 from models.checkpoint.loading import Checkpoint
 from models.checkpoint.saving import save
 from models.decoder import Decoder
@@ -131,6 +133,9 @@ class FakeEngine:
             future.set_result(self._result(job))
         return future
 
+    def pace(self, name: str, version: int, calls: float, work: float, rows: float, priority: Any) -> float:
+        return 1e-3 * calls
+
     def cancel(self, future: Future[JobResult]) -> None:
         self.cancelled.append(future)
 
@@ -157,6 +162,19 @@ class FakeEngine:
         return self.edit(result)
 
 
+def put_frontier(folder: Path, guidance: float | None = None, **points: tuple[float, float]) -> None:
+    """Write a frontier beside weights, with NFE and 95 % error by solver."""
+    measured = points or {"euler-4": (4, 0.3), "ab4-9": (9, 0.008), "rk4-5": (20, 0.001), "dopri5@1e-5": (48.5, 1e-5)}
+    found = tuple(
+        Point(solver=name, nfe=nfe, nfe_most=round(nfe + 5 * ("@" in name)), error=error / 2, error_95=error)
+        for name, (nfe, error) in measured.items()
+    )
+    curve = Curve(guidance=guidance, samples=256, spread=2.0, points=found)
+    said = "" if guidance is None else "every label in turn"
+    card = read_card(folder)
+    write_frontier(folder, Frontier(weights_sha256=card.weights_sha256, tight="", conditions=said, curves=(curve,)))
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """moons (float32, 2-D, versions 1 and 2), gaussian (float64), digits (pca 3 -> 4x4), and a broken one."""
@@ -164,8 +182,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
     torch.manual_seed(0)
     moons = ResidualMLP(ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4))
-    save(root, "moons", moons, Decoder.identity((2,)), **about)
-    save(root, "moons", moons, Decoder.identity((2,)), **about)
+    for _ in range(2):
+        put_frontier(save(root, "moons", moons, Decoder.identity((2,)), **about))
     save(root, "gaussian", Gaussian(GaussianConfig()), Decoder.identity((2,)), **about)
     digits = ResidualMLP(ResidualMLPConfig(dim=3, hidden=8, blocks=1, time_width=4))
     pca = Decoder.pca(torch.full((16,), 0.5), torch.randn(3, 16), torch.ones(3), (4, 4), clip=(0.0, 1.0))

@@ -49,6 +49,7 @@ OTHERS: dict[Kind, dict[str, Any]] = {
     Kind.MEDIA: {"content": b"model=moons", "headers": {"Content-Type": "text/plain"}},
     Kind.NOT_ACCEPTABLE: {"json": ASK, "headers": {"Accept": "text/csv"}},
     Kind.NO_ROUTE: {"method": "GET", "url": "/v1/samples"},
+    Kind.NO_FRONTIER: {"method": "GET", "url": "/v1/models/digits/frontier"},
     Kind.METHOD: {"method": "GET"},
     Kind.UNAUTHORIZED: {"url": "/v1/models:reload"},
     Kind.TOO_LARGE: {"json": {**ASK, "x0": [[0.0, 0.0]] * 1000}},

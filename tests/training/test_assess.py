@@ -1,10 +1,13 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from models.architectures.analytic import Gaussian
+from models.checkpoint.frontier import read_frontier
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
@@ -13,6 +16,13 @@ from training.assess import evaluate_checkpoint
 from training.config import Recipe
 from training.errors import TrainingError, UsageError
 from training.fit import Options, fit
+
+
+@pytest.fixture(autouse=True)
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("euler", "rk4"))
+    monkeypatch.setattr("models.measure.GRIDS", ())
+    monkeypatch.setattr("models.measure._ADAPTIVE", ())
 
 
 def test_more_steps_end_nearer_and_the_card_says_so(recipe: Recipe, options: Options, tmp_path: Path):
@@ -33,7 +43,15 @@ def test_more_steps_end_nearer_and_the_card_says_so(recipe: Recipe, options: Opt
     assert after.training == before.training
     assert (tmp_path / "out" / "evaluation.csv").read_text().count("\n") == 4
     assert (tmp_path / "out" / "evaluation.png").read_bytes().startswith(b"\x89PNG")
-    assert {path.name for path in folder.iterdir()} == {"card.json", "weights.safetensors"}
+    assert {path.name for path in folder.iterdir()} == {"card.json", "frontier.json", "weights.safetensors"}
+    frontier = read_frontier(folder, after)
+    assert frontier is not None
+    price: Any = record["price"]
+    assert price["spread"] == frontier.curves[0].spread
+    assert price["nfe"]["euler"][0] == min(
+        point.nfe_most for point in frontier.curves[0].points
+        if re.fullmatch(r"euler-\d+", point.solver) and point.error <= 0.01
+    )  # fmt: skip
 
 
 def test_a_model_without_data_has_no_distance_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -98,7 +98,7 @@ def test_what_has_no_classes_or_no_data_is_said(
     assert main(["evaluate", str(folder), "--by-class", *out]) == 2
     assert "--by-class needs a model trained by class labels" in capsys.readouterr().err
     assert main(["evaluate", str(folder), "--guidance", "2", *out]) == 2
-    assert "--guidance is for --by-class" in capsys.readouterr().err
+    assert "--guidance is for conditional models" in capsys.readouterr().err
 
 
 def test_a_model_whose_data_are_gone_cannot_be_judged(clusters: Path, tmp_path: Path):

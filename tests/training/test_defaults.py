@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.checkpoint.card import read_card
+from models.checkpoint.frontier import read_frontier
 from models.checkpoint.loading import load
 from training import defaults
 from training.defaults import make_defaults
@@ -18,6 +20,8 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         lines = ["epochs = 1" if line.startswith("epochs") else line for line in text.splitlines()]
         (tmp_path / f"{name}.toml").write_text("\n".join(lines))
     monkeypatch.setattr(defaults, "CONFIGS", tmp_path)
+    monkeypatch.setattr(defaults, "MEASURE_S", 0.2)
+    monkeypatch.setattr("models.measure._SAMPLES", 8)
 
 
 @pytest.mark.usefixtures("quick")
@@ -28,6 +32,10 @@ def test_makes_all_then_nothing_then_only_what_is_missing(tmp_path: Path, capsys
     shapes = {name: load(models / name / "1").card.data_shape for name in ("moons", "digits", "gaussian", "mixture")}
     assert shapes == {"moons": (2,), "digits": (8, 8), "gaussian": (2,), "mixture": (2,)}
     assert load(models / "gaussian" / "1").dtype == torch.float64
+    for name in shapes:
+        frontier = read_frontier(models / name / "1", read_card(models / name / "1"))
+        assert frontier is not None
+        assert frontier.curves[0].points[0].nfe == 1
 
     capsys.readouterr()
     make_defaults(models, runs, "cpu")

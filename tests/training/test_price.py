@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from models.architectures.analytic import Gaussian
+from models.measure import Field, endpoint_error, exact_ends
 from models.noise import noise
 from solvers import integrate
 from training.errors import TrainingError
-from training.price import endpoint_error, exact_ends, price
+from training.price import price
 
 
 class Constant(nn.Module):
@@ -49,7 +50,7 @@ def test_stiffness_is_the_eigenvalue_and_ends_are_exact() -> None:
     assert found.stiffness == pytest.approx(3, rel=0.05)
     assert found.straightness == pytest.approx(1)  # straight, but not at constant speed
     assert found.bend > 0.3
-    torch.testing.assert_close(exact_ends(Decay(), X0), X0 * math.exp(-3), rtol=0, atol=1e-8)
+    torch.testing.assert_close(exact_ends(Field(Decay()), X0), X0 * math.exp(-3), rtol=0, atol=1e-8)
     # RK4's error is h^4 l^5 e^-3 / 120, relative e^-3; Euler's h l^2 / 2 is under 1 % from 450 steps on, too many.
     assert found.nfe["euler"] == [None, None]
     assert found.nfe["rk4"][0] is not None
@@ -57,12 +58,12 @@ def test_stiffness_is_the_eigenvalue_and_ends_are_exact() -> None:
     assert found.cheapest[0][1] == min(cost[0] for cost in found.nfe.values() if cost[0] is not None)
     name, steps = found.cheapest[0][0].split("-")
     x = integrate(Decay(), X0, solver=name, steps=int(steps)).x
-    ends = exact_ends(Decay(), X0)
+    ends = exact_ends(Field(Decay()), X0)
     assert endpoint_error(x, ends) <= 0.01 * found.spread
 
 
 def test_errors_are_relative_to_the_spread() -> None:
-    ends = exact_ends(Gaussian().double(), X0)
+    ends = exact_ends(Field(Gaussian().double()), X0)
     found = price(Gaussian().double(), X0)
     assert found.spread == pytest.approx(endpoint_error(ends, ends.mean(0, keepdim=True)))
     assert found.spread == pytest.approx(0.5 * math.sqrt(2), rel=0.3)  # 16 samples of N(2, 0.5^2) in the plane

@@ -16,8 +16,9 @@ from pathline._async_client import AsyncClient
 from pathline._client import Client
 from pathline._compare import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
+from pathline._frontier import Frontier, FrontierCurve, FrontierPoint
 from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
-from pathline._request import SampleOptions, SolverOptions
+from pathline._request import Budget, SampleOptions, SolverOptions
 from pathline._results import (
     DiagnoseResult,
     EncodeResult,
@@ -49,6 +50,7 @@ from pathline.errors import (
     MalformedJSON,
     MethodNotAllowed,
     ModelUnavailable,
+    NoFrontier,
     NoSuchRoute,
     NotAcceptable,
     NotFound,
@@ -78,6 +80,7 @@ __all__ = [
     "APIError",
     "AsyncClient",
     "BadRequest",
+    "Budget",
     "Client",
     "Comparison",
     "ComparisonRow",
@@ -92,6 +95,9 @@ __all__ = [
     "Event",
     "Failure",
     "Forbidden",
+    "Frontier",
+    "FrontierCurve",
+    "FrontierPoint",
     "HeadTooLarge",
     "IncompleteAnswer",
     "InsecureConnection",
@@ -108,6 +114,7 @@ __all__ = [
     "ModelInfo",
     "ModelList",
     "ModelUnavailable",
+    "NoFrontier",
     "NoSuchRoute",
     "NotAcceptable",
     "NotFound",

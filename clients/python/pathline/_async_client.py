@@ -15,6 +15,7 @@ from pathline._calls import Call, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
 from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
 from pathline._events import Event
+from pathline._frontier import Frontier
 from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._pools import GivenPool, OwnPools, Pools
 from pathline._request import SampleOptions, SolverOptions, spelled_out
@@ -176,6 +177,10 @@ class AsyncClient:
     async def model(self, name: str) -> ModelInfo:
         """Return what the service says about one model."""
         return await self._run(self._calls.model(name))
+
+    async def frontier(self, name: str, version: int | None = None) -> Frontier:
+        """Return what each measured solver costs a model; arguments and errors as for `Client.frontier`."""
+        return await self._run(self._calls.frontier(name, version))
 
     async def load(self) -> ServiceLoad:
         """Return how much work the service has left."""

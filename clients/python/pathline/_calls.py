@@ -18,7 +18,7 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 
-from pathline import _decode, _events, _info
+from pathline import _decode, _events, _frontier, _info
 from pathline._bar import Follow, following
 from pathline._request import (
     Pages,
@@ -169,7 +169,7 @@ class Calls:
                 except DeadlineExceeded as error:
                     error.share = None if error.share is None else before + part * error.share
                     raise
-                pages.pin(result.version)
+                pages.pin(result.version, result.budget.get("solver"))
                 done += len(result)
                 yield Emit(result)
                 del result  # the next page is not to share the memory with this one
@@ -266,6 +266,11 @@ class Calls:
     def model(self, name: str) -> Flow[_info.ModelInfo]:
         """Describe one model."""
         return self._get(_path_of(name), _info.model_of)
+
+    def frontier(self, name: str, version: int | None = None) -> Flow[_frontier.Frontier]:
+        """Show what solvers cost a model."""
+        query = "" if version is None else f"?version={version:d}"
+        return self._get(f"{_path_of(name)}/frontier{query}", _frontier.frontier_of)
 
     def load(self) -> Flow[_info.ServiceLoad]:
         """Ask how much work is left."""

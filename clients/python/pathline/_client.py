@@ -15,6 +15,7 @@ from pathline._calls import Call, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
 from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
 from pathline._events import Event
+from pathline._frontier import Frontier
 from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import SampleOptions, SolverOptions, spelled_out
 from pathline._response import Response, reading, sending
@@ -263,6 +264,19 @@ class Client:
     def model(self, name: str) -> ModelInfo:
         """Return what the service says about one model."""
         return self._run(self._calls.model(name))
+
+    def frontier(self, name: str, version: int | None = None) -> Frontier:
+        """Return what each measured solver costs a model, and how far from the exact end of the path it stops.
+
+        Args:
+            name: Name of the model.
+            version: Its version; the one that answers where left out.
+
+        Raises:
+            NoFrontier: It was not measured; the message says which command does it.
+            PathlineError: See `pathline.errors`.
+        """
+        return self._run(self._calls.frontier(name, version))
 
     def load(self) -> ServiceLoad:
         """Return how much work the service has left."""

@@ -34,7 +34,7 @@ _DEFLATE_LIMIT = 1032  # deflate compresses no further, so a larger claim is fal
 _META = (
     *("model", "version", "checkpoint", "seed", "first_index", "deterministic", "solver", "nfe", "status", "failed"),
     *("latency", "shape", "nfe_per_sample", "trace", "saved", "status_names", "samples"),
-    *("digest", "replay", "digest_matches", "differences"),
+    *("budget", "digest", "replay", "digest_matches", "differences"),
 )
 
 
@@ -136,6 +136,7 @@ def _result(entries: Mapping[str, np.ndarray], meta: Mapping[str, Any], request:
         first_index=int(meta.get("first_index", request.first_index)),
         solver=dict(_member(meta, "solver")),
         deterministic=bool(_member(meta, "deterministic")),
+        budget=dict(meta.get("budget", {})),
         digest=str(meta.get("digest", "")),
         replay=str(meta.get("replay", "")),
         digest_matches=meta.get("digest_matches"),

@@ -75,6 +75,50 @@ class SolverOptions(TypedDict, total=False):
     priority: Literal["interactive", "bulk"]
 
 
+@dataclass(frozen=True)
+class Budget:
+    """What a request may cost, or how far off it may be, in place of a solver: the service chooses one.
+
+    Attributes:
+        max_error: Endpoint error that 95 % of samples keep, as a share of the spread of the data: 0.01 is 1 %.
+        max_nfe: Velocity evaluations of a sample.
+        max_ms: Milliseconds of solving at the service's present pace, without waiting for others.
+    """
+
+    max_error: float | None = None
+    max_nfe: int | None = None
+    max_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_error is None and self.max_nfe is None and self.max_ms is None:
+            raise InvalidValue("Budget() says nothing; give max_error, max_nfe or max_ms, or several", "budget")
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Return the budget of a text such as ``"error=0.01,nfe=8,ms=40"``.
+
+        Raises:
+            InvalidValue: The text is not understood.
+        """
+        kinds: dict[str, Callable[[str], float]] = {"error": float, "nfe": int, "ms": float}
+        found: dict[str, Any] = {}
+        for part in filter(None, (piece.strip() for piece in text.split(","))):
+            name, _, value = part.partition("=")
+            name = name.strip().removeprefix("max_")
+            try:
+                if f"max_{name}" in found:
+                    raise ValueError
+                found[f"max_{name}"] = kinds[name](value)
+            except (KeyError, ValueError):
+                example = "write it like error=0.01, nfe=8 or error=0.01,ms=40"
+                raise InvalidValue(f"budget {text!r} is not understood at {part!r}; {example}", "budget") from None
+        return cls(**found)
+
+    def body(self) -> dict[str, Any]:
+        """Return the budget as a request has it."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
 class SampleOptions(SolverOptions, total=False):
     """Options of `sample`, `iter_samples`, `stream` and `compare`, beside those of `SolverOptions`.
 
@@ -86,6 +130,7 @@ class SampleOptions(SolverOptions, total=False):
         trace: How much of the steps to report: ``"none"``, ``"summary"`` or ``"full"``.
         save_at: Times at which to return the state too.
         decode: Whether to turn latent states into data.
+        budget: A `Budget`, a mapping with its members, or a text such as ``"error=0.01"``, in place of a solver.
         on_timeout: ``"error"``, or ``"partial"`` for the states reached when the time limit passes.
     """
 
@@ -96,6 +141,7 @@ class SampleOptions(SolverOptions, total=False):
     trace: Literal["none", "summary", "full"]
     save_at: Sequence[float] | np.ndarray | None
     decode: bool
+    budget: Budget | Mapping[str, float] | str | None
     on_timeout: Literal["error", "partial"]
 
 
@@ -301,9 +347,11 @@ class Pages:
     def __iter__(self) -> Iterator[SampleRequest]:
         return map(self._page, range(0, self.total, self._batch))
 
-    def pin(self, version: int) -> None:
-        """Ask for this version from now on."""
+    def pin(self, version: int, solver: str | None = None) -> None:
+        """Ask for this version from now on, and for this solver where a budget chose it."""
         self._options["version"] = version
+        if solver is not None and self._options.pop("budget", None) is not None:
+            self._options["solver"] = solver
 
     def _page(self, done: int) -> SampleRequest:
         count = min(self._batch, self.total - done)
@@ -327,8 +375,16 @@ def _given(options: Mapping[str, Any], allowed: Sequence[str], arguments: Sequen
             near = nearest(name, (*arguments, *allowed))
             advice = f"did you mean {near!r}?" if near else f"allowed: {', '.join(allowed)}"
             raise TypeError(f"unknown option {name!r}; {advice}")
-    found = {name: _plain(value, name in _NAMED) for name, value in options.items() if value is not None}
+    found = {name: _plain(_said(name, value), name in _NAMED) for name, value in options.items() if value is not None}
     return expand_solver(found) if "solver" in allowed else found
+
+
+def _said(name: str, value: Any) -> Any:
+    """Return the value of an option as the body says it; only a budget is said in other words."""
+    if name != "budget":
+        return value
+    budget = Budget.parse(value) if isinstance(value, str) else value
+    return budget.body() if isinstance(budget, Budget) else budget
 
 
 def nearest(name: str, known: Sequence[str]) -> str | None:

@@ -199,8 +199,8 @@ class ArrayResult:
         said = {name: getattr(self, name) for name in names if hasattr(self, name)}
         said |= {
             name: found
-            for name in ("digest", "replay", "digest_matches")
-            if (found := getattr(self, name, None)) not in ("", None)
+            for name in ("budget", "digest", "replay", "digest_matches")
+            if (found := getattr(self, name, None)) not in ("", None, {})
         }
         failed = [vars(failure) for failure in self.failed]
         return {**said, "failed": failed, "solver": dict(self.solver), "latency": vars(self.latency)}
@@ -283,6 +283,7 @@ class SampleResult(ArrayResult):
         first_index: Index of the first sample in the seed's stream.
         solver: The solver as it was used: its name and every parameter that belongs to it.
         deterministic: Whether the service promises the same bits for the same request.
+        budget: What the service chose for a `Budget`: `solver`, `promised_error`, `reason` and more; empty without one.
         digest: SHA-256 of the bytes of `samples`; empty where the service did not say.
         replay: Token that `Client.replay` takes to get the same samples again; empty where the service gave none.
         digest_matches: Of a replay: whether the samples have the bits of the first answer; None otherwise.
@@ -310,6 +311,7 @@ class SampleResult(ArrayResult):
     first_index: int
     solver: Mapping[str, Any]
     deterministic: bool
+    budget: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
     replay: str = field(default="", repr=False)
     digest_matches: bool | None = None
@@ -351,7 +353,9 @@ class SampleResult(ArrayResult):
         nfe = self.nfe_per_sample
         known = len(nfe) and nfe.min() >= 0
         spread = f" (per sample: min {nfe.min()}, mean {nfe.mean():.1f}, max {nfe.max()})" if known else ""
+        chosen = {"budget": f"{self.budget['solver']}: {self.budget['reason']}"} if "reason" in self.budget else {}
         facts = {
+            **chosen,
             "samples": f"{self.samples.shape} {self.samples.dtype}",
             "nfe": f"{self.nfe}{spread}",
             "status": self.status + (f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""),

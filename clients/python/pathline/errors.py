@@ -16,6 +16,7 @@
      |   +- Unauthorized               401 unauthorized
      |   +- Forbidden                  403 forbidden
      |   +- NotFound                   404
+     |   |   +- NoFrontier             404 no-frontier
      |   |   +- NoSuchRoute            404 no-such-route
      |   |   +- UnknownModel           404 unknown-model
      |   |   +- UnknownVersion         404 unknown-version
@@ -76,6 +77,7 @@ __all__ = [
     "MalformedJSON",
     "MethodNotAllowed",
     "ModelUnavailable",
+    "NoFrontier",
     "NoSuchRoute",
     "NotAcceptable",
     "NotFound",
@@ -274,6 +276,12 @@ class NoSuchRoute(NotFound):
     """The service has nothing at this address: often a wrong base URL or an older service."""
 
     slugs, statuses = ("no-such-route",), ()
+
+
+class NoFrontier(NotFound):
+    """The model's solvers were not measured; the message says which command does it."""
+
+    slugs, statuses = ("no-frontier",), ()
 
 
 class UnknownModel(NotFound):

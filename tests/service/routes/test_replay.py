@@ -150,6 +150,13 @@ async def test_differences_are_named_and_can_be_overruled(http: httpx.AsyncClien
     assert anyway["samples"] == first["samples"]
 
 
+async def test_other_tuned_plans_are_named(http: httpx.AsyncClient) -> None:
+    token = _changed((await _sampled(http))["replay"], plans="sha256:" + "0" * 64)
+    refused = await _replayed(http, token)
+    assert refused.status_code == 409
+    assert [each["what"] for each in refused.json()["differences"]] == ["plans"]
+
+
 async def test_threads_matter_where_torch_computes(http: httpx.AsyncClient) -> None:
     first = await _sampled(http, model="digits")
     environment = json.loads(decode(first["replay"]))["environment"]

@@ -143,6 +143,11 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
 
     commands.add_parser("models", parents=[common], help="list the models")
+    frontier = commands.add_parser("frontier", parents=[common], help="what each solver costs a model, drawn as text")
+    frontier.add_argument("model", metavar="MODEL", help="name of the model")
+    frontier.add_argument(
+        "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
+    )
     commands.add_parser("solvers", parents=[common], help="list the solvers")
 
     compare = commands.add_parser("compare", parents=[common], help="run several solvers on the same noise")
@@ -190,7 +195,9 @@ def _common(default: Any) -> _Parser:
 
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `sample` that were given."""
-    found = {name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", *_NAMES, *_MODEL)}
+    found = {
+        name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", "budget", *_NAMES, *_MODEL)
+    }
     found |= _conditions(arguments)
     found["timeout_s"] = arguments.timeout
     found["decode"] = None if arguments.decode else False
@@ -226,6 +233,12 @@ def _add_solving(command: argparse.ArgumentParser, num_samples: int) -> None:
     command.add_argument("--steps", type=_count, help="number of fixed steps")
     command.add_argument("--rtol", type=float, help="relative tolerance")
     command.add_argument("--atol", type=float, help="absolute tolerance")
+    command.add_argument(
+        "--budget",
+        metavar="LIMITS",
+        help="in place of a solver, which the service then chooses: error=0.01 (1 %% of the spread), nfe=8, ms=40, or "
+        "several with commas",
+    )
     for name in _NAMES:
         _add_named(command, name)
 

@@ -121,6 +121,17 @@ def _status(info: ModelInfo) -> str | None:
     return status if info.fallback_from is None else f"{status}; version {info.fallback_from} cannot be loaded"
 
 
+def frontier(arguments: argparse.Namespace) -> int:
+    """Draw what each solver costs a model."""
+    with Client(arguments.url, api_key=arguments.api_key) as client:
+        found = client.frontier(arguments.model, arguments.version)
+    if arguments.json:
+        _print_json(found.fields)
+    else:
+        show(str(found))
+    return 0
+
+
 def solvers(arguments: argparse.Namespace) -> int:
     """List the solvers."""
     with Client(arguments.url, api_key=arguments.api_key) as client:

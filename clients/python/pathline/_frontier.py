@@ -1,0 +1,144 @@
+"""The frontier of a model: what each solver costs on it, and how far from the exact end of the path it stops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pathline.errors import ProtocolError
+
+_WIDTH, _HEIGHT = 56, 14
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """A solver, measured; errors are shares of the spread of the data.
+
+    Attributes:
+        solver: Its text, as `sample` takes it.
+        nfe: Velocity evaluations of a sample, mean.
+        nfe_most: Those of the slowest sample.
+        error: Endpoint error, root mean square over samples.
+        error_95: The distance that 95 % of samples keep, with 95 % confidence.
+        failed: Samples that did not reach the end.
+        best: Whether no other solver is both cheaper and closer.
+    """
+
+    solver: str
+    nfe: float
+    nfe_most: int
+    error: float
+    error_95: float
+    failed: int
+    best: bool
+
+
+@dataclass(frozen=True)
+class FrontierCurve:
+    """The solvers that were measured with one guidance.
+
+    Attributes:
+        guidance: None for an unconditional model.
+        samples: How many paths were solved.
+        spread: What errors are shares of, in the model's own coordinates.
+        complete: Whether every candidate was measured in the time that was given.
+        points: All solvers, by NFE.
+    """
+
+    guidance: float | None
+    samples: int
+    spread: float
+    complete: bool
+    points: tuple[FrontierPoint, ...]
+
+    @property
+    def best(self) -> tuple[FrontierPoint, ...]:
+        """The solvers that no other beats, by NFE."""
+        return tuple(point for point in self.points if point.best)
+
+    def table(self) -> str:
+        """Return the best solvers as a text table."""
+        rows = [f"{'solver':<24} {'NFE':>7} {'error':>10} {'error 95 %':>11}"]
+        rows += [f"{p.solver:<24} {p.nfe:>7.1f} {p.error:>10.2e} {p.error_95:>11.2e}" for p in self.best]
+        return "\n".join(rows)
+
+    def chart(self) -> str:
+        """Return all solvers as a chart of text, both axes logarithmic: `o` is one of the best, `.` another."""
+        shown = [point for point in self.points if point.error_95 > 0]
+        if not shown:
+            return ""
+        x = [math.log10(point.nfe) for point in shown]
+        y = [math.log10(point.error_95) for point in shown]
+        left, right, low, high = min(x), max(x), min(y), max(y)
+        grid = [[" "] * _WIDTH for _ in range(_HEIGHT)]
+        for across, up, point in sorted(zip(x, y, shown, strict=True), key=lambda each: each[2].best):
+            column = round((across - left) / ((right - left) or 1) * (_WIDTH - 1))
+            row = round((high - up) / ((high - low) or 1) * (_HEIGHT - 1))
+            grid[row][column] = "o" if point.best else "."
+        ends = {0: f"{10**high:.1e}", _HEIGHT - 1: f"{10**low:.1e}"}
+        lines = [f"{ends.get(row, ''):>8} |{''.join(cells).rstrip()}" for row, cells in enumerate(grid)]
+        scale = f"{10**left:g}".ljust(_WIDTH - 8) + f"{10**right:.0f}".rjust(8)
+        return "\n".join(["error 95 %", *lines, f"{'':>8} +{'-' * _WIDTH}", f"{'':>10}{scale} NFE"])
+
+    def __str__(self) -> str:
+        head = "" if self.guidance is None else f"guidance {self.guidance:g}\n"
+        tail = "" if self.complete else "\nnot all solvers were measured in the time that was given"
+        return f"{head}{self.chart()}\n\n{self.table()}{tail}"
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The frontier of a version.
+
+    Attributes:
+        model: Name of the model.
+        version: Its version.
+        checkpoint: Digest of its files.
+        tight: The solution that stands for the exact one.
+        conditions: The conditions that the samples had; empty for an unconditional model.
+        curves: One for each guidance that was measured.
+        fields: All members of the service's description.
+    """
+
+    model: str
+    version: int
+    checkpoint: str
+    tight: str
+    conditions: str
+    curves: tuple[FrontierCurve, ...]
+    fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        said = f"; conditions: {self.conditions}" if self.conditions else ""
+        head = f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.tight}{said}"
+        return "\n\n".join([head, *map(str, self.curves)])
+
+
+def frontier_of(document: Any) -> Frontier:
+    """Read the response of ``/v1/models/{name}/frontier``."""
+    try:
+        return Frontier(
+            str(document["model"]),
+            int(document["version"]),
+            str(document["checkpoint"]),
+            str(document["tight"]),
+            str(document["conditions"]),
+            tuple(_curve(curve) for curve in document["curves"]),
+            document,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"the response is not a frontier ({type(error).__name__}: {error})") from error
+
+
+def _curve(item: Mapping[str, Any]) -> FrontierCurve:
+    points: Sequence[Mapping[str, Any]] = item["points"]
+    names = FrontierPoint.__annotations__
+    return FrontierCurve(
+        item.get("guidance"),
+        int(item["samples"]),
+        float(item["spread"]),
+        bool(item["complete"]),
+        tuple(FrontierPoint(**{name: point[name] for name in names}) for point in points),
+    )

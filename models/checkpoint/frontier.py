@@ -1,0 +1,227 @@
+"""The frontier of a checkpoint, `frontier.json`: what each solver costs on it, and how far from the exact end it stops.
+
+It lies beside the weights and is bound to their hash. It holds numbers and the texts of solvers, nothing executable. A
+checkpoint without one, or with one that cannot be used, is served all the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from models.checkpoint.card import Card
+from models.checkpoint.plans import PLANS_FILE
+from models.messages import explain
+from models.regular import NotRegular, open_regular, write_atomically
+
+FRONTIER_FILE = "frontier.json"
+
+_MOST_BYTES = 8 << 20
+_MOST_POINTS = 10_000
+_SHA256 = r"^[0-9a-f]{64}$"
+
+Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class FrontierError(Exception):
+    """A frontier cannot be read, trusted or written; the message names the file and the fault."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Point(_Frozen):
+    """One solver, measured.
+
+    Attributes:
+        solver: its text, as `rk4-20`.
+        nfe: velocity evaluations of a sample, mean.
+        nfe_most: those of the slowest sample.
+        error: endpoint error, as a share of the spread: the root mean square distance of the samples from the exact
+            ends of their paths.
+        error_95: the distance that 95 % of all samples keep, with 95 % confidence, as a share of the spread: a
+            distribution-free tolerance limit (Wilks 1941, "Determination of sample sizes for setting tolerance
+            limits").
+        failed: samples that did not reach the end; their distance counts as infinite.
+    """
+
+    solver: str = Field(min_length=1, max_length=2_000)
+    nfe: Size
+    nfe_most: int = Field(ge=1)
+    error: Size
+    error_95: Size
+    failed: int = Field(default=0, ge=0)
+
+
+class Curve(_Frozen):
+    """All solvers that were measured with one guidance.
+
+    Attributes:
+        guidance: of the samples of a conditional model; None for an unconditional one.
+        samples: how many paths were solved.
+        spread: root mean square distance of the exact ends from their mean: what errors are shares of.
+        complete: whether every candidate was tried; False if time ran out first.
+        points: one a solver, by NFE.
+    """
+
+    guidance: float | None = Field(default=None, allow_inf_nan=False)
+    samples: int = Field(ge=2)
+    spread: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    complete: bool = True
+    points: Annotated[tuple[Point, ...], Field(max_length=_MOST_POINTS)]
+
+
+class Frontier(_Frozen):
+    """The frontier of a checkpoint.
+
+    Attributes:
+        format: version of this format.
+        weights_sha256: hash of the weights that were measured.
+        plans_sha256: hash of `plans.json` at that time; None if there was none.
+        tight: the solution that stands for the exact one.
+        conditions: which conditions the samples had; empty for an unconditional model.
+        libraries: versions of what measured.
+        curves: one for each guidance.
+    """
+
+    format: Literal[1] = 1
+    weights_sha256: str = Field(pattern=_SHA256)
+    plans_sha256: str | None = Field(default=None, pattern=_SHA256)
+    tight: str = Field(max_length=200)
+    conditions: str = Field(default="", max_length=200)
+    libraries: dict[str, str] = {}
+    curves: Annotated[tuple[Curve, ...], Field(min_length=1, max_length=100)]
+
+    @model_validator(mode="after")
+    def _guidances_differ(self) -> Self:
+        if len({curve.guidance for curve in self.curves}) < len(self.curves):
+            raise ValueError("curves: two have the same guidance")
+        return self
+
+    def curve(self, guidance: float | None) -> Curve | None:
+        """Return the curve that holds for a guidance; None of a conditional model is 1."""
+        for curve in self.curves:
+            if curve.guidance == guidance or {curve.guidance, guidance} == {None, 1}:
+                return curve
+        return None
+
+
+def pareto(points: Iterable[Point]) -> list[Point]:
+    """Return the points that no other beats: cheaper ones are worse, and closer ones dearer. By NFE."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda each: (each.nfe, each.error_95)):
+        if not best or point.error_95 < best[-1].error_95:
+            best.append(point)
+    return best
+
+
+def plans_hash(folder: Path) -> str | None:
+    """Return the hash of a checkpoint's tuned plans; None if it has none, or they cannot be read."""
+    try:
+        with open_regular(folder / PLANS_FILE) as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
+
+
+def is_tuned(solver: str) -> bool:
+    """Return whether a solver's text names what was tuned for one checkpoint: a plan, or a method on the tuned grid."""
+    return solver.startswith("tuned") or "/tuned" in solver
+
+
+def read_frontier(folder: Path, card: Card) -> Frontier | None:
+    """Read the frontier of a checkpoint; None if it has none. Points of plans that have changed are left out.
+
+    Args:
+        folder: of the checkpoint.
+        card: its card, which has the hash of the weights.
+
+    Raises:
+        FrontierError: it is damaged, or of other weights.
+    """
+    path = folder / FRONTIER_FILE
+    try:
+        with open_regular(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except (NotRegular, OSError) as error:
+        raise FrontierError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(content) > _MOST_BYTES:
+        raise FrontierError(f"{path}: is larger than {_MOST_BYTES} bytes, the most a frontier may have")
+    try:
+        found = Frontier.model_validate_json(content)
+    except ValidationError as error:
+        raise FrontierError(f"{path}: {explain(error)}; measure it again") from None
+    if found.weights_sha256 != card.weights_sha256:
+        raise FrontierError(
+            f"{path}: is of other weights: weights_sha256 found {found.weights_sha256}, the card has "
+            f"{card.weights_sha256}; measure it again"
+        )
+    if found.plans_sha256 == plans_hash(folder):
+        return found
+    kept = [
+        curve.model_copy(update={"points": tuple(point for point in curve.points if not is_tuned(point.solver))})
+        for curve in found.curves
+    ]
+    return found.model_copy(update={"curves": tuple(kept)})
+
+
+class FrontierFile:
+    """The frontier of a loaded checkpoint, as its file is now: it may be measured long after the weights were loaded.
+
+    The file is read again only when it has changed, so asking costs two looks at the folder.
+    """
+
+    def __init__(self, folder: Path, card: Card) -> None:
+        """Note where it lies; nothing is read yet."""
+        self._folder, self._card = folder, card
+        self._read: tuple[object, Frontier | None, str] = (None, None, "")
+
+    def now(self) -> tuple[Frontier | None, str]:
+        """Return the frontier, if there is one, and why one that is there cannot be used; from any thread."""
+        state = tuple(_state(self._folder / name) for name in (FRONTIER_FILE, PLANS_FILE))
+        before, found, fault = self._read
+        if state != before:
+            found, fault = None, ""
+            try:
+                found = read_frontier(self._folder, self._card)
+            except FrontierError as error:
+                fault = str(error).removeprefix(f"{self._folder}/")  # where it lies is nothing for clients
+            self._read = (state, found, fault)
+        return found, fault
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def write_frontier(folder: Path, frontier: Frontier) -> Path:
+    """Write a frontier beside the weights, whole or not at all, in place of an earlier one.
+
+    Raises:
+        FrontierError: the disk refuses; what was there is as it was.
+    """
+    path = folder / FRONTIER_FILE
+    try:
+        write_atomically(path, json.dumps(frontier.model_dump(mode="json"), indent=1, allow_nan=False).encode() + b"\n")
+    except OSError as error:
+        raise FrontierError(f"{path}: cannot be written: {error.strerror or error}; it is as it was") from None
+    return path
+
+
+def table(curve: Curve, points: Sequence[Point]) -> str:
+    """Return points as a text table."""
+    lines = [f"{'solver':<24} {'NFE':>7} {'error':>10} {'error 95 %':>11}"]
+    lines += [f"{p.solver:<24} {p.nfe:>7.1f} {p.error:>10.2e} {p.error_95:>11.2e}" for p in points]
+    return "\n".join([*lines, f"errors are shares of the spread, {curve.spread:.4g}; {curve.samples} samples"])

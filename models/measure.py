@@ -1,0 +1,368 @@
+"""Measuring the frontier of a checkpoint: NFE and endpoint error of many solvers, against a tight solution.
+
+    python -m models measure checkpoints/moons/1
+
+Every candidate starts from the same noise. Its samples are compared with the exact ends of their own paths: a solution
+by DOPRI5 at a tight tolerance in float64 with the same weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import bdtr
+from torch import Tensor
+
+from models.checkpoint.frontier import Curve, Frontier, Point, pareto, plans_hash, table, write_frontier
+from models.checkpoint.loading import Checkpoint, load
+from models.conditions import LabelCondition, VectorCondition
+from models.guidance import Guided
+from models.noise import noise
+from solvers import SolverSpec, Status, catalogue
+from solvers import compile as compiled
+from solvers.errors import SolverError
+from solvers.integrate import Solution, integrate_indexed
+from solvers.tuned import TunedPlans
+
+TIGHT = 1e-9
+"""Tolerance of the float64 solution that stands for the exact ends of the paths."""
+
+MOST_NFE = 200
+"""Solvers that take more calls are not candidates: error control takes fewer."""
+
+CLOSE = 1e-4
+"""A method whose 95 % error is below this share of the spread is not tried with more steps."""
+
+STEPS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 100, 128, 160, 200)
+GRIDS = ("sway", "shift(0.5)", "shift(2)")
+"""Grids that are tried with the best methods."""
+
+COVERED, CONFIDENCE = 0.95, 0.95
+SECONDS = 300.0
+
+_SIMILAR = ("heun2", "ralston2", "rk4_38", "dopri5", "tsit5")  # with fixed steps they differ from others by little
+_ADAPTIVE = ("bosh3", "dopri5", "tsit5")
+_BEST = 2  # methods of each number of calls that are tried on other grids
+_GRID_NFE = 40
+_SAMPLES, _FEW, _LARGE = 256, 64, 256
+"""Paths, and how many where a state has more numbers than `_LARGE`."""
+
+_SEED = 7_070_707
+
+Progress = Callable[[str], None]
+
+
+class MeasureError(Exception):
+    """A model cannot be measured; the message says why."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A velocity with what it is told.
+
+    Attributes:
+        velocity: called as velocity(x, t), or velocity(x, t, condition) with conditions.
+        conditions: one row a sample, or None.
+        takes: what the model is conditioned on; needed for guidance only.
+        guidance: strength of classifier-free guidance; None is none.
+    """
+
+    velocity: Any
+    conditions: Tensor | None = None
+    takes: LabelCondition | VectorCondition | None = None
+    guidance: float | None = None
+
+    def double(self) -> Field:
+        """Return the same in float64."""
+        given = self.conditions
+        given = given.double() if given is not None and given.is_floating_point() else given
+        return Field(copy.deepcopy(self.velocity).double(), given, self.takes, self.guidance)
+
+    def __call__(self, x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
+        """Evaluate the states of some samples."""
+        if self.conditions is None:
+            return self.velocity(x, t)
+        rows = self.conditions[torch.from_numpy(index)]
+        if self.takes is None or self.guidance in (None, 1):
+            return self.velocity(x, t, rows)
+        return Guided(self.velocity, self.takes)(x, t, rows, torch.full_like(t, self.guidance))
+
+
+@torch.no_grad()
+def solve(
+    field: Field,
+    x0: Tensor,
+    spec: SolverSpec,
+    save_at: NDArray[np.float64] | None = None,
+    progress: bool = False,
+    plans: TunedPlans | None = None,
+) -> Solution:
+    """Solve from the noise x0 (samples, *event) to t = 1.
+
+    Raises:
+        SolverError: the solver cannot be had in this dtype.
+    """
+    average = bool(getattr(field.velocity, "average", False))
+    return integrate_indexed(field, x0, compiled(spec, x0.dtype, plans), save_at, progress=progress, step_ends=average)
+
+
+def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT) -> Tensor:
+    """Solve in float64 with the same weights, by DOPRI5 at a tight tolerance.
+
+    Returns:
+        (samples, *event) float64; NaN throughout for a sample that did not come to its end.
+    """
+    spec = SolverSpec(rtol=tolerance, atol=tolerance, controller="i", max_nfe=100_000)
+    solution = solve(field.double(), x0.double(), spec)
+    return torch.where(_ended(solution).reshape(-1, *([1] * (x0.ndim - 1))), solution.x, torch.nan)
+
+
+def endpoint_error(x: Tensor, ends: Tensor) -> float:
+    """Root mean square distance of samples (n, *event) from their exact ends, over those that have one."""
+    distance = (x.double() - ends).flatten(1).square().sum(1)
+    return float(distance[distance.isfinite()].mean().sqrt())
+
+
+def limit_95(distances: NDArray[np.float64]) -> float:
+    """Return the distance that 95 % of all samples keep, with 95 % confidence: an order statistic of those measured.
+
+    The k-th smallest of n is over the 95 % quantile with probability P(Bin(n, 0.95) < k). Below 59 samples no k is
+    enough, and the largest is taken.
+    """
+    n = len(distances)
+    k = min(n, int(np.searchsorted(bdtr(np.arange(n), n, COVERED), CONFIDENCE)) + 1)
+    return float(np.sort(distances)[k - 1])
+
+
+def measure_curve(
+    field: Field,
+    x0: Tensor,
+    *,
+    methods: Sequence[str] | None = None,
+    plans: TunedPlans | None = None,
+    grids: Sequence[str] | None = None,
+    tolerances: Sequence[float] | None = None,
+    seconds: float = SECONDS,
+    close: float = CLOSE,
+    progress: Progress = lambda _: None,
+    ends: Tensor | None = None,
+) -> Curve:
+    """Measure solvers on one field, the cheapest first, until all are tried or time runs out.
+
+    Args:
+        field: the velocity, in the dtype of x0, on the CPU.
+        x0: noise, (samples, *event).
+        methods: names of solvers with fixed steps; by default one of each order and kind.
+        plans: what was tuned for the checkpoint; it is tried first.
+        grids: that the best methods are tried on too; by default `GRIDS`.
+        tolerances: of error control; by default powers of ten that the dtype allows.
+        seconds: when to stop, once the exact ends are known.
+        close: a method whose errors are below this share of the spread is not tried with more steps.
+        progress: told what is being measured.
+        ends: what `exact_ends` found; measured where left out.
+
+    Raises:
+        MeasureError: no path came to its end.
+    """
+    progress("exact ends")
+    ends = exact_ends(field, x0) if ends is None else ends
+    until = time.monotonic() + seconds
+    sound = ends.flatten(1).isfinite().all(1)
+    if not sound.any():
+        raise MeasureError(f"none of {len(x0)} paths reached t = 1; the network is not usable")
+    spread = endpoint_error(ends[sound], ends[sound].mean(0, keepdim=True))
+    if not spread > 0:
+        raise MeasureError("all paths end at the same point, so errors have no scale")
+    run = _Run(field, x0, ends, sound, spread, until, close, progress, plans)
+    run.all(() if plans is None else plans.texts)
+    names = tuple(methods or (name for name in catalogue.solvers() if name not in _SIMILAR))
+    run.ladder(names)
+    grids = GRIDS if grids is None else grids
+    for nfe in [steps for steps in STEPS if steps <= _GRID_NFE] if grids else ():
+        run.all(f"{name}/{grid}" for name in run.best_at(nfe) for grid in grids)
+    if tolerances is None:
+        tolerances = [10.0**-k for k in range(2, 11 if x0.dtype == torch.float64 else 7)]
+    if tolerances:
+        run.all(f"{name}@{tolerance:g}" for tolerance in tolerances for name in _ADAPTIVE)
+    if not run.points:
+        if not run.complete:
+            raise MeasureError(f"{seconds:g} s were not enough to measure one solver; give more")
+        raise MeasureError("no solver brought 95 % of the samples to the end; the network is not usable")
+    points = sorted(run.points.values(), key=lambda point: (point.nfe, point.error_95))
+    return Curve(guidance=field.guidance, samples=len(x0), spread=spread, complete=run.complete, points=tuple(points))
+
+
+@dataclass
+class _Run:
+    """Measurements under way."""
+
+    field: Field
+    x0: Tensor
+    ends: Tensor
+    sound: Tensor
+    spread: float
+    until: float
+    close: float
+    progress: Progress
+    plans: TunedPlans | None = None
+
+    def __post_init__(self) -> None:
+        self.points: dict[str, Point] = {}
+        self.complete = True
+
+    def all(self, texts: Iterator[str] | Sequence[str]) -> None:
+        """Measure these, as far as time allows."""
+        for text in texts:
+            self.one(text)
+
+    def ladder(self, names: Sequence[str]) -> None:
+        """Measure methods with more and more steps, the fewest calls first, until each is close enough."""
+        queue = [(self._nfe(name, 0), name, 0) for name in names]
+        heapq.heapify(queue)
+        while queue:
+            nfe, name, place = heapq.heappop(queue)
+            if nfe > MOST_NFE:
+                continue
+            point = self.one(f"{name}-{STEPS[place]}")
+            close = point is not None and max(point.error_95, point.error) <= self.close
+            if not close and place + 1 < len(STEPS):
+                heapq.heappush(queue, (self._nfe(name, place + 1), name, place + 1))
+
+    def _nfe(self, name: str, place: int) -> int:
+        try:
+            return compiled(SolverSpec(name, STEPS[place]), self.x0.dtype).nfe or MOST_NFE + 1
+        except SolverError:  # not one that takes any number of steps
+            return MOST_NFE + 1
+
+    def best_at(self, nfe: int) -> list[str]:
+        """The texts with this many calls that are closest, on the uniform grid."""
+        here = [point for point in self.points.values() if point.nfe == nfe and "/" not in point.solver]
+        return [point.solver for point in sorted(here, key=lambda each: each.error_95)[:_BEST]]
+
+    def one(self, text: str) -> Point | None:
+        """Measure one solver; None where time is over, it cannot be had, or too many samples fail."""
+        if time.monotonic() > self.until:
+            self.complete = False
+            return None
+        try:
+            spec = SolverSpec.parse(text)
+            self.progress(str(spec))
+            solution = solve(self.field, self.x0, spec, plans=self.plans)
+        except SolverError:
+            return None
+        distance = (solution.x.double() - self.ends).flatten(1).square().sum(1).sqrt()
+        ended = _ended(solution)
+        distance = torch.where(ended & distance.isfinite(), distance, torch.inf)[self.sound]
+        relative = distance.numpy() / self.spread
+        limit, finite = limit_95(relative), relative[np.isfinite(relative)]
+        if not np.isfinite(limit):
+            return None
+        point = Point(
+            solver=str(spec),
+            nfe=float(solution.nfe.mean()),
+            nfe_most=int(solution.nfe.max()),
+            error=float(np.sqrt(np.square(finite).mean())),
+            error_95=limit,
+            failed=int((~ended).sum()),
+        )
+        self.points[point.solver] = point
+        return point
+
+
+def _ended(solution: Solution) -> Tensor:
+    return torch.tensor([status == Status.SUCCESS for status in solution.status])
+
+
+def measure(
+    checkpoint: Checkpoint,
+    *,
+    conditions: Tensor | None = None,
+    said: str = "",
+    guidances: Sequence[float] = (1.0,),
+    seconds: float = SECONDS,
+    progress: Progress = lambda _: None,
+) -> Frontier:
+    """Measure the frontier of a checkpoint.
+
+    Args:
+        checkpoint: on the CPU.
+        conditions: for a conditional model, real ones, of which as many are taken as there are samples; by default
+            every label in turn, or example vectors.
+        said: what they are.
+        guidances: of a conditional model, each a curve of its own.
+        seconds: of all curves together; the cheapest solvers come first.
+        progress: told what is being measured.
+
+    Raises:
+        MeasureError: the model has no endpoint error, or is not usable.
+    """
+    card = checkpoint.card
+    if card.average:
+        raise MeasureError(
+            "the model is a field of average velocity: it has no endpoint error, as there is no path to keep to; "
+            "compare its samples with data: python -m training evaluate"
+        )
+    if card.conditions:
+        names = ", ".join(card.conditions)
+        raise MeasureError(f"the model takes conditions by name ({names}), of which no examples are at hand")
+    samples = _SAMPLES if np.prod(card.event_shape) <= _LARGE else _FEW
+    x0 = noise(_SEED, 0, samples, card.event_shape, checkpoint.dtype)
+    takes = card.condition
+    curves = list[Curve]()
+    until = time.monotonic() + seconds
+    if takes is None:
+        said, given, of = "", None, [None]
+    else:
+        of = list(dict.fromkeys(float(g) for g in guidances))
+        if conditions is None:
+            conditions = takes.examples(samples, checkpoint.dtype)
+            said = "every label in turn" if isinstance(takes, LabelCondition) else "example vectors, not real ones"
+        given = conditions[torch.arange(samples) % len(conditions)]
+        if any(g != 1 for g in of) and not takes.null:
+            raise MeasureError("the model was trained without a null condition, so it cannot be guided")
+    for place, guidance in enumerate(of):
+        where = "" if guidance in (None, 1) else f"guidance {guidance:g}: "
+        left = max(0.0, until - time.monotonic()) / (len(of) - place)
+        field = Field(checkpoint.velocity, given, takes, guidance)
+        told = lambda text, where=where: progress(where + text)  # noqa: E731
+        curves.append(measure_curve(field, x0, plans=checkpoint.plans, seconds=left, progress=told))
+    return Frontier(
+        weights_sha256=card.weights_sha256,
+        plans_sha256=plans_hash(checkpoint.path),
+        tight=f"dopri5 at {TIGHT:g} in float64",
+        conditions=said,
+        libraries={m.__name__: str(m.__version__) for m in (np, torch)},
+        curves=tuple(curves),
+    )
+
+
+def run(path: Path, guidances: Sequence[float], seconds: float, progress: Progress) -> list[str]:
+    """Measure the checkpoint at `path`, write its frontier beside the weights, and return lines for people.
+
+    Raises:
+        CheckpointError, FrontierError, MeasureError: it cannot be loaded, measured or written.
+    """
+    checkpoint = load(path)
+    frontier = measure(checkpoint, guidances=guidances, seconds=seconds, progress=progress)
+    return [*lines(frontier), f"written to {write_frontier(path, frontier)}"]
+
+
+def lines(frontier: Frontier) -> list[str]:
+    """Return the frontier for people: the solvers that no other beats, for each guidance."""
+    found = list[str]()
+    for curve in frontier.curves:
+        if curve.guidance is not None:
+            found.append(f"guidance {curve.guidance:g}, conditions: {frontier.conditions}")
+        found.append(table(curve, pareto(curve.points)))
+        if not curve.complete:
+            found.append("time ran out before all solvers were tried; give more with --seconds")
+    return found

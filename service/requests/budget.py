@@ -1,0 +1,188 @@
+"""Budgets: a request says what it may cost or how far off it may be, and the service chooses the solver.
+
+The choice is made among the solvers of the model's frontier. Under `max_error` it is the one that is done first of all
+whose 95 % endpoint error is within it; with `max_nfe` and `max_ms` alone, the closest of all that they allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from models.checkpoint.frontier import Curve, Point
+from models.guidance import network_rows
+from service.engine.job import Priority
+from service.errors import invalid
+from service.registry.version import ModelVersion
+from service.requests.schemas import Budget, SampleRequest
+from service.settings import Settings
+from solvers import SolverSpec
+from solvers.errors import SolverError
+
+APART = ("solver", "steps", "rtol", "atol", "grid", "start", "error_control", "controller", "first_step", "max_step")
+"""Fields that name a solver, which a budget is in place of."""
+
+_FROM_NOISE = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a budget came to.
+
+    Attributes:
+        point: the chosen solver, as it was measured.
+        curve: what it was chosen from.
+        budget: what the request said.
+        predicted_s: seconds of solving at the service's present pace, without waiting for others.
+        reason: why this one, for people.
+    """
+
+    point: Point
+    curve: Curve
+    budget: Budget
+    predicted_s: float
+    reason: str
+
+    def document(self) -> dict[str, Any]:
+        """Return the choice as it stands in responses."""
+        return {
+            **self.budget.model_dump(exclude_none=True),
+            "solver": self.point.solver,
+            "promised_error": self.point.error_95,
+            "promised_distance": self.point.error_95 * self.curve.spread,
+            "measured_nfe": self.point.nfe,
+            "predicted_ms": round(1000 * self.predicted_s, 3),
+            "reason": self.reason,
+        }
+
+
+def choose(request: SampleRequest, model: ModelVersion, settings: Settings) -> list[Choice]:
+    """Return the choices that a request's budget allows, the best first.
+
+    Raises:
+        ProblemError: 422 where the budget contradicts other fields, the model has no frontier, it does not hold for
+            this request, or no measured solver fits; the nearest is named.
+    """
+    budget = request.budget
+    assert budget is not None  # noqa: S101  (the caller looked)
+    _check_alone(request)
+    curve, note = _curve_of(request, model, settings)
+    points = [point for point in curve.points if _can_be_had(point.solver)]
+    offered = [(point, _seconds(point, request, model)) for point in points]
+    fitting = [each for each in offered if _fits(*each, budget)]
+    if not fitting:
+        raise invalid("budget", _nearest(budget, offered, model))
+    if budget.max_error is not None:
+        fitting.sort(key=lambda each: (each[1], each[0].nfe, each[0].error_95))
+        why = f"the fastest of {len(points)} measured solvers whose error is within {budget.max_error:g}"
+    else:
+        fitting.sort(key=lambda each: (each[0].error_95, each[1]))
+        why = f"the closest of {len(points)} measured solvers"
+    names = {"max_nfe": budget.max_nfe, "max_ms": budget.max_ms}
+    if limits := [f"{name} {value:g}" for name, value in names.items() if value is not None]:
+        why += f", within {' and '.join(limits)}"
+    return [Choice(point, curve, budget, seconds, why + note) for point, seconds in fitting]
+
+
+def _check_alone(request: SampleRequest) -> None:
+    given = [name for name in (*APART, "max_nfe") if name in request.model_fields_set]
+    if given:
+        raise invalid(
+            "budget",
+            f"budget and {given[0]} contradict each other: a budget lets the service choose the solver; leave one of "
+            f"them out{' (budget has a max_nfe of its own)' if given[0] == 'max_nfe' else ''}",
+        )
+    if request.x0 is not None or tuple(request.t_span) != _FROM_NOISE:
+        name = "x0" if request.x0 is not None else "t_span"
+        raise invalid(
+            "budget",
+            f"budget with {name}: errors were measured from noise at t = 0 to data at 1; name a solver instead",
+        )
+
+
+def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -> tuple[Curve, str]:
+    """Return the curve that holds for a request, and what is to be said of it."""
+    command = f"python -m models measure {settings.models_dir.name}/{model.name}/{model.version}"
+    if model.card.average:
+        raise invalid(
+            "budget",
+            f"model {model.name!r} is a field of average velocity: it has no endpoint error that could be promised; "
+            "name the number of steps instead, as euler-4",
+        )
+    frontier, fault = model.frontier()
+    if frontier is None:
+        why = f"cannot be used ({fault})" if fault else "was not measured"
+        raise invalid(
+            "budget", f"the frontier of model {model.name!r} {why}; name a solver, or have it measured: {command}"
+        )
+    strength = request.guidance
+    if not isinstance(strength, float | int | None) or request.negative is not None:
+        raise invalid(
+            "budget",
+            "budget with guidance of several terms or negative conditions, which was not measured; name a solver",
+        )
+    guidance = 1.0 if strength is None and model.card.condition is not None else strength
+    curve = frontier.curve(guidance)
+    if curve is None:
+        known = ", ".join(f"{each.guidance:g}" for each in frontier.curves if each.guidance is not None)
+        raise invalid(
+            "budget",
+            f"the frontier of model {model.name!r} was measured with guidance {known}, and errors with guidance "
+            f"{guidance:g} may be larger; name a solver, or have it measured: {command} --guidance {guidance:g}",
+        )
+    note = f"; measured with {frontier.conditions}" if frontier.conditions else ""
+    if model.card.condition is not None and request.condition is None:
+        note += ", and this request has no condition"
+    return curve, note
+
+
+@lru_cache(maxsize=4096)
+def _can_be_had(solver: str) -> bool:
+    try:
+        SolverSpec.parse(solver)
+    except SolverError:
+        return False
+    return True
+
+
+def _seconds(point: Point, request: SampleRequest, model: ModelVersion) -> float:
+    strength = request.guidance if isinstance(request.guidance, float | int) else None  # others were refused
+    rows = request.num_samples * network_rows(strength)
+    return model.pace(point.nfe_most, rows * point.nfe, rows, Priority(request.priority))
+
+
+def _is_adaptive(point: Point) -> bool:
+    return "@" in point.solver
+
+
+def _fits(point: Point, seconds: float, budget: Budget) -> bool:
+    if budget.max_nfe is not None and (_is_adaptive(point) or point.nfe_most > budget.max_nfe):
+        return False  # other samples may take more calls under error control than those measured
+    if budget.max_ms is not None and 1000 * seconds > budget.max_ms:
+        return False
+    return budget.max_error is None or point.error_95 <= budget.max_error
+
+
+def _nearest(budget: Budget, offered: Sequence[tuple[Point, float]], model: ModelVersion) -> str:
+    """Say which measured solvers come nearest to a budget that none of them fits."""
+    said = ", ".join(f"{name} {value:g}" for name, value in budget.model_dump(exclude_none=True).items())
+    rest = budget.model_copy(update={"max_error": None})
+    within = [each for each in offered if _fits(*each, rest)]
+    close = [each for each in offered if budget.max_error is not None and each[0].error_95 <= budget.max_error]
+    parts = [f"no measured solver of model {model.name!r} fits the budget ({said})"]
+    if within and budget.max_error is not None:
+        parts.append(
+            f"the closest that the rest of it allows is {_described(min(within, key=lambda e: e[0].error_95))}"
+        )
+    if close:
+        parts.append(f"the fastest that is close enough is {_described(min(close, key=lambda each: each[1]))}")
+    if not within and not close:
+        parts.append(f"the fastest is {_described(min(offered, key=lambda each: each[1]))}")
+    return "; ".join(parts)
+
+
+def _described(each: tuple[Point, float]) -> str:
+    point, seconds = each
+    return f"{point.solver} (error {point.error_95:.2g}, {point.nfe:g} NFE, about {1000 * seconds:.3g} ms)"

@@ -1,0 +1,238 @@
+"""Frontiers: what is measured, on fields whose paths are known, and how they are kept beside the weights."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from models.__main__ import main
+from models.architectures.analytic import Gaussian, GaussianConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.card import read_card
+from models.checkpoint.frontier import (
+    FRONTIER_FILE,
+    Curve,
+    Frontier,
+    FrontierError,
+    Point,
+    pareto,
+    read_frontier,
+    write_frontier,
+)
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
+from models.conditions import LabelCondition
+from models.decoder import Decoder
+from models.measure import Field, MeasureError, limit_95, measure, measure_curve
+from models.noise import noise
+from solvers import integrate
+from solvers.tuned import TunedPlan, TunedPlans
+
+ABOUT: dict[str, Any] = {"dataset": {}, "training": {}, "seed": 0}
+FEW: dict[str, Any] = {"methods": ("euler", "ab4", "rk4"), "grids": (), "tolerances": (1e-3, 1e-6)}
+
+
+class Decay(nn.Module):
+    """dx/dt = -3 x."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return -3 * x
+
+
+class Lost(nn.Module):
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return torch.full_like(x, math.nan)
+
+
+X0 = noise(0, 0, 256, (2,), torch.float64)
+
+
+def test_errors_are_distances_from_the_exact_ends() -> None:
+    curve = measure_curve(Field(Decay()), X0, **FEW)
+    ends = X0 * math.exp(-3)
+    spread = float((ends - ends.mean(0)).square().sum(1).mean().sqrt())
+    assert curve.spread == pytest.approx(spread)
+    for point in curve.points:
+        if "@" in point.solver:
+            continue
+        name, steps = point.solver.split("-")
+        x = integrate(Decay(), X0, solver=name, steps=int(steps)).x
+        distance = (x - ends).square().sum(1).sqrt().numpy() / spread
+        assert point.error == pytest.approx(float(np.sqrt(np.square(distance).mean())), rel=1e-4, abs=1e-8)
+        assert np.quantile(distance, 0.95) - 1e-8 <= point.error_95 <= distance.max() + 1e-8
+        assert point.nfe == point.nfe_most == int(steps) * (4 if name == "rk4" else 1)
+
+
+@pytest.mark.parametrize("new", range(3))
+def test_the_limit_is_kept_by_95_percent_of_new_samples(new: int) -> None:
+    field = Gaussian(GaussianConfig()).double()
+    curve = measure_curve(Field(field), X0, **FEW)
+    x0 = noise(100 + new, 0, 4000, (2,), torch.float64)
+    for point in pareto(curve.points):
+        name, _, rest = point.solver.replace("@", "-@").partition("-")
+        asked: dict[str, Any] = (
+            {"rtol": float(rest[1:]), "atol": float(rest[1:])} if rest.startswith("@") else {"steps": int(rest)}
+        )
+        x = integrate(field, x0, solver=name, **asked).x
+        distance = (x - field.exact(x0)).square().sum(1).sqrt().numpy() / curve.spread
+        assert (distance <= point.error_95).mean() >= 0.95, point
+
+
+@given(st.integers(1, 600), st.integers(0, 2**32 - 1))
+def test_the_limit_is_one_of_the_distances_and_at_least_the_quantile(n: int, seed: int) -> None:
+    distances = np.random.default_rng(seed).random(n)
+    found = limit_95(distances)
+    assert found in distances
+    assert (distances <= found).mean() >= 0.95
+    if n < 59:
+        assert found == distances.max()
+
+
+def test_the_limit_fails_as_rarely_as_it_says() -> None:
+    source = np.random.default_rng(0)
+    below = np.mean([limit_95(source.random(256)) < 0.95 for _ in range(4000)])
+    assert below < 0.05
+
+
+def test_a_method_ends_once_it_is_close_and_the_best_try_other_grids() -> None:
+    curve = measure_curve(Field(Decay()), X0, methods=("euler", "rk4"), grids=("sway",), tolerances=())
+    texts = [point.solver for point in curve.points]
+    assert "euler-200" in texts
+    assert "rk4-1" in texts
+    assert "rk4-48" not in texts
+    assert any(text.startswith("rk4") and text.endswith("/sway") for text in texts)
+    assert [point.nfe for point in curve.points] == sorted(point.nfe for point in curve.points)
+    assert curve.complete
+
+
+def test_what_was_tuned_is_tried_first() -> None:
+    plans = TunedPlans(grids={"ab2-3": TunedPlan(np.array([0.0, 0.3, 0.6, 1.0]))})
+    curve = measure_curve(Field(Decay()), X0, methods=("ab2",), grids=(), tolerances=(), plans=plans)
+    assert "ab2-3/tuned" in [point.solver for point in curve.points]
+
+
+def test_time_bounds_it_and_the_cheapest_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10_000))
+    monkeypatch.setattr("models.measure.time.monotonic", lambda: float(next(clock)))
+    curve = measure_curve(Field(Decay()), X0, **FEW, seconds=5.5)
+    assert not curve.complete
+    assert [point.nfe for point in curve.points] == [1, 1, 2, 2, 3]
+    with pytest.raises(MeasureError, match="not enough"):
+        measure_curve(Field(Decay()), X0, **FEW, seconds=0)
+
+
+def test_what_has_no_ends_is_refused() -> None:
+    with pytest.raises(MeasureError, match="none of 256 paths reached t = 1"):
+        measure_curve(Field(Lost()), X0, **FEW)
+
+
+def test_guidance_has_curves_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("rk4",))
+    monkeypatch.setattr("models.measure.STEPS", (1, 4))
+    monkeypatch.setattr("models.measure._ADAPTIVE", ())
+    torch.manual_seed(0)
+    network = ResidualMLP(
+        ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=LabelCondition(classes=3))
+    )
+    checkpoint = load(save(tmp_path, "labels", network, Decoder.identity((2,)), **ABOUT))
+    frontier = measure(checkpoint, guidances=(1.0, 3.0), seconds=1e9)
+    assert [curve.guidance for curve in frontier.curves] == [1.0, 3.0]
+    assert frontier.conditions == "every label in turn"
+    assert frontier.curve(None) is frontier.curves[0]
+    assert frontier.curve(2.0) is None
+    assert frontier.curves[0].spread != frontier.curves[1].spread
+
+
+POINT = Point(solver="rk4-4", nfe=16, nfe_most=16, error=0.01, error_95=0.02)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return save(tmp_path, "exact", Gaussian(GaussianConfig()), Decoder.identity((2,)), **ABOUT)
+
+
+def _frontier(folder: Path, **changes: Any) -> Frontier:
+    curve = Curve(samples=256, spread=1.0, points=(POINT, POINT.model_copy(update={"solver": "tuned-6"})))
+    said = {"weights_sha256": read_card(folder).weights_sha256, "tight": "exact", "curves": (curve,)}
+    return Frontier(**said | changes)
+
+
+def test_it_is_kept_beside_the_weights_and_bound_to_them(saved: Path) -> None:
+    assert read_frontier(saved, read_card(saved)) is None
+    frontier = _frontier(saved)
+    write_frontier(saved, frontier)
+    assert read_frontier(saved, read_card(saved)) == frontier
+    assert {path.name for path in saved.iterdir()} == {"card.json", "weights.safetensors", "frontier.json"}
+    assert load(saved).card == read_card(saved)
+    write_frontier(saved, _frontier(saved, weights_sha256="0" * 64))
+    with pytest.raises(FrontierError, match=r"found 0{64}, the card has"):
+        read_frontier(saved, read_card(saved))
+
+
+def test_points_of_other_plans_are_left_out(saved: Path) -> None:
+    write_frontier(saved, _frontier(saved))
+    (saved / "plans.json").write_text("{}")
+    found = read_frontier(saved, read_card(saved))
+    assert found is not None
+    assert [point.solver for point in found.curves[0].points] == ["rk4-4"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"format": 2}', b"\xff\xfe", b"[" * 5000, b'{"curves": []}', b'{"curves": [{"spread": NaN}]}'],
+)
+def test_a_damaged_one_is_refused_with_its_name(saved: Path, content: bytes) -> None:
+    (saved / FRONTIER_FILE).write_bytes(content)
+    with pytest.raises(FrontierError, match=r"frontier\.json"):
+        read_frontier(saved, read_card(saved))
+
+
+def test_a_pipe_is_not_read(saved: Path) -> None:
+    import os
+
+    os.mkfifo(saved / FRONTIER_FILE)
+    with pytest.raises(FrontierError, match="named pipe"):
+        read_frontier(saved, read_card(saved))
+
+
+def test_a_full_disk_leaves_what_was_there(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_frontier(saved, _frontier(saved))
+    before = (saved / FRONTIER_FILE).read_bytes()
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("models.checkpoint.frontier.write_atomically", full)
+    with pytest.raises(FrontierError, match="No space left on device; it is as it was"):
+        write_frontier(saved, _frontier(saved))
+    assert (saved / FRONTIER_FILE).read_bytes() == before
+
+
+@given(st.lists(st.tuples(st.floats(1, 200), st.floats(0, 2)), max_size=30))
+def test_no_point_beats_one_of_the_best(pairs: list[tuple[float, float]]) -> None:
+    points = [Point(solver=f"a-{k}", nfe=n, nfe_most=1, error=e, error_95=e) for k, (n, e) in enumerate(pairs)]
+    best = pareto(points)
+    for point in points:
+        assert any(b.nfe <= point.nfe and b.error_95 <= point.error_95 for b in best)
+    for one in best:
+        assert not any(p.nfe <= one.nfe and p.error_95 < one.error_95 for p in points)
+
+
+def test_the_command_writes_it_and_says_what_it_found(
+    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.measure.catalogue.solvers", lambda: ("rk4",))
+    assert main(["measure", str(saved), "--seconds", "1000"]) == 0
+    out = capsys.readouterr().out
+    assert "rk4-1" in out
+    assert "written to" in out
+    assert read_frontier(saved, read_card(saved)) is not None
+    assert main(["measure", str(saved / "none")]) == 1
+    assert "card.json: is missing" in capsys.readouterr().err
+    assert main(["measure", str(saved), "--seconds", "0"]) == 2

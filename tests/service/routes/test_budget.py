@@ -1,0 +1,337 @@
+"""Budgets: what the service chooses, every refusal, and that what it promises is kept."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.architectures.analytic import Gaussian, GaussianConfig
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.card import read_card
+from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
+from models.checkpoint.saving import save
+from models.conditions import LabelCondition
+from models.decoder import Decoder
+from models.measure import Field, measure_curve
+from models.noise import noise
+from service.app import create_app
+from service.engine.job import Overloaded
+from service.requests.budget import _fits
+from service.requests.schemas import Budget
+from service.responses.schemas import FrontierBody, SampleResponse
+from service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+ABOUT: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
+
+
+async def _chosen(running: Any, **body: Any) -> dict[str, Any]:
+    answer = await running.post(**body)
+    assert answer.status_code == 200, answer.text
+    SampleResponse.model_validate(answer.json())
+    return answer.json()["budget"]
+
+
+async def _refused(running: Any, **body: Any) -> str:
+    answer = await running.post(**body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["field"].startswith("budget")
+    assert not running.engine.jobs
+    return answer.json()["detail"]
+
+
+# The frontier of moons, see tests/service/conftest.py: euler-4 0.3, ab4-9 0.008, rk4-5 (20 NFE) 0.001, dopri5@1e-5
+# (48.5 NFE) 1e-5. The pace of the fake engine is 1 ms a call.
+@pytest.mark.parametrize(
+    ("budget", "solver"),
+    [
+        ({"max_error": 0.5}, "euler-4"),
+        ({"max_error": 0.01}, "ab4-9"),
+        ({"max_error": 0.008}, "ab4-9"),
+        ({"max_error": 0.007}, "rk4-5"),
+        ({"max_error": 1e-5}, "dopri5@1e-5"),
+        ({"max_nfe": 4}, "euler-4"),
+        ({"max_nfe": 19}, "ab4-9"),
+        ({"max_nfe": 10_000}, "rk4-5"),  # under error control another sample may take more
+        ({"max_ms": 10}, "ab4-9"),
+        ({"max_ms": 1000}, "dopri5@1e-5"),
+        ({"max_error": 0.1, "max_nfe": 10}, "ab4-9"),
+        ({"max_error": 0.1, "max_nfe": 10, "max_ms": 9.5}, "ab4-9"),
+    ],
+)
+async def test_the_best_that_fits_is_chosen_and_echoed(running: Any, budget: Any, solver: str) -> None:
+    found = await _chosen(running, budget=budget, num_samples=3)
+    assert found["solver"] == solver
+    assert {name: found[name] for name in budget} == budget
+    assert found["promised_error"] * 2.0 == found["promised_distance"]  # a spread of 2
+    assert str(running.engine.jobs[0].solve.spec) == solver
+    assert found["reason"]
+    assert found["predicted_ms"] > 0
+
+
+async def test_streams_npz_replay_and_v2_say_it_too(running: Any) -> None:
+    body = {"model": "moons", "num_samples": 2, "seed": 0, "budget": {"max_error": 0.01}}
+    stream = (await running.http.post("/v1/sample/stream", json=body)).text
+    start = json.loads(stream.partition("event: start\ndata: ")[2].partition("\n")[0])
+    completed = json.loads(stream.partition("event: completed\ndata: ")[2].partition("\n")[0])
+    assert start["budget"]["solver"] == completed["budget"]["solver"] == "ab4-9"
+    npz = await running.http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
+    assert json.loads(np.load(io.BytesIO(npz.content))["meta"].tobytes())["budget"]["solver"] == "ab4-9"
+    parameters = {"num_samples": 2, "seed": 0, "budget.max_error": 0.01, "budget.max_nfe": 12}
+    inferred = await running.http.post("/v2/models/moons/infer", json={"parameters": parameters})
+    assert inferred.json()["parameters"]["budget.solver"] == "ab4-9"
+    again = (await running.http.post("/v1/replay", json={"token": completed["replay"]})).json()
+    assert again["solver"] == completed["solver"]
+    assert "budget" not in again
+
+
+@pytest.mark.parametrize(
+    "apart",
+    [
+        {"solver": "rk4-20"},
+        {"solver": "dopri5"},
+        {"steps": 4},
+        {"rtol": 1e-3},
+        {"grid": "sway"},
+        {"max_nfe": 100},
+        {"x0": [[0, 0]], "num_samples": 1},
+        {"t_span": [0, 0.5]},
+    ],
+)
+async def test_a_budget_is_in_place_of_a_solver(running: Any, apart: Any) -> None:
+    assert next(iter(apart)) in await _refused(running, budget={"max_error": 0.1}, **apart)
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [{}, {"max_error": 0}, {"max_error": -1}, {"max_nfe": 0}, {"max_nfe": 1.5}, {"max_ms": "40"}, {"error": 1}, [], 3,
+     "error=0.1"],
+)  # fmt: skip
+async def test_what_is_no_budget_is_refused(running: Any, budget: Any) -> None:
+    await _refused(running, budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        ({"max_error": 1e-9}, ["no measured solver", "dopri5@1e-5"]),
+        ({"max_error": 0.01, "max_nfe": 8}, ["max_nfe 8", "euler-4 (error 0.3", "ab4-9 (error 0.008, 9 NFE"]),
+        ({"max_nfe": 3}, ["the fastest is euler-4"]),
+        ({"max_ms": 0.01}, ["the fastest is euler-4"]),
+    ],
+)
+async def test_where_none_fits_the_nearest_is_named(running: Any, budget: Any, words: list[str]) -> None:
+    said = await _refused(running, budget=budget)
+    assert all(word in said for word in words), said
+
+
+async def test_without_a_frontier_the_command_is_named(running: Any) -> None:
+    said = await _refused(running, model="digits", budget={"max_error": 0.1})
+    assert "python -m models measure" in said
+    assert "digits/1" in said
+
+
+async def test_times_and_limits_narrow_the_choice(repository: Path, engine: Any) -> None:
+    app = create_app(Settings(models_dir=repository, max_steps=8), engine)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        ask = {"model": "moons", "num_samples": 1, "budget": {"max_error": 0.01}}
+        assert (await http.post("/v1/sample", json=ask)).json()["budget"]["solver"] == "rk4-5"  # ab4-9 has 9 steps
+        saved = await http.post("/v1/sample", json={**ask, "save_at": [0.5]})
+        assert saved.json()["budget"]["solver"] == "dopri5@1e-5"  # 0.5 is no point of five steps
+        refused = await http.post("/v1/sample", json={**ask, "budget": {"max_nfe": 4}, "save_at": [0.1]})
+        assert refused.json()["errors"][0]["field"] == "save_at"
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A conditional model, measured with guidance 1 and 2; and one whose frontier is of other weights."""
+    root = tmp_path_factory.mktemp("labelled")
+    torch.manual_seed(0)
+    network = ResidualMLP(
+        ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, condition=LabelCondition(classes=3))
+    )
+    point = Point(solver="rk4-2", nfe=8, nfe_most=8, error=0.01, error_95=0.02)
+    curves = tuple(Curve(guidance=g, samples=64, spread=1.0, points=(point,)) for g in (1.0, 2.0))
+    for name in ("labels", "other"):
+        folder = save(root, name, network, Decoder.identity((2,)), **ABOUT)
+        weights = read_card(folder).weights_sha256 if name == "labels" else "0" * 64
+        write_frontier(folder, Frontier(weights_sha256=weights, tight="", conditions="every label", curves=curves))
+    return root
+
+
+async def test_guidance_is_that_which_was_measured(labels: Path, engine: Any) -> None:
+    app = create_app(Settings(models_dir=labels), engine)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 0.05}, "condition": 1}
+        for guidance in ({}, {"guidance": 1}, {"guidance": 2}):
+            answer = await http.post("/v1/sample", json={**ask, **guidance})
+            assert "measured with every label" in answer.json()["budget"]["reason"]
+        refused = (await http.post("/v1/sample", json={**ask, "guidance": 3})).json()
+        assert "measured with guidance 1, 2" in refused["detail"]
+        assert "--guidance 3" in refused["detail"]
+        null = (await http.post("/v1/sample", json={**ask, "condition": None})).json()
+        assert "this request has no condition" in null["budget"]["reason"]
+        other = (await http.post("/v1/sample", json={**ask, "model": "other"})).json()
+        assert "of other weights" in other["detail"]
+        assert (await http.post("/v1/sample", json={"model": "other", "num_samples": 1})).status_code == 200
+        missing = await http.get("/v1/models/other/frontier")
+        assert missing.status_code == 404
+        assert missing.json()["type"] == "/problems/no-frontier"
+        assert "of other weights" in missing.json()["detail"]
+        found = FrontierBody.model_validate((await http.get("/v1/models/labels/frontier?version=1")).json())
+        assert [curve.guidance for curve in found.curves] == [1, 2]
+        assert found.curves[0].points[0].best
+        assert (await http.get("/v1/models/labels/frontier?version=9")).status_code == 404
+
+
+POINTS = st.builds(
+    lambda nfe, error, adaptive: (
+        Point(solver=f"rk4@{nfe}" if adaptive else f"rk4-{nfe}", nfe=nfe, nfe_most=nfe, error=error, error_95=error),
+        nfe / 1000,
+    ),
+    st.integers(1, 200),
+    st.floats(0, 1),
+    st.booleans(),
+)
+
+
+@given(POINTS, st.floats(1e-3, 1), st.integers(1, 200), st.floats(1, 200))
+def test_what_fits_keeps_every_part_of_the_budget(pair: Any, error: float, nfe: int, ms: float) -> None:
+    point, seconds = pair
+    whole = _fits(point, seconds, Budget(max_error=error, max_nfe=nfe, max_ms=ms))
+    parts = [_fits(point, seconds, part) for part in (Budget(max_error=error), Budget(max_nfe=nfe), Budget(max_ms=ms))]
+    assert whole == all(parts)
+    if whole:
+        assert point.error_95 <= error
+        assert point.nfe_most <= nfe
+        assert 1000 * seconds <= ms
+        assert "@" not in point.solver
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Gaussian field with the frontier that is measured on it."""
+    root = tmp_path_factory.mktemp("exact")
+    folder = save(root, "gaussian", Gaussian(GaussianConfig()), Decoder.identity((2,)), **ABOUT)
+    x0 = noise(0, 0, 256, (2,), torch.float64)
+    curve = measure_curve(
+        Field(Gaussian(GaussianConfig()).double()), x0, methods=("ab4", "rk4"), grids=(), tolerances=(1e-4, 1e-6)
+    )
+    weights = read_card(folder).weights_sha256
+    write_frontier(folder, Frontier(weights_sha256=weights, tight="exact", curves=(curve,)))
+    return root
+
+
+@pytest.fixture
+async def measured(exact: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
+    app = create_app(Settings(models_dir=exact, threads=1, budget_check_fraction=1.0))
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield http, app.state.service
+
+
+@pytest.mark.parametrize("max_error", [0.3, 0.03, 0.003, 1e-4])
+async def test_the_promise_is_kept_on_95_percent_of_samples(measured: Any, max_error: float) -> None:
+    http, _ = measured
+    field = Gaussian(GaussianConfig())
+    ask = {"model": "gaussian", "num_samples": 3000, "seed": 5, "budget": {"max_error": max_error}}
+    found = (await http.post("/v1/sample", json=ask)).json()
+    ends = field.exact(noise(5, 0, 3000, (2,), torch.float64)).numpy()
+    distance = np.linalg.norm(np.array(found["samples"]) - ends, axis=1)
+    spread = 0.5 * np.sqrt(2)  # of N(2, 0.5^2) in the plane
+    assert (distance <= found["budget"]["promised_distance"]).mean() >= 0.95
+    assert (distance / spread <= 1.1 * max_error).mean() >= 0.95  # the spread was measured on 256 samples
+    assert found["budget"]["promised_error"] <= max_error
+
+
+async def _until(condition: Any) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come")
+
+
+def _count(service: Any, name: str, **labels: str) -> float:
+    return service.metrics.registry.get_sample_value(f"pathline_{name}", labels) or 0.0
+
+
+async def test_checks_count_promises_kept_and_broken(measured: Any) -> None:
+    http, service = measured
+    ask = {"model": "gaussian", "num_samples": 300, "seed": 5, "budget": {"max_error": 0.03}}
+    await http.post("/v1/sample", json=ask)
+    await _until(lambda: _count(service, "budget_checks_total", outcome="done") == 1)
+    kept, broken = (_count(service, "budget_samples_total", promise=each) for each in ("kept", "broken"))
+    assert kept + broken == 256  # a check is of at most so many
+    assert broken <= 0.05 * 256
+    assert _count(service, "budget_error_count") == 256
+    field = Gaussian(GaussianConfig())
+    ends = field.exact(noise(5, 0, 256, (2,), torch.float64)).numpy()
+    found = (await http.post("/v1/sample", json=ask)).json()
+    distance = np.linalg.norm(np.array(found["samples"])[:256] - ends, axis=1)
+    assert broken == (distance > found["budget"]["promised_distance"]).sum()
+    await _until(lambda: service.checks._running is None)
+    await http.post("/v1/sample", json={"model": "gaussian", "num_samples": 3})  # without a budget
+    assert _count(service, "budget_checks_total", outcome="dropped") == 0
+    assert service.ledger.in_hand == 0
+    assert service.registry.lease("gaussian", None).fill_now()
+
+
+async def test_checks_are_one_at_a_time_dropped_under_load_and_over_when_draining(
+    repository: Path, engine: Any
+) -> None:
+    app = create_app(Settings(models_dir=repository, budget_check_fraction=1.0), engine)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        service, ask = app.state.service, {"model": "moons", "num_samples": 2, "budget": {"max_error": 0.01}}
+
+        async def answered() -> int:
+            engine.edit = lambda result: (setattr(engine, "hold", True), result)[1]  # answers once, then holds checks
+            engine.hold = False
+            assert (await http.post("/v1/sample", json=ask)).status_code == 200
+            return len(engine.jobs)
+
+        assert await answered() == 2  # the answer, and its check
+        check = engine.jobs[1]
+        assert check.priority == "bulk"
+        assert check.solve.adaptive
+        assert check.seed == engine.jobs[0].seed
+        assert await answered() == 3  # the first check is still running
+        assert _count(service, "budget_checks_total", outcome="dropped") == 1
+        engine.submitted[1].set_exception(Overloaded("full", 1.0))
+        assert _count(service, "budget_checks_total", outcome="dropped") == 2
+        assert await answered() == 5
+        service.drain()
+        assert engine.cancelled == [engine.submitted[4]]
+        engine.submitted[4].cancel()
+        assert service.ledger.in_hand == 0
+
+
+async def test_no_check_by_default(running: Any) -> None:
+    await _chosen(running, budget={"max_error": 0.01})
+    assert len(running.engine.jobs) == 1
+
+
+async def test_a_sample_that_failed_breaks_the_promise(repository: Path, engine: Any) -> None:
+    app = create_app(Settings(models_dir=repository, budget_check_fraction=1.0), engine)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        failed = np.array(["success", "non_finite"])
+        engine.edit = lambda result: replace(result, status=failed if len(engine.jobs) == 1 else result.status)
+        await http.post("/v1/sample", json={"model": "moons", "num_samples": 2, "budget": {"max_error": 0.01}})
+        await _until(lambda: _count(app.state.service, "budget_checks_total", outcome="done") == 1)
+        assert _count(app.state.service, "budget_samples_total", promise="broken") == 1
+        assert _count(app.state.service, "budget_samples_total", promise="kept") == 1
