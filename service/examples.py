@@ -136,6 +136,8 @@ MODEL_LIST = {
             "data_shape": [2],
             "deterministic": True,
             "path": "fused",
+            "tuned": ["tuned-6", "ab4-9/tuned"],
+            "tuned_fault": "",
             "field": "velocity",
         }
     ],
@@ -157,6 +159,8 @@ MODEL = {
             "deterministic": True,
             "path": "fused",
             "path_reason": "",
+            "tuned": ["tuned-6", "ab4-9/tuned"],
+            "tuned_fault": "",
             "frontier": True,
             "card": {"format": 1, "name": "moons", "dtype": "float32", "event_shape": [2]},
             "loaded": True,

@@ -1,4 +1,4 @@
-"""The command `python -m training`: fit, evaluate, reproduce, study and defaults."""
+"""The command `python -m training`: fit, evaluate, tune, reproduce, study and defaults."""
 
 import argparse
 import os
@@ -82,8 +82,21 @@ def _parser() -> argparse.ArgumentParser:
     study = commands.add_parser("study", help="measure what makes a flow cheap to solve, write a report")
     _add_reproduce(study, Path("reports/cheap-flows"))
     _add_evaluate(commands.add_parser("evaluate", help="measure solvers on a trained model; write them into its card"))
+    _add_tune(commands.add_parser("tune", help="learn solvers for one model; they are served with it"))
     _add_places(commands.add_parser("defaults", help="make what the model repository lacks"))
     return parser
+
+
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the folder of a version")
+    parser.add_argument("--nfe", default="4,5,6,8,10", metavar="N,...", help="budgets (default: %(default)s)")
+    methods = "stock methods whose grids are tuned, too (default: %(default)s)"
+    parser.add_argument("--methods", default="ab2,ab3,ab4", metavar="NAME,...", help=methods)
+    parser.add_argument("--samples", type=int, default=512, metavar="N", help="paths of calibration (default: 512)")
+    parser.add_argument("--guidance", default="1,2,4", metavar="G,...", help="of a conditional model (default: 1,2,4)")
+    parser.add_argument("--iterations", type=int, default=60, metavar="N", help="the most for a plan (default: 60)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the noise (default: 0)")
+    parser.add_argument("--force", action="store_true", help="tune again what is there")
 
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -166,6 +179,20 @@ def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
     return {table: {key: value for key, value in given.items() if value is not None}}
 
 
+def _tune(arguments: argparse.Namespace) -> None:
+    from training.tune import Recipe, read_numbers, tune
+
+    recipe = Recipe(
+        nfe=read_numbers("nfe", arguments.nfe, int),
+        methods=tuple(name.strip().lower() for name in arguments.methods.split(",") if name.strip()),
+        samples=arguments.samples,
+        seed=arguments.seed,
+        iterations=arguments.iterations,
+        guidance=read_numbers("guidance", arguments.guidance, float),
+    )
+    tune(arguments.checkpoint, recipe, arguments.force)
+
+
 def _fit(arguments: argparse.Namespace) -> None:
     overrides: dict[str, Any] = {
         name: value
@@ -242,9 +269,14 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         arguments = _parser().parse_args(argv)
-        run = {"fit": _fit, "evaluate": _evaluate, "reproduce": _reproduce, "study": _reproduce, "defaults": _defaults}[
-            arguments.command
-        ]
+        run = {
+            "fit": _fit,
+            "evaluate": _evaluate,
+            "reproduce": _reproduce,
+            "study": _reproduce,
+            "tune": _tune,
+            "defaults": _defaults,
+        }[arguments.command]
         run(arguments)
     except TrainingError as error:
         print(f"training: {error}", file=sys.stderr)

@@ -76,7 +76,6 @@ def evaluate_checkpoint(
         UsageError: the field cannot take the steps of a solver.
         TrainingError: the checkpoint cannot be loaded, no sample came to its end, or a file cannot be written.
     """
-    specs = [parse_solver(text) for text in solvers]
     if not 2 <= samples <= 1_000_000:
         raise UsageError(f"--samples is {samples}; it must be from 2 to 1000000")
     make_writable(out, "output folder")
@@ -87,7 +86,8 @@ def evaluate_checkpoint(
     if checkpoint.card.condition is None and tuple(guidances) != (1.0,):
         raise UsageError("--guidance is for conditional models, and this one is not")
     average = checkpoint.card.average
-    specs = specs or [parse_solver(text) for text in (FEW_STEPS if average else DEFAULT_SOLVERS)]
+    texts = solvers or (FEW_STEPS if average else DEFAULT_SOLVERS)
+    specs = [parse_solver(text, checkpoint.plans) for text in texts]
     if average:
         _check_steps(specs, path)
     data, note = data_of(checkpoint, data_dir)
@@ -171,7 +171,7 @@ def _measure(
     checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, exact: Tensor | None,
     data: DataSet | None,
 ) -> Row:  # fmt: skip
-    solution = solve(checkpoint.velocity, x0, conditions, spec)
+    solution = solve(checkpoint.velocity, x0, conditions, spec, tuned=checkpoint.plans)
     ended = np.array([status == Status.SUCCESS for status in solution.status])
     both = torch.from_numpy(ended)
     if exact is not None:

@@ -13,18 +13,19 @@ from models.measure import Field
 from solvers import SolverSpec, compile  # noqa: A004  (a solver is what is compiled)
 from solvers.errors import SolverError
 from solvers.integrate import Solution
+from solvers.tuned import TunedPlans
 from training.errors import UsageError
 
 
-def parse_solver(text: str) -> SolverSpec:
-    """Read a solver, such as `rk4-20` or `dopri5@1e-5` (see `solvers.spec`).
+def parse_solver(text: str, tuned: TunedPlans | None = None) -> SolverSpec:
+    """Read a solver, such as `rk4-20`, `dopri5@1e-5` or, of those tuned for a checkpoint, `tuned-6`.
 
     Raises:
         UsageError: the text names no solver, or one that cannot be had.
     """
     try:
         spec = SolverSpec.parse(text)
-        compile(spec, torch.float32)
+        compile(spec, torch.float32, tuned)
     except SolverError as error:
         raise UsageError(f"solver {text!r}: {error}") from None
     return spec
@@ -36,6 +37,7 @@ def solve(
     conditions: Tensor | None,
     spec: SolverSpec,
     save_at: NDArray[np.float64] | None = None,
+    tuned: TunedPlans | None = None,
 ) -> Solution:
     """Solve from the noise x0 (samples, *event) to t = 1, showing a progress bar on a terminal.
 
@@ -46,5 +48,6 @@ def solve(
         conditions: one a sample, or None.
         spec: the solver.
         save_at: times to keep the states at, in [0, 1], or None.
+        tuned: what was tuned for the velocity.
     """
-    return measure.solve(Field(velocity, conditions), x0, spec, save_at, progress=sys.stderr.isatty())
+    return measure.solve(Field(velocity, conditions), x0, spec, save_at, progress=sys.stderr.isatty(), plans=tuned)

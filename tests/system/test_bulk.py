@@ -7,10 +7,8 @@ import os
 import random
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -116,44 +114,6 @@ def test_a_job_in_a_bucket_is_the_same_job(environment: dict[str, str], s3: str,
     assert keys.count("<Key>") == 81
     assert "<Key>job/tmp/" not in keys
     assert "cannot" in fleet(environment, "sample", *JOB, "--to", "s3://nowhere/job", code=1)
-
-
-class ReadOnly(BaseHTTPRequestHandler):
-    """A bucket that is empty and takes nothing."""
-
-    def do_GET(self) -> None:
-        self._answer(200, "<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>")
-
-    def do_HEAD(self) -> None:
-        self._answer(404, "")
-
-    def do_PUT(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer(403, "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>")
-
-    def do_POST(self) -> None:
-        self.do_PUT()
-
-    def _answer(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (as it is called)
-        pass
-
-
-def test_a_bucket_that_may_only_be_read_is_named_before_any_work(environment: dict[str, str]) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), ReadOnly)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    environment |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    environment |= {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"}
-    said = fleet(environment, "sample", *JOB, "--to", "s3://samples/job", code=1)
-    server.shutdown()
-    assert said.startswith("fleet: s3://samples/job: cannot write: ")
-    assert "Access Denied" in said
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

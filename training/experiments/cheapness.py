@@ -85,7 +85,7 @@ CLAIMS = (
     ),
     Claim(
         "reflow",
-        "Reflow makes flows cheaper still",
+        "Flows are cheaper still after reflow",
         f"NFE of DOPRI5 at 1e-5 over that of its parent, the recipe at frequency {BASE:g}: below 1, with its 95 % "
         "interval over training seeds, on each data set that it is tried on",
         "cheapness",
@@ -94,7 +94,7 @@ CLAIMS = (
     *(
         Claim(
             _key(name),
-            f"{name[0].upper()}{name[1:]} makes flows cheaper still",
+            f"Flows are cheaper still with: {name}",
             f"NFE of DOPRI5 at 1e-5 over that of the recipe at frequency {BASE:g}: below 1, with its 95 % interval "
             "over training seeds, on each data set that it is tried on",
             "cheapness",

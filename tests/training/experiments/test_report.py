@@ -7,8 +7,8 @@ from training.reproduce import EXPERIMENTS
 
 ROOT = Path(__file__).parents[3]
 TIMES = re.compile(
-    r"The experiments took (\d+) minutes, the training that they waited for included; the steps of all trainings took "
-    r"(\d+)\. Both are summed over all processes"
+    r"The experiments took (\d+) minutes, including the training that they waited for; the training steps took (\d+)\. "
+    r"Both are summed over all processes"
 )
 
 

@@ -1,0 +1,126 @@
+"""`python -m training tune`: the file it writes, going on after a stop, conditional models, and wrong usage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.loading import load
+from models.checkpoint.plans import PLANS_FILE, read_plans
+from models.checkpoint.saving import save
+from models.conditions import LabelCondition
+from models.decoder import Decoder
+from training import tune as command
+from training.__main__ import main
+from training.tune import Recipe, target_of, tune
+
+ABOUT: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
+QUICK = Recipe(nfe=(2, 3), methods=("ab2",), samples=16, iterations=3)
+SHORT = ["--nfe", "2,3", "--methods", "ab2", "--samples", "16", "--iterations", "3"]
+
+
+def saved(root: Path, condition: LabelCondition | None = None) -> Path:
+    torch.manual_seed(0)
+    network = ResidualMLP(
+        ResidualMLPConfig(dim=2, hidden=8, blocks=1, time_width=4, max_frequency=6, condition=condition)
+    )
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return save(root, "small", network, Decoder.identity((2,)), **ABOUT)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(command, "VALIDATED", 16)
+    return saved(tmp_path)
+
+
+def test_the_file_holds_what_was_asked_for_and_more_is_added(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", str(folder), *SHORT]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["ab2-2/tuned", "tuned-2", "ab2-3/tuned", "tuned-3"]
+    checkpoint = load(folder)
+    assert checkpoint.plans is not None
+    assert sorted(checkpoint.plans.plans) == [2, 3]
+    stored = read_plans(folder, checkpoint.card.weights_sha256)
+    assert stored is not None
+    assert stored.tuning == {"samples": 16, "seed": 0, "iterations": 3}
+    assert main(["evaluate", str(folder), "--solver", "tuned-3", "--samples", "8", "--out", str(folder.parent)]) == 0
+    assert "tuned-3" in capsys.readouterr().out
+    assert main(["evaluate", str(folder), "--solver", "tuned-4", "--samples", "8", "--out", str(folder.parent)]) == 2
+    assert "there are tuned-2, tuned-3" in capsys.readouterr().err
+
+
+def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tune(folder, QUICK)
+    (folder / PLANS_FILE).unlink()
+    learn = command.tune_plan
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "tune_plan", stop)
+    arguments = ["tune", str(folder), *SHORT]
+    assert main(arguments) == 130
+    left = read_plans(folder, whole.weights_sha256)
+    assert left is not None
+    assert [plan.solver for plan in left.plans] == ["ab2-2/tuned"]
+    monkeypatch.setattr(command, "tune_plan", learn)
+    assert tune(folder, QUICK) == whole
+    monkeypatch.setattr(command, "tune_plan", stop)
+    assert tune(folder, QUICK) == whole  # nothing is left to do
+    with pytest.raises(KeyboardInterrupt):
+        tune(folder, QUICK, force=True)
+
+
+def test_plans_that_cannot_be_used_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / PLANS_FILE).write_text("{")
+    tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=16, iterations=1))
+    assert "they are replaced" in capsys.readouterr().err
+    assert load(folder).plans_fault == ""
+
+
+def test_a_conditional_model_is_tuned_over_classes_and_guidance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "VALIDATED", 16)
+    folder = saved(tmp_path, LabelCondition(classes=3))
+    checkpoint = load(folder)
+    given, strengths = command._conditions(checkpoint, (1.0, 3.0), 12)
+    assert given is not None
+    assert strengths is not None
+    pairs = {(int(label), float(g)) for label, g in zip(given, strengths, strict=True)}
+    assert {label for label, _ in pairs} == {0, 1, 2}
+    assert {g for _, g in pairs} == {1.0, 3.0}
+    plain, guided = (target_of(checkpoint, (g,), 0, 0, 6).ends for g in (1.0, 3.0))
+    assert not torch.allclose(plain, guided)
+    plans = tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=18, iterations=2, guidance=(1.0, 3.0)))
+    assert plans.tuning["guidance"] == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--nfe 1", "--nfe is 1; each must be from 2 to 32"),
+        ("--nfe 4,99", "--nfe is 4,99"),
+        ("--nfe six", "--nfe is 'six'; write numbers with commas"),
+        ("--nfe 4.5", "--nfe is '4.5'"),
+        ("--methods rk4", "rk4 does not ask once a step"),
+        ("--methods tuned", "tuned does not ask once a step"),
+        ("--methods abc", "unknown solver 'abc'"),
+        ("--methods ,", "--methods is empty"),
+        ("--samples 3", "--samples is 3"),
+        ("--seed -1", "--seed is -1"),
+        ("--iterations 0", "--iterations is 0"),
+        ("--guidance nan", "--guidance is nan"),
+    ],
+)
+def test_wrong_usage(tmp_path: Path, arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", str(tmp_path), *arguments.split()]) == 2
+    assert words in capsys.readouterr().err
+    assert main(["tune", str(tmp_path)]) == 1
+    assert "card.json" in capsys.readouterr().err

@@ -1,0 +1,288 @@
+"""`python -m training tune`: plans and grids learned for one checkpoint, written beside its weights as `plans.json`."""
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from models.checkpoint.card import CheckpointError
+from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, write_plans
+from models.guidance import Guided
+from models.noise import noise
+from solvers import SolverSpec, Status, compile  # noqa: A004  (a solver is what is compiled)
+from solvers.errors import SolverError
+from solvers.integrate import integrate_indexed
+from solvers.tuned import TUNED
+from training.errors import TrainingError, UsageError
+from training.tuning import Target, stock_weights, tune_grid, tune_plan
+
+METHODS = ("ab2", "ab3", "ab4")
+"""Stock methods whose grids are tuned; learned plans begin with the best of them."""
+
+LEAST_NFE, MOST_NFE = 2, 32
+VALIDATED = 512
+"""Paths of validation; their noise lies far from that of calibration in the same seed."""
+
+_FAR = 1 << 40
+_TIGHT = 1e-6
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to tune.
+
+    Attributes:
+        nfe: for each of these, a plan is learned and the grids of `methods` are tuned.
+        methods: stock methods that ask once a step.
+        samples: paths of calibration.
+        seed: of their noise.
+        iterations: the most of the optimiser for a learned plan.
+        guidance: strengths that the paths of a conditional model share, in turn.
+    """
+
+    nfe: tuple[int, ...] = (4, 5, 6, 8, 10)
+    methods: tuple[str, ...] = METHODS
+    samples: int = 512
+    seed: int = 0
+    iterations: int = 60
+    guidance: tuple[float, ...] = (1.0, 2.0, 4.0)
+
+    def __post_init__(self) -> None:
+        """Check it.
+
+        Raises:
+            UsageError: naming the option.
+        """
+        if not self.nfe or not all(LEAST_NFE <= nfe <= MOST_NFE for nfe in self.nfe):
+            raise UsageError(f"--nfe is {_listed(self.nfe)}; each must be from {LEAST_NFE} to {MOST_NFE}")
+        for method in self.methods:
+            try:
+                entry = SolverSpec(method, 4).method
+            except SolverError as error:
+                raise UsageError(f"--methods: {error}") from None
+            if not entry.multistep_order or entry.learned:
+                raise UsageError(f"--methods: {method} does not ask once a step; use multistep methods, e.g. ab4")
+        if not self.methods:
+            raise UsageError("--methods is empty; name at least one, e.g. ab4")
+        if not 16 <= self.samples <= 100_000:
+            raise UsageError(f"--samples is {self.samples}; it must be from 16 to 100000")
+        if not 0 <= self.seed < 1 << 63:
+            raise UsageError(f"--seed is {self.seed}; it must be from 0 to 2^63 - 1")
+        if not 1 <= self.iterations <= 100_000:
+            raise UsageError(f"--iterations is {self.iterations}; it must be from 1 to 100000")
+        if not self.guidance or not np.isfinite(self.guidance).all():
+            raise UsageError(f"--guidance is {_listed(self.guidance)}; it must be finite numbers")
+
+    def solvers(self) -> Iterator[tuple[int, str]]:
+        """NFE and text of everything that is tuned, grids before the plan that begins with them."""
+        for nfe in self.nfe:
+            yield from ((nfe, f"{method}-{nfe}/{TUNED}") for method in self.methods)
+            yield nfe, f"{TUNED}-{nfe}"
+
+    def facts(self, guided: bool) -> dict[str, Any]:
+        """What makes a plan of this recipe, to be stored with it."""
+        facts: dict[str, Any] = {"samples": self.samples, "seed": self.seed, "iterations": self.iterations}
+        return facts | ({"guidance": list(self.guidance)} if guided else {})
+
+
+def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
+    """Tune what the recipe asks for and is not there yet; the file is replaced after each solver, so a stop loses one.
+
+    Args:
+        path: the folder of a version.
+        recipe: what to tune and how.
+        force: tune again what is there.
+
+    Raises:
+        TrainingError: the checkpoint cannot be loaded or solved, or the file cannot be written.
+    """
+    try:
+        checkpoint = load(path)
+    except CheckpointError as error:
+        raise TrainingError(str(error)) from None
+    if checkpoint.card.average:
+        raise TrainingError(f"{path}: has average velocities, which have no ODE for a plan to be faithful to")
+    stored = _before(checkpoint, recipe, force)
+    missing = [(nfe, text) for nfe, text in recipe.solvers() if text not in stored]
+    if not missing:
+        print(f"{path}: all of this is tuned already; --force tunes it again", file=sys.stderr)
+        return _file(checkpoint, stored, recipe)
+    began = time.perf_counter()
+    calibration = _target(checkpoint, recipe, 0, recipe.samples)
+    validation = _target(checkpoint, recipe, _FAR, VALIDATED)
+    print(f"{len(calibration.x0) + len(validation.x0)} tight paths in {time.perf_counter() - began:.0f} s")
+    for nfe, text in missing:
+        began = time.perf_counter()
+        with _bar(text) as tell:
+            plan = _tuned(text, nfe, recipe, stored, calibration, validation, tell)
+        stored[text] = plan
+        told = f"{text:<14} error {plan.error:.4f} of the spread, began with {plan.start_error:.4f}"
+        print(f"{told}; {time.perf_counter() - began:.0f} s", flush=True)
+        _write(checkpoint, stored, recipe)
+    return _file(checkpoint, stored, recipe)
+
+
+def _before(checkpoint: Checkpoint, recipe: Recipe, force: bool) -> dict[str, StoredPlan]:
+    """The plans that are there already and stay; those of another recipe are tuned again."""
+    try:
+        found = read_plans(checkpoint.path, checkpoint.card.weights_sha256)
+    except PlansError as error:
+        print(f"{error}; they are replaced", file=sys.stderr)
+        return {}
+    if found is None:
+        return {}
+    again = {text for _, text in recipe.solvers()} if force or found.tuning != _facts(checkpoint, recipe) else set()
+    return {plan.solver: plan for plan in found.plans if plan.solver not in again}
+
+
+def _facts(checkpoint: Checkpoint, recipe: Recipe) -> dict[str, Any]:
+    condition = checkpoint.card.condition
+    return recipe.facts(condition is not None and condition.null)
+
+
+def _file(checkpoint: Checkpoint, stored: dict[str, StoredPlan], recipe: Recipe) -> Plans:
+    libraries = {module.__name__: str(module.__version__) for module in (np, scipy, torch)}
+    return Plans(
+        weights_sha256=checkpoint.card.weights_sha256,
+        plans=tuple(stored.values()),
+        tuning=_facts(checkpoint, recipe),
+        libraries=libraries,
+    ).signed()
+
+
+def _write(checkpoint: Checkpoint, stored: dict[str, StoredPlan], recipe: Recipe) -> None:
+    try:
+        write_plans(checkpoint.path, _file(checkpoint, stored, recipe))
+    except PlansError as error:
+        raise TrainingError(str(error)) from None
+
+
+def _tuned(
+    text: str,
+    nfe: int,
+    recipe: Recipe,
+    stored: dict[str, StoredPlan],
+    calibration: Target,
+    validation: Target,
+    tell: Any,
+) -> StoredPlan:
+    specs = [SolverSpec(method, nfe) for method in recipe.methods]
+    uniform = np.linspace(0.0, 1.0, nfe + 1)
+    rows = None
+    if text.startswith(f"{TUNED}-"):
+        tried = [np.array(stored[f"{spec.solver}-{nfe}/{TUNED}"].times) for spec in specs]
+        starts = [(times, stock_weights(spec, times)) for spec, times in zip(specs, tried, strict=True)]
+        plan = tune_plan(calibration, *min(starts, key=lambda each: calibration.error(*each)), recipe.iterations, tell)
+        assert plan.weights is not None  # noqa: S101  (they were learned)
+        times, weights = plan.times, plan.weights
+        rows = tuple(tuple(weights[n, : n + 1].tolist()) for n in range(nfe))
+        before = min(validation.error(uniform, stock_weights(spec, uniform)) for spec in specs)
+    else:
+        spec = next(spec for spec in specs if text.startswith(f"{spec.solver}-"))
+        times = tune_grid(calibration, spec, max(1, recipe.iterations // 4), tell)
+        weights = stock_weights(spec, times)
+        before = validation.error(uniform, stock_weights(spec, uniform))
+    error = validation.error(times, weights)
+    return StoredPlan(solver=text, times=tuple(times.tolist()), weights=rows, error=error, start_error=before)
+
+
+def target_of(
+    checkpoint: Checkpoint, guidance: Sequence[float], seed: int, first: int, samples: int, tolerance: float = _TIGHT
+) -> Target:
+    """Paths of a checkpoint and their tight ends.
+
+    Conditions and strengths of guidance go through all of their pairs in turn.
+
+    Args:
+        checkpoint: the model.
+        guidance: strengths, for a conditional model whose null was trained.
+        seed, first: of the noise.
+        samples: how many paths.
+        tolerance: rtol and atol of the solution that stands for the exact ends.
+
+    Raises:
+        TrainingError: a path does not come to its end.
+    """
+    card, dtype = checkpoint.card, checkpoint.dtype
+    x0 = noise(seed, first, samples, card.event_shape, dtype)
+    given, strengths = _conditions(checkpoint, guidance, samples)
+    field: Any = checkpoint.velocity
+    if strengths is not None and card.condition is not None:
+        field = Guided(checkpoint.velocity, card.condition)
+
+    def asked(x: Tensor, t: Tensor, rows: Any) -> Tensor:
+        further = [each[rows] for each in (given, strengths) if each is not None]
+        return field(x, t, *further)
+
+    def tight(x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
+        return asked(x, t, torch.from_numpy(index))
+
+    plan = compile(SolverSpec(rtol=tolerance, atol=tolerance, max_nfe=100_000), dtype)
+    with torch.no_grad():
+        solution = integrate_indexed(tight, x0, plan, progress=sys.stderr.isatty())
+    if any(status != Status.SUCCESS for status in solution.status):
+        raise TrainingError(f"{checkpoint.path}: paths do not come to their end; nothing can be tuned for this network")
+    ends = solution.x.double()
+    spread = float((ends - ends.mean(0)).flatten(1).square().sum(1).mean().sqrt())
+
+    def velocity(x: Tensor, t: Tensor, rows: slice) -> Tensor:
+        return asked(x.to(dtype), t.to(dtype), rows).double()
+
+    return Target(velocity, x0.double(), ends, spread)
+
+
+def _target(checkpoint: Checkpoint, recipe: Recipe, first: int, samples: int) -> Target:
+    return target_of(checkpoint, recipe.guidance, recipe.seed, first, samples)
+
+
+def _conditions(checkpoint: Checkpoint, guidance: Sequence[float], samples: int) -> tuple[Tensor | None, Tensor | None]:
+    """Conditions and guidance of the paths; None where the model has none."""
+    condition = checkpoint.card.condition
+    if condition is None:
+        return None, None
+    given = condition.model_copy(update={"null": False}).examples(samples, checkpoint.dtype)
+    if not condition.null:
+        return given, None
+    pairs = np.random.default_rng(0).permutation(samples)  # classes go round, so strengths must not go with them
+    strengths = torch.tensor(list(itertools.islice(itertools.cycle(guidance), samples)), dtype=checkpoint.dtype)
+    return given, strengths[torch.from_numpy(pairs)]
+
+
+@contextmanager
+def _bar(text: str) -> Iterator[Any]:
+    """A bar of evaluations with the error, on a terminal."""
+    with tqdm(desc=text, unit="solve", disable=not sys.stderr.isatty(), leave=False, file=sys.stderr) as bar:
+
+        def tell(error: float) -> None:
+            bar.set_postfix_str(f"error {error:.4f}", refresh=False)
+            bar.update()
+
+        yield tell
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ",".join(f"{number:g}" for number in numbers)
+
+
+def read_numbers(name: str, text: str, kind: type) -> tuple[Any, ...]:
+    """Numbers with commas between them.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    try:
+        return tuple(dict.fromkeys(kind(part) for part in text.split(",")))
+    except ValueError:
+        raise UsageError(f"--{name} is {text!r}; write numbers with commas between them") from None

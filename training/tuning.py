@@ -1,0 +1,241 @@
+"""Times and weights of a plan, learned for one velocity by minimising the endpoint error over calibration noise.
+
+The plan is unrolled: x_(n+1) = x_n + sum_j w[n, j] v_j, v_n = v(x_n, t_n), and the distances of its ends from tight
+solutions are a nonlinear least-squares problem in all t and w (27 unknowns for 6 evaluations). Samples are independent,
+so a backward pass along one direction z of each state gives z^T J for all samples at once, and a few of them the matrix
+J^T J that Levenberg and Marquardt need. First the times alone are found, for a stock method whose weights follow from
+them; then times and weights together, from the best of those.
+
+References:
+    Shaul et al. 2024, Bespoke Non-Stationary Solvers, arXiv:2403.01329. Frankel et al. 2025, S4S, arXiv:2502.17423.
+    More 1978, The Levenberg-Marquardt algorithm, Lecture Notes in Mathematics 630.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from solvers import SolverSpec
+from solvers.plan import Rows, rows_on
+from solvers.tuned import TunedPlan
+
+Numbers = NDArray[np.float64]
+Field = Callable[[Tensor, Tensor, slice], Tensor]
+"""States (rows, *event) and times (rows,), float64, which rows of all paths they are -> velocities, float64."""
+
+Unknowns = Callable[[Numbers], tuple[Numbers, Numbers, Numbers]]
+"""Unknowns (P,) -> times (N + 1,), weights (N, N), and the derivatives of both, flat, (N + 1 + N N, P)."""
+
+LEAST_STEP = 0.02
+"""No step is shorter than this share of an equal one: two calls at one time would differ by rounding alone."""
+
+_ROWS = 256
+_MOST_DIRECTIONS = 6
+_LONGEST_MOVE = 1.0  # of the logarithm of a step, in one iteration
+_HOPELESS = 1e8
+_CONVERGED = 1e-4
+
+
+@dataclass(frozen=True)
+class Target:
+    """Paths that a plan is to follow to their ends.
+
+    Attributes:
+        velocity: the field.
+        x0: (n, *event) starting states, float64.
+        ends: (n, *event) the exact ends of their paths.
+        spread: root mean square distance of the ends from their mean, the unit of errors.
+    """
+
+    velocity: Field
+    x0: Tensor
+    ends: Tensor
+    spread: float
+
+    @torch.no_grad()
+    def error(self, times: Numbers, weights: Numbers) -> float:
+        """Endpoint error, root mean square, as a share of the spread; infinite where a path is lost."""
+        total = 0.0
+        for rows in self._parts():
+            x, found = self.x0[rows], []
+            for n in range(len(weights)):
+                found.append(self.velocity(x, x.new_full((len(x),), times[n]), rows))
+                x = x + torch.tensordot(torch.from_numpy(weights[n, : n + 1]), torch.stack(found), dims=1)
+            total += float((x - self.ends[rows]).square().sum())
+        return float(np.sqrt(total / len(self.x0))) / self.spread if np.isfinite(total) else np.inf
+
+    def normal_equations(self, times: Numbers, weights: Numbers) -> tuple[Numbers, Numbers]:
+        """J^T r and J^T J of the residuals r = x_N - ends with respect to times and weights, flat, (N + 1 + N N).
+
+        Where a state has more numbers than `_MOST_DIRECTIONS`, J^T J is an estimate from random signs (Hutchinson);
+        J^T r is exact.
+        """
+        size = times.size + weights.size
+        slope, square = np.zeros(size), np.zeros((size, size))
+        width = self.x0[0].numel()
+        draw = np.random.default_rng(0)
+        for rows in self._parts():
+            x, states, found, asked = self.x0[rows], [], [], []
+            for n in range(len(weights)):
+                asked.append(x.new_full((len(x),), times[n]).requires_grad_())
+                found.append(self.velocity(x, asked[n], rows))
+                x = x + torch.tensordot(torch.from_numpy(weights[n, : n + 1]), torch.stack(found), dims=1)
+                states.append(x)
+            r = (x - self.ends[rows]).detach()
+            directions = _directions(r, draw)
+            v = torch.stack(found).detach().flatten(2)
+            for z in directions:
+                along = self._along(z, states, asked, v)
+                square += along.T @ along / (1 if width <= _MOST_DIRECTIONS else _MOST_DIRECTIONS)
+            slope += self._along(r, states, asked, v).sum(axis=0)
+        return slope, square
+
+    @staticmethod
+    def _along(z: Tensor, states: list[Tensor], asked: list[Tensor], v: Tensor) -> Numbers:
+        """(rows, N + 1 + N N) z^T J of each row."""
+        steps = len(states)
+        wanted = [*states, *asked]
+        grads = torch.autograd.grad(states[-1], wanted, z, retain_graph=True, allow_unused=True)
+        by_state = torch.stack([grad.flatten(1) for grad in grads[:steps] if grad is not None])
+        by_time = torch.stack([asked[0].new_zeros(len(z)) if grad is None else grad for grad in grads[steps:]])
+        by_weight = torch.einsum("nrd,jrd->rnj", by_state, v)
+        by_weight = by_weight * torch.ones(steps, steps, dtype=v.dtype).tril()
+        end = by_time.new_zeros(1, len(z))  # the last time is where no one asks
+        return torch.cat([torch.cat([by_time, end]).T, by_weight.flatten(1)], dim=1).numpy()
+
+    def _parts(self) -> list[slice]:
+        return [slice(first, first + _ROWS) for first in range(0, len(self.x0), _ROWS)]
+
+
+def _directions(x: Tensor, draw: np.random.Generator) -> list[Tensor]:
+    """Directions like x (rows, *event): the axes of a small state, or random signs."""
+    width = x[0].numel()
+    if width <= _MOST_DIRECTIONS:
+        return [axis.reshape(1, *x.shape[1:]).expand_as(x) for axis in torch.eye(width, dtype=x.dtype)]
+    return list(torch.from_numpy(draw.choice((-1.0, 1.0), (_MOST_DIRECTIONS, *x.shape))))
+
+
+def weights_of(rows: Rows, times: Numbers) -> Numbers:
+    """The weights (N, N) in units of t of rows that end a step each, what they keep of earlier steps written out."""
+    count = len(times) - 1
+    kept, found = np.zeros((rows.slots, count)), np.zeros((count, count))
+    for n in range(count):
+        kept[rows.slot[n]] = np.eye(count)[n]
+        found[n] = (rows.b[n] * (times[n + 1] - times[n])) @ kept
+        if rows.keep[n] >= 0:
+            kept[rows.keep[n]] = found[n]
+    return found
+
+
+def stock_weights(spec: SolverSpec, times: Numbers) -> Numbers:
+    """The weights (N, N) of a stock method that asks once a step, on any times."""
+    return weights_of(rows_on(times, spec, spec.method), times)
+
+
+def tune_grid(target: Target, spec: SolverSpec, iterations: int, tell: Callable[[float], None]) -> Numbers:
+    """Times (N + 1,) for a stock method that asks once a step.
+
+    Args:
+        target: what to reach.
+        spec: method and steps.
+        iterations: the most, from each of two starts.
+        tell: called after each of them with the error then.
+    """
+    count = spec.steps or 1
+
+    def unknowns(p: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        times, by_p = _times(p)
+        by_times = np.zeros((count * count, count + 1))
+        for k in range(1, count):
+            step = 1e-5 * min(times[k] - times[k - 1], times[k + 1] - times[k])
+            ahead, behind = times.copy(), times.copy()
+            ahead[k], behind[k] = times[k] + step, times[k] - step
+            by_times[:, k] = ((stock_weights(spec, ahead) - stock_weights(spec, behind)) / (2 * step)).ravel()
+        return times, stock_weights(spec, times), np.concatenate([by_p, by_times @ by_p])
+
+    starts = (np.zeros(count), np.log(np.linspace(2.0, 0.7, count)))
+    found = [_descend(target, p, unknowns, count, iterations, tell) for p in starts]
+    return _times(min(found, key=lambda each: each[1])[0])[0]
+
+
+def tune_plan(
+    target: Target, times: Numbers, weights: Numbers, iterations: int, tell: Callable[[float], None]
+) -> TunedPlan:
+    """Times and weights of a learned plan.
+
+    Args:
+        target: what to reach.
+        times, weights: (N + 1,) and (N, N) to begin with.
+        iterations: the most.
+        tell: called after each of them with the error then.
+    """
+    count = len(weights)
+    lower = np.tril_indices(count)
+    places = np.ravel_multi_index(lower, (count, count))
+
+    def unknowns(p: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        t, by_p = _times(p[:count])
+        w = np.zeros((count, count))
+        w[lower] = p[count:]
+        change = np.zeros((count + 1 + count * count, len(p)))
+        change[: count + 1, :count] = by_p
+        change[count + 1 + places, count + np.arange(len(places))] = 1.0
+        return t, w, change
+
+    start = np.concatenate([_unknowns(times), weights[lower]])
+    p, _ = _descend(target, start, unknowns, count, iterations, tell)
+    return TunedPlan(*unknowns(p)[:2])
+
+
+def _descend(
+    target: Target, p: Numbers, unknowns: Unknowns, logs: int, iterations: int, tell: Callable[[float], None]
+) -> tuple[Numbers, float]:
+    """Levenberg-Marquardt from p (P,), the first `logs` of which are logarithms of steps; the best p and its error."""
+    times, weights, change = unknowns(p)
+    error, damping = target.error(times, weights), 1e-3
+    small = 0
+    for _ in range(iterations):
+        tell(error)
+        slope, square = target.normal_equations(times, weights)
+        slope, square = change.T @ slope, change.T @ square @ change
+        scale = np.diag(square) + 1e-12 * np.trace(square)
+        while True:
+            move = -np.linalg.lstsq(square + damping * np.diag(scale), slope, rcond=None)[0]
+            move *= min(1.0, _LONGEST_MOVE / max(float(np.abs(move[:logs]).max()), 1e-300))
+            tried = unknowns(p + move)
+            found = target.error(tried[0], tried[1])
+            if found < error:
+                break
+            damping *= 4
+            if damping > _HOPELESS:
+                return p, error
+        small = small + 1 if found > (1 - _CONVERGED) * error else 0
+        p, error, (times, weights, change), damping = p + move, found, tried, max(damping / 5, 1e-9)
+        if small == 3:
+            break
+    return p, error
+
+
+def _times(p: Numbers) -> tuple[Numbers, Numbers]:
+    """Times (N + 1,) strictly from 0 to 1, and derivatives (N + 1, N), from N logarithms of steps, up to a shift."""
+    count = len(p)
+    shares = np.exp(p - p.max())
+    shares /= shares.sum()
+    times = np.append(0.0, np.cumsum((1 - LEAST_STEP) * shares + LEAST_STEP / count))
+    times[-1] = 1.0
+    covered = np.append(0.0, np.cumsum(shares))
+    covered[-1] = 1.0
+    before = np.arange(count + 1)[:, None] > np.arange(count)[None, :]
+    return times, (1 - LEAST_STEP) * shares * (before - covered[:, None])
+
+
+def _unknowns(times: Numbers) -> Numbers:
+    """The inverse of `_times`."""
+    steps = np.diff(times)
+    return np.log(np.maximum((steps - LEAST_STEP / len(steps)) / (1 - LEAST_STEP), 1e-3 / len(steps)))
