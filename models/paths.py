@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
+
+_MOST_LOG_SIGMA = 50.0
 
 PathName = Literal["linear", "vp", "edm"]
 
@@ -54,8 +56,8 @@ class Beta(_Frozen):
     """
 
     kind: Literal["beta"] = "beta"
-    beta_min: float = Field(default=0.1, gt=0.0, le=1e3, allow_inf_nan=False)
-    beta_max: float = Field(default=20.0, gt=0.0, le=1e3, allow_inf_nan=False)
+    beta_min: float = Field(default=0.1, gt=0.0, le=100.0, allow_inf_nan=False)
+    beta_max: float = Field(default=20.0, gt=0.0, le=100.0, allow_inf_nan=False)
 
     @property
     def noisiest(self) -> float:
@@ -130,6 +132,12 @@ class Steps(_Frozen):
     beta_first: float = Field(default=1e-4, gt=0.0, lt=1.0)
     beta_last: float = Field(default=0.02, gt=0.0, lt=1.0)
     steps: int = Field(default=1000, ge=2, le=1 << 16)
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if not self._log_sigma[-1] < _MOST_LOG_SIGMA:
+            raise ValueError("the last step has no data left; take smaller betas or fewer steps")
+        return self
 
     @property
     def noisiest(self) -> float:

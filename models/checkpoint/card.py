@@ -65,12 +65,17 @@ class SamplingCard(_Frozen):
     @classmethod
     def _is_a_solver(cls, text: str) -> str:
         try:
-            spec = SolverSpec.parse(text)
-            if not spec.tuned:  # whether that is there is for the loaded model to say
-                compile(spec)
-            return str(spec)
+            return cls.checked(text)
         except SolverError as error:
             raise ValueError(str(error)) from None
+
+    @staticmethod
+    def checked(text: str) -> str:
+        """The text of a solver in its usual form; a SolverError if it is none."""
+        spec = SolverSpec.parse(text)
+        if not spec.tuned:  # whether that is there is for the loaded model to say
+            compile(spec)
+        return str(spec)
 
 
 class Card(_Frozen):

@@ -64,7 +64,7 @@ class Declared:
         try:
             return TimeCard.model_validate({"noise_at": noise_at, "data_at": 1 - noise_at, **given})
         except ValidationError as error:
-            raise ForeignError(f"the convention as declared makes no sense: {explain(error)}") from None
+            raise ForeignError(f"the convention as declared makes no sense: {_said(error)}") from None
 
     def sampled(self, solver: str | None, own_times: Sequence[float] | None) -> SamplingCard | None:
         """The default solver; None if none is named.
@@ -81,16 +81,21 @@ class Declared:
             if own_times is not None:
                 raise ForeignError("--own-times needs --solver, the method that takes these steps, such as euler")
             return None
+        if own_times is None:
+            try:
+                return SamplingCard(solver=SamplingCard.checked(solver))
+            except SolverError as error:
+                raise ForeignError(f"--solver {solver}: {error}") from None
+        time = self.card()
         try:
-            if own_times is None:
-                return SamplingCard(solver=solver)
-            time = self.card()
-            grid = [time.time_of(own) for own in own_times]
-            return SamplingCard(solver=str(SolverSpec.of(solver, grid=grid)))
-        except ValidationError as error:
-            raise ForeignError(f"--solver: {explain(error)}") from None
+            spec = SolverSpec.of(solver, grid=[time.time_of(own) for own in own_times])
+            return SamplingCard(solver=SamplingCard.checked(str(spec)))
         except SolverError as error:
-            raise ForeignError(f"--solver {solver} with --own-times: {error}") from None
+            first = time.own(time.levels[0])
+            raise ForeignError(
+                f"--solver {solver} with --own-times: {error} (as t; own times run from {first:g}, where sampling "
+                "starts, to data)"
+            ) from None
 
     def report(self, time: TimeCard, slope: float) -> list[str]:
         """Lines for the user: what was taken, and where the network disagrees.
@@ -134,6 +139,12 @@ class Declared:
                 "looks the same here: declare --predicts velocity, or --predicts eps with its --path"
             )
         return time, report
+
+
+def _said(error: ValidationError) -> str:
+    """What is wrong with a convention, without the values of all of its fields."""
+    whole = [fault["msg"].removeprefix("Value error, ") for fault in error.errors() if not fault["loc"]]
+    return "; ".join(whole) or explain(error)
 
 
 def _shape(time: TimeCard) -> str:

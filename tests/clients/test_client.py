@@ -13,7 +13,7 @@ import numpy as np
 import pathline
 import pytest
 from pathline import AsyncClient, Client
-from pathline._info import load_of
+from pathline._info import load_of, model_of
 from pathline.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -312,3 +312,12 @@ def test_both_clients_take_the_same(name: str) -> None:
         blocking, other = (getattr(kind, name) for kind in (Client, AsyncClient))
         if callable(blocking):
             assert inspect.signature(blocking).parameters == inspect.signature(other).parameters
+
+
+@pytest.mark.parametrize(
+    "described",
+    [{"sampling": {"solver": "euler-4"}}, {"served": [{"version": 1, "card": {"sampling": {"solver": "euler-4"}}}]}],
+)
+def test_the_solver_of_a_model_that_has_its_own(described: dict[str, Any]) -> None:
+    assert model_of({"name": "m", "version": 1, **described}).solver == "euler-4"
+    assert model_of({"name": "m", "version": 1, "sampling": None}).solver is None

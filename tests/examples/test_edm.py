@@ -1,5 +1,6 @@
 """The example's denoiser is imported by its own options, and the service samples it as its plain loop does."""
 
+import asyncio
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,12 @@ async def test_a_request_that_names_no_solver_gets_the_samples_of_the_plain_loop
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         answer = await http.post("/v1/sample", json={"model": "edm", "num_samples": 5, "seed": 7})
+        others = [{"solver": "rk4-6"}, {"solver": "dopri5@1e-3"}, {"solver": "ab2-8/shift(3)"}, {}]
+        bodies = [{"model": "edm", "num_samples": 9, "seed": 1, **other} for other in others]
+        alone = [(await http.post("/v1/sample", json=body)).json() for body in bodies]
+        together = [each.json() for each in await asyncio.gather(*(http.post("/v1/sample", json=b) for b in bodies))]
+    assert [each["samples"] for each in together] == [each["samples"] for each in alone]
+    assert all(each["deterministic"] for each in alone)
     assert answer.status_code == 200, answer.text
     said = answer.json()
     assert (said["solver"]["name"], said["nfe"]) == ("euler", example.STEPS)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from models.conventions import TimeCard, adapt
-from solvers import integrate
+from solvers import integrate, log_density
 
 MEANS = torch.tensor([[2.0, -1.0], [-1.5, 0.5], [0.3, 1.2]], dtype=torch.float64)
 SPREAD = 0.4
@@ -195,6 +195,8 @@ def test_ddim_steps_of_a_chain_are_euler_steps() -> None:
         ({"predicts": "v", "start": 0.9, "end": 0.1}, "start must be noisier than end"),
         ({"predicts": "v", "start": math.nan}, "finite"),
         ({"start_scale": 0}, "greater than 0"),
+        ({"path": "vp", "schedule": {"kind": "beta", "beta_max": 1000}}, "less than or equal to 100"),
+        ({"path": "vp", "schedule": {"kind": "steps", "beta_last": 0.9, "steps": 60000}}, "has no data left"),
     ],
 )
 def test_a_convention_that_makes_no_sense_is_refused(fields: dict[str, Any], says: str) -> None:
@@ -206,3 +208,20 @@ def test_a_card_of_an_earlier_release_keeps_its_bytes() -> None:
     assert TimeCard().model_dump(mode="json") == {"noise_at": 0, "data_at": 1, "scale": 1.0, "sign": 1}
     said = {"noise_at": 1, "data_at": 0, "scale": 1.0, "sign": 1, "predicts": "eps", "path": "vp"}
     assert TimeCard.model_validate(said).model_dump(mode="json") == said
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"predicts": "x0", "path": "edm"},
+        {"predicts": "eps", "path": "vp"},
+        {"predicts": "v", "path": "vp", "schedule": {"kind": "cosine"}},
+    ],
+)
+def test_densities_are_those_of_the_data(fields: dict[str, Any]) -> None:
+    time = TimeCard.model_validate({"noise_at": 1, "data_at": 0, **fields})
+    x = torch.tensor([[2.0, -1.0], [0.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
+    found = log_density(adapt(Exact(time), time), x, rtol=1e-6, atol=1e-6)
+    squared = (x[:, None] - MEANS).square().sum(-1)
+    exact = (-squared / (2 * SPREAD**2)).logsumexp(1) - math.log(3 * 2 * math.pi * SPREAD**2)
+    torch.testing.assert_close(found.log_p, exact, rtol=0, atol=0.1)

@@ -128,3 +128,8 @@ def test_every_grid_is_described() -> None:
     assert sorted(GRIDS) == ["karras", "logit_normal", "power", "shift", "sway", "uniform"]
     assert all(grid.formula for grid in GRIDS.values())
     assert normalise({"name": "sway", "coefficient": -1.0}) == "sway"
+
+
+def test_sway_of_minus_one_is_the_cosine_grid() -> None:
+    u = np.arange(9) / 8
+    np.testing.assert_allclose(times("sway(-1)", 8, (0.0, 1.0)), 1 - np.cos(np.pi * u / 2), atol=1e-15)
