@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import heapq
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ SECONDS = 300.0
 
 _SIMILAR = ("heun2", "ralston2", "rk4_38", "dopri5", "tsit5")  # with fixed steps they differ from others by little
 _ADAPTIVE = ("bosh3", "dopri5", "tsit5")
+_PATIENCE = 3  # times in a row that a method may fall behind cheaper ones before its steps end
+_FLOOR = 0.9  # a tolerance that leaves more than this share of the error has met rounding
 _BEST = 2  # methods of each number of calls that are tried on other grids
 _GRID_NFE = 40
 _SAMPLES, _FEW, _LARGE = 256, 64, 256
@@ -153,20 +155,26 @@ def measure_curve(
     tolerances: Sequence[float] | None = None,
     seconds: float = SECONDS,
     close: float = CLOSE,
+    whole: Sequence[str] = (),
     progress: Progress = lambda _: None,
     ends: Tensor | None = None,
 ) -> Curve:
     """Measure solvers on one field, the cheapest first, until all are tried or time runs out.
 
+    A method gets more steps until it is close, until a cheaper solver is, or until it has fallen ever further behind
+    cheaper solvers. Error control gets tighter tolerances until they change little.
+
     Args:
         field: the velocity, in the dtype of x0, on the CPU.
         x0: noise, (samples, *event).
-        methods: names of solvers with fixed steps; by default one of each order and kind.
+        methods: names of solvers with fixed steps; by default one of each order and kind. Those named get more steps
+            until they are close, wherever others are.
         plans: what was tuned for the checkpoint; it is tried first.
         grids: that the best methods are tried on too; by default `GRIDS`.
         tolerances: of error control; by default powers of ten that the dtype allows.
         seconds: when to stop, once the exact ends are known.
         close: a method whose errors are below this share of the spread is not tried with more steps.
+        whole: methods that get more steps until they are close, like those named.
         progress: told what is being measured.
         ends: what `exact_ends` found; measured where left out.
 
@@ -185,14 +193,13 @@ def measure_curve(
     run = _Run(field, x0, ends, sound, spread, until, close, progress, plans)
     run.all(() if plans is None else plans.texts)
     names = tuple(methods or (name for name in catalogue.solvers() if name not in _SIMILAR))
-    run.ladder(names)
+    run.ladder(names, {*whole, *(methods or ())})
     grids = GRIDS if grids is None else grids
-    for nfe in [steps for steps in STEPS if steps <= _GRID_NFE] if grids else ():
+    for nfe in [steps for steps in STEPS if steps <= _GRID_NFE and not run.close_before(steps)] if grids else ():
         run.all(f"{name}/{grid}" for name in run.best_at(nfe) for grid in grids)
     if tolerances is None:
         tolerances = [10.0**-k for k in range(2, 11 if x0.dtype == torch.float64 else 7)]
-    if tolerances:
-        run.all(f"{name}@{tolerance:g}" for tolerance in tolerances for name in _ADAPTIVE)
+    run.tighten(tolerances)
     if not run.points:
         if not run.complete:
             raise MeasureError(f"{seconds:g} s were not enough to measure one solver; give more")
@@ -224,18 +231,51 @@ class _Run:
         for text in texts:
             self.one(text)
 
-    def ladder(self, names: Sequence[str]) -> None:
-        """Measure methods with more and more steps, the fewest calls first, until each is close enough."""
+    def ladder(self, names: Sequence[str], whole: Container[str]) -> None:
+        """Measure methods with more and more steps, the fewest calls first, until each is close enough.
+
+        Those that are not `whole` end before that where more steps of theirs would not be chosen.
+        """
         queue = [(self._nfe(name, 0), name, 0) for name in names]
         heapq.heapify(queue)
+        fallen = {name: _Behind() for name in names}
         while queue:
             nfe, name, place = heapq.heappop(queue)
-            if nfe > MOST_NFE:
+            if nfe > MOST_NFE or (name not in whole and self.close_before(nfe)):
                 continue
             point = self.one(f"{name}-{STEPS[place]}")
-            close = point is not None and max(point.error_95, point.error) <= self.close
-            if not close and place + 1 < len(STEPS):
+            done = point is not None and self._is_close(point)
+            if point is not None and name not in whole:
+                done |= fallen[name].tell(point.error_95, self._best_before(point))
+            if not done and place + 1 < len(STEPS):
                 heapq.heappush(queue, (self._nfe(name, place + 1), name, place + 1))
+
+    def tighten(self, tolerances: Sequence[float]) -> None:
+        """Measure error control at tighter and tighter tolerances, until these change little or others are better."""
+        names = list(_ADAPTIVE)
+        before = dict.fromkeys(names, np.inf)
+        fallen = {name: _Behind() for name in names}
+        for tolerance in tolerances:
+            for name in tuple(names):
+                point = self.one(f"{name}@{tolerance:g}")
+                if point is None:
+                    continue
+                fell = fallen[name].tell(point.error_95, self._best_before(point))
+                if fell or point.error_95 > _FLOOR * before[name]:
+                    names.remove(name)
+                before[name] = point.error_95
+
+    def close_before(self, nfe: float) -> bool:
+        """Whether a solver with fewer calls than this is close already."""
+        return any(point.nfe_most < nfe and self._is_close(point) for point in self.points.values())
+
+    def _is_close(self, point: Point) -> bool:
+        return max(point.error_95, point.error) <= self.close
+
+    def _best_before(self, point: Point) -> float:
+        """The least error of the other solvers that cost no more."""
+        others = (one for one in self.points.values() if one.nfe <= point.nfe and one.solver != point.solver)
+        return min((one.error_95 for one in others), default=np.inf)
 
     def _nfe(self, name: str, place: int) -> int:
         try:
@@ -278,6 +318,21 @@ class _Run:
         return point
 
 
+@dataclass
+class _Behind:
+    """How a method does beside cheaper solvers, as it gets dearer."""
+
+    ratio: float = np.inf
+    times: int = 0
+
+    def tell(self, error: float, best: float) -> bool:
+        """Take the next error, and return whether the method has fallen behind for good."""
+        ratio = error / best if best > 0 else np.inf
+        self.times = self.times + 1 if ratio > 1 and ratio >= self.ratio else 0
+        self.ratio = ratio
+        return self.times >= _PATIENCE
+
+
 def _ended(solution: Solution) -> Tensor:
     return torch.tensor([status == Status.SUCCESS for status in solution.status])
 
@@ -289,6 +344,7 @@ def measure(
     said: str = "",
     guidances: Sequence[float] = (1.0,),
     seconds: float = SECONDS,
+    whole: Sequence[str] = (),
     progress: Progress = lambda _: None,
 ) -> Frontier:
     """Measure the frontier of a checkpoint.
@@ -300,6 +356,7 @@ def measure(
         said: what they are.
         guidances: of a conditional model, each a curve of its own.
         seconds: of all curves together; the cheapest solvers come first.
+        whole: see `measure_curve`.
         progress: told what is being measured.
 
     Raises:
@@ -334,7 +391,7 @@ def measure(
         left = max(0.0, until - time.monotonic()) / (len(of) - place)
         field = Field(checkpoint.velocity, given, takes, guidance)
         told = lambda text, where=where: progress(where + text)  # noqa: E731
-        curves.append(measure_curve(field, x0, plans=checkpoint.plans, seconds=left, progress=told))
+        curves.append(measure_curve(field, x0, plans=checkpoint.plans, seconds=left, whole=whole, progress=told))
     return Frontier(
         weights_sha256=card.weights_sha256,
         plans_sha256=plans_hash(checkpoint.path),

@@ -21,7 +21,7 @@ from training.errors import TrainingError, UsageError
 from training.evaluation import swd
 from training.few_steps import FewSteps, few_steps
 from training.files import make_writable, write_atomically
-from training.price import Price, price
+from training.price import SOLVERS, Price, price
 from training.recorded import add_to_card, data_of
 from training.solving import parse_solver, solve
 
@@ -140,6 +140,7 @@ def _frontier(
             said="those of unseen data" if real else "",
             guidances=guidances,
             seconds=seconds,
+            whole=SOLVERS,  # the price tells of each
         )
         write_frontier(checkpoint.path, frontier)
     except (MeasureError, FrontierError) as error:

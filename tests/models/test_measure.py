@@ -29,7 +29,7 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.measure import Field, MeasureError, limit_95, measure, measure_curve
+from models.measure import Field, MeasureError, _Behind, limit_95, measure, measure_curve
 from models.noise import noise
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
@@ -43,6 +43,13 @@ class Decay(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         return -3 * x
+
+
+class Constant(nn.Module):
+    """dx/dt = 1: any tolerance leaves rounding only."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return torch.ones_like(x)
 
 
 class Lost(nn.Module):
@@ -109,6 +116,39 @@ def test_a_method_ends_once_it_is_close_and_the_best_try_other_grids() -> None:
     assert any(text.startswith("rk4") and text.endswith("/sway") for text in texts)
     assert [point.nfe for point in curve.points] == sorted(point.nfe for point in curve.points)
     assert curve.complete
+
+
+def test_methods_end_where_more_of_their_steps_would_not_be_chosen() -> None:
+    every = measure_curve(Field(Decay()), X0, methods=("euler", "ab4", "rk4"), grids=(), tolerances=())
+    few = measure_curve(Field(Decay()), X0, whole=("ab4",), grids=(), tolerances=())
+    texts, close = [point.solver for point in few.points], min(p.nfe for p in few.points if p.error_95 <= 1e-4)
+    assert len([text for text in texts if text.startswith("euler-")]) < len(
+        [point for point in every.points if point.solver.startswith("euler-")]
+    )
+    assert all(point.nfe <= close for point in few.points if not point.solver.startswith("ab4-"))
+    best = [point for point in pareto(every.points) if point.nfe <= close]
+    for point in best:  # nothing that was left out is missed
+        assert min(one.error_95 for one in few.points if one.nfe <= point.nfe) <= point.error_95
+
+
+def test_a_method_that_catches_up_is_not_given_up() -> None:
+    behind = _Behind()
+    assert not any(behind.tell(2.0**-k, 0.4**k / 2) for k in range(3))
+    assert behind.tell(0.1, 0.001)
+    catching = _Behind()
+    assert not any(catching.tell(10 * 0.5**k, 0.7**k) for k in range(12))
+
+
+def test_tolerances_end_where_they_change_little() -> None:
+    asked = [10.0**-k for k in range(2, 7)]
+    tried = [
+        [point.solver for point in curve.points if point.solver.startswith("tsit5@")]
+        for curve in (
+            measure_curve(Field(field), X0.float(), methods=("rk4",), grids=(), tolerances=asked)
+            for field in (Decay(), Constant())
+        )
+    ]
+    assert [len(texts) for texts in tried] == [5, 2]
 
 
 def test_what_was_tuned_is_tried_first() -> None:
