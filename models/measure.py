@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr
 from torch import Tensor
 
-from models.checkpoint.frontier import Curve, Frontier, Point, pareto, plans_hash, table, write_frontier
+from models.checkpoint.frontier import Curve, Frontier, Point, is_tuned, pareto, plans_hash, table, write_frontier
 from models.checkpoint.loading import Checkpoint, load
 from models.conditions import LabelCondition, VectorCondition
 from models.guidance import Guided
@@ -192,7 +192,7 @@ def measure_curve(
         raise MeasureError("all paths end at the same point, so errors have no scale")
     run = _Run(field, x0, ends, sound, spread, until, close, progress, plans)
     run.all(() if plans is None else plans.texts)
-    names = tuple(methods or (name for name in catalogue.solvers() if name not in _SIMILAR))
+    names = [name for name in catalogue.solvers() if name not in _SIMILAR] if methods is None else methods
     run.ladder(names, {*whole, *(methods or ())})
     grids = GRIDS if grids is None else grids
     for nfe in [steps for steps in STEPS if steps <= _GRID_NFE and not run.close_before(steps)] if grids else ():
@@ -345,6 +345,7 @@ def measure(
     guidances: Sequence[float] = (1.0,),
     seconds: float = SECONDS,
     whole: Sequence[str] = (),
+    only_tuned: bool = False,
     progress: Progress = lambda _: None,
 ) -> Frontier:
     """Measure the frontier of a checkpoint.
@@ -357,6 +358,7 @@ def measure(
         guidances: of a conditional model, each a curve of its own.
         seconds: of all curves together; the cheapest solvers come first.
         whole: see `measure_curve`.
+        only_tuned: whether nothing is measured but what was tuned for the checkpoint.
         progress: told what is being measured.
 
     Raises:
@@ -391,7 +393,10 @@ def measure(
         left = max(0.0, until - time.monotonic()) / (len(of) - place)
         field = Field(checkpoint.velocity, given, takes, guidance)
         told = lambda text, where=where: progress(where + text)  # noqa: E731
-        curves.append(measure_curve(field, x0, plans=checkpoint.plans, seconds=left, whole=whole, progress=told))
+        none: dict[str, Any] = {"methods": (), "grids": (), "tolerances": ()} if only_tuned else {}
+        curves.append(
+            measure_curve(field, x0, plans=checkpoint.plans, seconds=left, whole=whole, progress=told, **none)
+        )
     return Frontier(
         weights_sha256=card.weights_sha256,
         plans_sha256=plans_hash(checkpoint.path),
@@ -400,6 +405,30 @@ def measure(
         libraries={m.__name__: str(m.__version__) for m in (np, torch)},
         curves=tuple(curves),
     )
+
+
+def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = lambda _: None) -> Frontier | None:
+    """Measure what was tuned for a checkpoint, and put it into a frontier that is there.
+
+    Returns:
+        The frontier with all else as it was; None where it was measured on other paths, with which errors cannot be
+        compared.
+
+    Raises:
+        MeasureError: the model has no endpoint error, or is not usable.
+    """
+    guidances = [1.0 if curve.guidance is None else curve.guidance for curve in frontier.curves]
+    tuned = measure(checkpoint, guidances=guidances, seconds=np.inf, only_tuned=True, progress=progress)
+    curves = list[Curve]()
+    for old, new in zip(frontier.curves, tuned.curves, strict=False):
+        if (old.guidance, old.samples) != (new.guidance, new.samples) or not np.isclose(old.spread, new.spread, 1e-6):
+            return None
+        stock = [point for point in old.points if not is_tuned(point.solver)]
+        points = sorted([*stock, *new.points], key=lambda point: (point.nfe, point.error_95))
+        curves.append(old.model_copy(update={"points": tuple(points)}))
+    if frontier.conditions != tuned.conditions or len(curves) < len(frontier.curves):
+        return None
+    return frontier.model_copy(update={"plans_sha256": tuned.plans_sha256, "curves": tuple(curves)})
 
 
 def run(path: Path, guidances: Sequence[float], seconds: float, progress: Progress) -> list[str]:

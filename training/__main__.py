@@ -180,7 +180,7 @@ def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _tune(arguments: argparse.Namespace) -> None:
-    from training.tune import Recipe, read_numbers, tune
+    from training.tune import Recipe, measure_tuned, read_numbers, tune
 
     recipe = Recipe(
         nfe=read_numbers("nfe", arguments.nfe, int),
@@ -191,6 +191,7 @@ def _tune(arguments: argparse.Namespace) -> None:
         guidance=read_numbers("guidance", arguments.guidance, float),
     )
     tune(arguments.checkpoint, recipe, arguments.force)
+    measure_tuned(arguments.checkpoint)
 
 
 def _fit(arguments: argparse.Namespace) -> None:

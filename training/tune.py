@@ -17,9 +17,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from models.checkpoint.card import CheckpointError
+from models.checkpoint.frontier import FrontierError, is_tuned, read_frontier, write_frontier
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, write_plans
 from models.guidance import Guided
+from models.measure import MeasureError, add_tuned, measure
 from models.noise import noise
 from solvers import SolverSpec, Status, compile  # noqa: A004  (a solver is what is compiled)
 from solvers.errors import SolverError
@@ -32,6 +34,9 @@ METHODS = ("ab2", "ab3", "ab4")
 """Stock methods whose grids are tuned; learned plans begin with the best of them."""
 
 LEAST_NFE, MOST_NFE = 2, 32
+MEASURE_S = 60.0
+"""Seconds for the frontier of a checkpoint that has none; what was tuned comes first."""
+
 VALIDATED = 512
 """Paths of validation; their noise lies far from that of calibration in the same seed."""
 
@@ -132,6 +137,33 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
         print(f"{told}; {time.perf_counter() - began:.0f} s", flush=True)
         _write(checkpoint, stored, recipe)
     return _file(checkpoint, stored, recipe)
+
+
+def measure_tuned(path: Path) -> None:
+    """Put what was tuned into the frontier of a checkpoint; measure a whole one where there is none. Say what was done.
+
+    Where that cannot be, the command that measures it is printed: a budget chooses among measured solvers only.
+
+    Raises:
+        TrainingError: the checkpoint cannot be loaded, or is not usable.
+    """
+    again = f"python -m training evaluate {path}"
+    try:
+        checkpoint = load(path)
+        try:
+            before = read_frontier(path, checkpoint.card)
+        except FrontierError as error:
+            print(f"{error}", file=sys.stderr)
+            before = None
+        after = measure(checkpoint, seconds=MEASURE_S) if before is None else add_tuned(checkpoint, before)
+        if after is None:
+            print(f"{path}: budgets pass over what was tuned until the frontier is measured again: {again}")
+            return
+        written = write_frontier(path, after)
+    except (CheckpointError, FrontierError, MeasureError) as error:
+        raise TrainingError(f"tune: the plans are stored, but {error}") from None
+    tuned = {point.solver for curve in after.curves for point in curve.points if is_tuned(point.solver)}
+    print(f"{len(tuned)} tuned solvers measured for budgets, written to {written}")
 
 
 def _before(checkpoint: Checkpoint, recipe: Recipe, force: bool) -> dict[str, StoredPlan]:

@@ -133,6 +133,9 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
             f"{guidance:g} may be larger; name a solver, or have it measured: {command} --guidance {guidance:g}",
         )
     note = f"; measured with {frontier.conditions}" if frontier.conditions else ""
+    measured = {point.solver for point in curve.points}
+    if missed := [text for text in model.plans.texts if text not in measured] if model.plans else []:
+        note += f"; {', '.join(missed)} of this model cannot be chosen until measured: {command}"
     if model.card.condition is not None and request.condition is None:
         note += ", and this request has no condition"
     return curve, note

@@ -16,8 +16,14 @@ def frontier_response(model: ModelVersion, models_dir: Path) -> dict[str, Any]:
         models_dir: where it lies, for the command that measures it.
 
     Raises:
-        ProblemError: 404 if it has none, or one that cannot be used.
+        ProblemError: 404 if it has none, cannot have one, or has one that cannot be used.
     """
+    if model.card.average:
+        detail = (
+            f"model {model.name!r} is a field of average velocity: it has no endpoint error, so no frontier; compare "
+            "its samples with data: python -m training evaluate"
+        )
+        raise ProblemError(Kind.NO_FRONTIER, detail)
     frontier, fault = model.frontier()
     if frontier is None:
         command = f"python -m models measure {models_dir.name}/{model.name}/{model.version}"

@@ -1,6 +1,7 @@
 // Drawing samples: a request becomes pages, each of them a stream of states on their way from noise to data.
 import * as api from "./api.js";
 import { layoutOf } from "./pictures.js";
+import { parse } from "./solver_text.js";
 
 const PAGE = 1000; // samples in one request: a large drawing arrives piece by piece and meets no deadline as a whole
 const PICTURES = 400; // as many pictures as a sheet shows
@@ -73,7 +74,15 @@ export class Run {
     changed(this);
   }
 
+  /** From here on the solver that the service chose is the run's: what is asked about its samples is about it. */
+  #settle({ budget }) {
+    const { budget: _, ...rest } = this.body;
+    this.body = { ...rest, ...parse(budget.solver) };
+    this.label = budget.solver;
+  }
+
   #keep(response, offset) {
+    if (this.body.budget) this.#settle(response);
     const { frames } = this.page;
     if (!offset) this.frames = frames;
     else if (!this.pictures) {
@@ -87,7 +96,8 @@ export class Run {
 
   /** Times to ask states at: any under error control, points of the grid with fixed steps; undefined for none. */
   async #times(signal) {
-    const { steps, grid, num_samples: count } = this.body;
+    const { steps, grid, num_samples: count, budget } = this.body;
+    if (budget) return undefined; // which times there are depends on the solver that will be chosen
     const numbers = this.shape.reduce((product, size) => product * size, 1) * (this.pictures ? Math.min(count, PICTURES) : count);
     const frames = Math.min(FRAMES, Math.floor(NUMBERS / numbers));
     if (!(frames >= 2)) return undefined;

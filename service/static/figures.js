@@ -18,6 +18,12 @@ function readout(term, name, value, more = "") {
   return make("div", { class: "readout" }, head, make("dd", {}, value), make("dd", { class: "quiet" }, more));
 }
 
+/** What the service chose for a budget, and what it promised. */
+function promise({ solver, promised_error: error, predicted_ms: time, reason }) {
+  const kept = `${percent(error)} of the spread at most for 95 % of samples, about ${ms(time / 1000)} of solving`;
+  return make("p", { class: "promise" }, make("strong", {}, `The service chose ${solver}`), `: ${kept}; ${reason}.`);
+}
+
 /** What a run cost and how far off it is, as a list; dots until it is known. */
 function readouts({ response, errors }) {
   if (!response) return make("dl", { class: "readouts" }, readout("nfe", "NFE", "…"), readout("latency", "Latency", "…"));
@@ -122,6 +128,7 @@ export class Figures {
       make("div", { class: "head" },
         make("h2", { class: side }, make("span", { class: "key", "aria-hidden": "true" }), label),
         make("p", { class: "quiet" }, `${body.model}${version}, seed ${body.seed}`)),
+      ...(response?.budget ? [promise(response.budget)] : []),
       readouts(run),
       ...(response ? [latencyBar(response)] : []),
       ...troubles(run),

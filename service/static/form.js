@@ -1,7 +1,7 @@
 // The form: fields of the two settings made from what /v1/solvers says, read into a view and filled from one.
 import { $, make } from "./dom.js";
 import { cost } from "./terms.js";
-import { GRID_PARAMETERS, SETTING, second } from "./view.js";
+import { BUDGET, GRID_PARAMETERS, SETTING, second } from "./view.js";
 
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
 
@@ -12,7 +12,7 @@ const option = (value, text = value) => make("option", { value }, text);
 
 function field(side, name, text, control) {
   control.id = `${side}-${name}`;
-  control.dataset.field = name.startsWith("grid_") ? "grid" : name;
+  control.dataset.field = name.replace(/^(grid|budget)_.*/, "$1");
   control.dataset.name = name;
   const label = make("label", { for: control.id, "data-term": name }, text);
   return make("div", { class: "field", "data-for": name }, label, control);
@@ -41,7 +41,11 @@ function build(side, solvers) {
   const grids = [...all("grid").map((name) => option(name)), option("times", "custom times")];
   $(side).replaceChildren(
     make("legend", {}, make("span", { class: "key", "aria-hidden": "true" }), side === "a" ? "Solver A" : "Solver B"),
-    field(side, "solver", "Solver", make("select", {}, ...groups)),
+    field(side, "solver", "Solver", make("select", {}, ...groups, option(BUDGET, "the service's choice for a budget"))),
+    make("div", { class: "pair", "data-for": BUDGET, hidden: "" },
+      field(side, "budget_max_error", "Max error", entry("no bound")),
+      field(side, "budget_max_nfe", "Max NFE", entry("no bound", "numeric")),
+      field(side, "budget_max_ms", "Max ms", entry("no bound"))),
     make("div", { class: "modes", role: "group", "aria-label": "How steps are chosen", "data-for": "mode" },
       radio("tolerance", "error control"), radio("steps", "fixed steps")),
     make("div", { class: "pair" },
@@ -125,8 +129,9 @@ export class Form {
   /** Read the fields of one solver. @returns {import("./view.js").Setting} */
   setting(side) {
     const setting = { ...SETTING };
+    const budgeted = $(`${side}-solver`).value === BUDGET;
     for (const control of $(side).querySelectorAll("[data-name]")) {
-      const used = !control.closest("[hidden]:not(fieldset)");
+      const used = !control.closest("[hidden]:not(fieldset)") && (!budgeted || /^(solver|budget_)/.test(control.dataset.name));
       if (control.type === "radio" ? control.checked : used) setting[control.dataset.name] = control.value;
     }
     if (!this.solvers.get(setting.solver)?.parameters.rtol && this.solvers.has(setting.solver)) setting.mode = "steps";
@@ -138,7 +143,17 @@ export class Form {
   arrange() {
     $("b").hidden = !$("compare").checked;
     for (const side of ["a", "b"]) {
-      const solver = this.solvers.get($(`${side}-solver`).value);
+      const chosen = $(`${side}-solver`).value;
+      if (chosen === BUDGET) {
+        const limits = [...$(side).querySelectorAll("[data-field=budget]")];
+        const shown = !limits[0].closest("[data-for=budget]").hidden; // then an empty field is meant
+        if (!shown && limits.every((control) => control.value === "")) limits[0].value = "0.01";
+        for (const element of $(side).querySelectorAll("[data-for]")) {
+          element.hidden = element.dataset.for !== "solver" && !element.dataset.for.startsWith(BUDGET);
+        }
+        continue;
+      }
+      const solver = this.solvers.get(chosen);
       const takes = solver?.parameters ?? { rtol: true, start: true, controller: true };
       const tolerance = $(side).querySelector("[value=tolerance]");
       const fixed = !takes.rtol || !tolerance.checked;

@@ -23,11 +23,13 @@ function literal(value) {
 
 function call({ model, ...rest }) {
   const options = Object.entries(rest).filter(([, value]) => value !== undefined);
-  return `client.sample(${[literal(model), ...options.map(([key, value]) => `${key}=${literal(value)}`)].join(", ")})`;
+  const said = ([key, value]) => `${key}=${key === "budget" ? `Budget(${Object.entries(value).map(said).join(", ")})` : literal(value)}`;
+  return `client.sample(${[literal(model), ...options.map(said)].join(", ")})`;
 }
 
 export function python(bodies) {
-  const head = `from pathline import Client\n\nwith Client(${literal(base())}) as client:\n`;
+  const names = bodies.some(({ budget }) => budget) ? "Budget, Client" : "Client";
+  const head = `from pathline import ${names}\n\nwith Client(${literal(base())}) as client:\n`;
   if (bodies.length === 1) return `${head}    result = ${call(bodies[0])}\nprint(result)\n`;
   const [a, b] = bodies.map((body, k) => `    ${"ab"[k]} = ${call(body)}\n`);
   const apart = "((a.samples - b.samples) ** 2).reshape(len(a.samples), -1).sum(1) ** 0.5";

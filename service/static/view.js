@@ -8,8 +8,11 @@ import { GRIDS, format, number as shortest, parse } from "./solver_text.js";
  */
 export const SETTING = {
   solver: "", mode: "", steps: "", rtol: "", atol: "", grid: "", start: "", controller: "", error_control: "",
-  first_step: "", max_step: "", max_nfe: "",
+  first_step: "", max_step: "", max_nfe: "", budget_max_error: "", budget_max_nfe: "", budget_max_ms: "",
 };
+/** What stands for a solver where a budget is given in its place. */
+export const BUDGET = "budget";
+const LIMITS = { max_error: "error", max_nfe: "NFE", max_ms: "ms" };
 /** Grids, their parameters, and where these begin here. */
 export const GRID_PARAMETERS = {
   shift: { value: "3" },
@@ -101,8 +104,15 @@ function condition(text) {
   }
 }
 
+/** The limits of a budget that are filled in. */
+function budget(setting) {
+  const given = Object.keys(LIMITS).map((name) => [name, number(setting[`budget_${name}`])]);
+  return Object.fromEntries(given.filter(([, value]) => value !== undefined));
+}
+
 /** The members of a request that say how to solve; undefined where a field is empty. */
 export function solving(setting) {
+  if (setting.solver === BUDGET) return { budget: budget(setting) };
   const fixed = setting.mode === "steps";
   const explicit = fixed && setting.grid === "times";
   const adaptive = fixed ? () => undefined : (value) => value;
@@ -143,6 +153,10 @@ export function request(view, setting) {
 
 /** The text of a setting: `rk4-20`, `ab3-12/shift(3)`, `dopri5@1e-3`. Two settings that differ never read alike. */
 export function label(setting) {
+  if (setting.solver === BUDGET) {
+    const limits = Object.entries(budget(setting)).map(([name, value]) => `${LIMITS[name]} ≤ ${value}`);
+    return `budget: ${limits.join(", ") || "?"}`;
+  }
   const fields = solving(setting);
   if (setting.mode === "steps") fields.steps ??= Array.isArray(fields.grid) ? fields.grid.length - 1 : "?";
   return format(fields);

@@ -16,6 +16,7 @@ from solvers import Status, catalogue
 from solvers.errors import status_of
 from solvers.integrate import Velocity
 from solvers.lanes import Admission, Lanes
+from solvers.tuned import TunedPlan, TunedPlans
 
 ONE_STEP = tuple(name for name, entry in catalogue.solvers().items() if not entry.multistep_order)
 MULTISTEP = tuple(name for name, entry in catalogue.solvers().items() if entry.starts)
@@ -135,3 +136,9 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def slope(steps: Sequence[int], errors: Sequence[float]) -> float:
     """The observed order: minus the slope of log error over log steps, by regression."""
     return float(-np.polyfit(np.log(np.asarray(steps, dtype=float)), np.log(np.asarray(errors)), 1)[0])
+
+
+TUNED = TunedPlans(
+    {6: TunedPlan(np.linspace(0, 1, 7), np.tril(np.full((6, 6), 0.1)))}, {"ab4-9": TunedPlan(np.linspace(0, 1, 10))}
+)
+"""What the shared table of solvers as text says `tuned` of."""

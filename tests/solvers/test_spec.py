@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from solvers import SolverError, SolverSpec, catalogue, compile, integrate  # noqa: A004
 from solvers.grids import grid_text, normalise
 from solvers.spec import read_solver
-from tests.solvers.support import decay, ones
+from tests.solvers.support import TUNED, decay, ones
 
 TABLE = json.loads((Path(__file__).parents[1] / "clients" / "solver_text.json").read_text())
 
@@ -28,7 +28,7 @@ def test_text_means_the_fields_of_the_table(case: dict[str, Any]) -> None:
     spec = SolverSpec(**case["fields"], t_span=span)
     assert str(spec) == case["canonical"]
     assert SolverSpec(**read_solver(str(spec)), t_span=span) == spec
-    assert compile(spec, torch.float64).spec == spec
+    assert compile(spec, torch.float64, TUNED).spec == spec
 
 
 @pytest.mark.parametrize("case", TABLE["printed"], ids=lambda case: case["canonical"])

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 
+from models.checkpoint.card import read_card
+from models.checkpoint.frontier import FRONTIER_FILE, Curve, Frontier, Point, write_frontier
 from tests.system.support import ROOT
 from tests.system.test_page import PAIR, RK4, ask, bodies, colours, drawn_again, picture, settled, show
 
@@ -361,3 +364,55 @@ def test_a_setting_survives_its_text(page: Page, service: str) -> None:
     page.goto(f"{service}/#model=gaussian&num_samples=8&a=ab2-10+rk")  # as people write it
     settled(page)
     assert page.locator("#cards h2").all_inner_texts() == ["ab2-10+rk"]
+
+
+@pytest.fixture
+def frontier(repository: Path) -> Iterator[None]:
+    """Give the Gaussian field a measured frontier for one test."""
+    folder = repository / "gaussian" / "1"
+    points = (
+        Point(solver="euler-8", nfe=8, nfe_most=8, error=0.05, error_95=0.06),
+        Point(solver="rk4-5", nfe=20, nfe_most=20, error=0.004, error_95=0.005),
+    )
+    curve = Curve(samples=256, spread=0.7, points=points)
+    weights = read_card(folder).weights_sha256
+    write_frontier(folder, Frontier(weights_sha256=weights, tight="exact", curves=(curve,)))
+    yield
+    (folder / FRONTIER_FILE).unlink()
+
+
+@pytest.mark.usefixtures("frontier")
+def test_a_budget_in_place_of_a_solver(page: Page, service: str) -> None:
+    show(page, service, **RK4)
+    judged(page)
+    page.evaluate("delete document.body.dataset.judged")
+    sent = bodies(page)
+    drawn_again(page)
+    page.select_option("#a-solver", "budget")
+    settled(page)
+    assert sent[-1]["budget"] == {"max_error": 0.01}
+    assert not {"solver", "steps", "rtol", "max_nfe"} & set(sent[-1])
+    assert page.locator("#a-steps").is_hidden()
+    assert page.locator("#cards h2").all_inner_texts() == ["rk4-5"]
+    assert page.inner_text(".promise").startswith("The service chose rk4-5: 0.5 % of the spread at most for 95 %")
+    judged(page)
+    assert page.inner_text("#verdict").startswith("rk4-5: ")
+    assert '"budget": {"max_error": 0.01}' in page.inner_text("#code")
+    page.click("#tab-python")
+    assert "budget=Budget(max_error=0.01)" in page.inner_text("#code")
+    drawn_again(page)
+    page.fill("#a-budget_max_nfe", "10")
+    page.fill("#a-budget_max_error", "")
+    page.press("#a-budget_max_error", "Enter")
+    page.wait_for_function("() => document.querySelector('#cards h2')?.textContent === 'euler-8'")
+    assert sent[-1]["budget"] == {"max_nfe": 10}
+    assert page.locator("#cards h2").all_inner_texts() == ["euler-8"]
+    assert "a.solver=budget" in page.url
+    show(page, service, **{"a.solver": "budget", "a.budget_max_nfe": 10, "num_samples": 2500})  # in pages
+    assert page.locator("#cards h2").all_inner_texts() == ["euler-8"]
+    assert page.input_value("#a-budget_max_nfe") == "10"
+    page.fill("#a-budget_max_nfe", "2")
+    page.press("#a-budget_max_nfe", "Enter")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "no measured solver of model 'gaussian' fits the budget" in page.inner_text("#problem")
+    assert page.get_attribute("#a-budget_max_nfe", "aria-invalid") == "true"

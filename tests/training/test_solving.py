@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.solvers.support import TUNED
 from training.errors import UsageError
 from training.solving import parse_solver, solve
 
@@ -20,7 +21,7 @@ def test_text_is_that_of_the_table(row: dict[str, Any]):
         with pytest.raises(UsageError, match="below the floor of 1e-07 for float32"):
             parse_solver(row["text"])
     else:
-        assert str(parse_solver(row["text"])) == row["canonical"]
+        assert str(parse_solver(row["text"], TUNED)) == row["canonical"]
 
 
 @pytest.mark.parametrize("text", TABLE["refused"])

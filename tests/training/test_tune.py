@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.__main__ import main as measured
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig, ResidualMLPSize
+from models.checkpoint.frontier import FRONTIER_FILE, is_tuned, read_frontier, write_frontier
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PLANS_FILE, read_plans
 from models.checkpoint.saving import save
@@ -36,13 +38,49 @@ def saved(root: Path, condition: LabelCondition | None = None) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(command, "VALIDATED", 16)
+    monkeypatch.setattr("models.measure._SAMPLES", 8)
+    monkeypatch.setattr("models.measure.STEPS", (1, 4))
     return saved(tmp_path)
+
+
+def test_the_frontier_has_what_was_tuned_and_all_else_as_it_was(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", str(folder), *SHORT]) == 0
+    assert "4 tuned solvers measured for budgets" in capsys.readouterr().out
+    card = load(folder).card
+    first = read_frontier(folder, card)
+    assert first is not None
+    texts = {point.solver for point in first.curves[0].points}
+    assert {"tuned-2", "tuned-3", "ab2-2/tuned", "ab2-3/tuned", "rk4-1"} <= texts
+    assert main(["tune", str(folder), *SHORT, "--nfe", "4"]) == 0
+    second = read_frontier(folder, card)
+    assert second is not None
+    kept = tuple(point for point in second.curves[0].points if point.nfe != 4 or not is_tuned(point.solver))
+    assert kept == first.curves[0].points
+    assert {point.solver for point in second.curves[0].points} - texts == {"tuned-4", "ab2-4/tuned"}
+    other = second.curves[0].model_copy(update={"spread": 9.0})
+    write_frontier(folder, second.model_copy(update={"curves": (other,)}))
+    capsys.readouterr()
+    assert main(["tune", str(folder), *SHORT]) == 0
+    assert f"measured again: python -m training evaluate {folder}" in capsys.readouterr().out
+
+
+def test_a_student_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network = ResidualMLPSize(hidden=8, blocks=1, time_width=4).network((2,), average=True)
+    folder = save(tmp_path, "student", network, Decoder.identity((2,)), **ABOUT)
+    assert main(["tune", str(folder), *SHORT]) == 1
+    assert "has average velocities, which have no ODE for a plan to be faithful to" in capsys.readouterr().err
+    assert not (folder / PLANS_FILE).exists()
+    assert measured(["measure", str(folder)]) == 1
+    assert "the model is a field of average velocity: it has no endpoint error" in capsys.readouterr().err
+    assert not (folder / FRONTIER_FILE).exists()
 
 
 def test_the_file_holds_what_was_asked_for_and_more_is_added(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", str(folder), *SHORT]) == 0
     out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines()[1:]] == ["ab2-2/tuned", "tuned-2", "ab2-3/tuned", "tuned-3"]
+    assert [line.split()[0] for line in out.splitlines()[1:-1]] == ["ab2-2/tuned", "tuned-2", "ab2-3/tuned", "tuned-3"]
     checkpoint = load(folder)
     assert checkpoint.plans is not None
     assert sorted(checkpoint.plans.plans) == [2, 3]

@@ -32,7 +32,7 @@ def test_a_worker_that_dies_is_replaced_and_its_shard_tried_again(
     outcome = Run(spec, target, launcher, tries=3, quiet=True)()
     assert outcome.made == 3
     assert outcome.failed == {1: "its worker died (signal SIGKILL, perhaps for want of memory)"}
-    assert {path.name.rpartition("-")[2] for path in tmp_path.glob("by-*")} == {"cuda:0", "cuda:1"}
+    assert {path.name.rpartition("-")[2] for path in tmp_path.glob("by-*")} <= {"cuda:0", "cuda:1"}
 
 
 def start(repository: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -106,6 +106,18 @@ async def test_what_needs_the_velocity_of_an_ode_is_refused(
     assert "ask a model that has one" in answer.json()["errors"][0]["message"]
 
 
+async def test_budgets_and_frontiers_are_refused_for_want_of_an_endpoint_error(http: httpx.AsyncClient) -> None:
+    asked = {"model": "quick", "num_samples": 1, "budget": {"max_error": 0.01}}
+    answer = await http.post("/v1/sample", json=asked)
+    assert answer.status_code == 422
+    [problem] = answer.json()["errors"]
+    assert problem["field"] == "budget"
+    assert "it has no endpoint error that could be promised; name the number of steps" in problem["message"]
+    answer = await http.get("/v1/models/quick/frontier")
+    assert answer.status_code == 404
+    assert "it has no endpoint error, so no frontier; compare its samples with data" in answer.json()["detail"]
+
+
 async def test_labels_come_along_and_guidance_does_not(http: httpx.AsyncClient) -> None:
     body = {"model": "labels", "num_samples": 2, "condition": [0, 2]}
     assert (await http.post("/v1/sample", json=body)).status_code == 200

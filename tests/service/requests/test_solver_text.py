@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,14 +14,11 @@ from service.requests.schemas import SampleRequest
 from service.requests.validation import compiled
 from service.settings import Settings
 from solvers.plan import Plan
-from solvers.tuned import TunedPlan, TunedPlans
+from tests.solvers.support import TUNED
 
 pytestmark = pytest.mark.anyio
 
 TABLE = json.loads(Path(__file__).parents[2].joinpath("clients/solver_text.json").read_text())
-TUNED = TunedPlans(
-    {6: TunedPlan(np.linspace(0, 1, 7), np.tril(np.full((6, 6), 0.1)))}, {"ab4-9": TunedPlan(np.linspace(0, 1, 10))}
-)
 CARD = SimpleNamespace(average=False, sampling=None)
 MODEL: Any = SimpleNamespace(name="m", dtype=torch.float64, compute=torch.float64, plans=TUNED, card=CARD)
 

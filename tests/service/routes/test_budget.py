@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import read_card
 from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
+from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
@@ -335,3 +337,16 @@ async def test_a_sample_that_failed_breaks_the_promise(repository: Path, engine:
         await _until(lambda: _count(app.state.service, "budget_checks_total", outcome="done") == 1)
         assert _count(app.state.service, "budget_samples_total", promise="broken") == 1
         assert _count(app.state.service, "budget_samples_total", promise="kept") == 1
+
+
+async def test_what_was_tuned_and_not_measured_is_named(exact: Path, tmp_path: Path) -> None:
+    shutil.copytree(exact / "gaussian", tmp_path / "gaussian")
+    folder = tmp_path / "gaussian" / "1"
+    plan = StoredPlan(solver="ab4-4/tuned", times=(0, 0.2, 0.5, 0.8, 1), error=0.1, start_error=0.2)
+    write_plans(folder, Plans(weights_sha256=read_card(folder).weights_sha256, plans=(plan,)))
+    app = create_app(Settings(models_dir=tmp_path, threads=1))
+    transport = httpx.ASGITransport(app)
+    ask = {"model": "gaussian", "num_samples": 1, "budget": {"max_error": 0.3}}
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        reason = (await http.post("/v1/sample", json=ask)).json()["budget"]["reason"]
+    assert "; ab4-4/tuned of this model cannot be chosen until measured: python -m models measure" in reason

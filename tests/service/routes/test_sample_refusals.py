@@ -188,7 +188,7 @@ async def test_content_type(running: Any, media: str | None) -> None:
     headers = {} if media is None else {"Content-Type": media}
     answer = await running.http.post("/v1/sample", content=b'{"model": "moons"}', headers=headers)
     assert answer.status_code == 415
-    assert answer.headers["accept-post"] == "application/json"
+    assert answer.headers["accept-post"] == "application/json, application/x-npz"
 
 
 async def test_compressed_body(running: Any) -> None:
