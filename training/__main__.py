@@ -203,6 +203,8 @@ def _fit(arguments: argparse.Namespace) -> None:
     overrides |= _own_data(arguments)
     table = _parent(arguments)
     overrides |= table
+    if "reflow" in table:  # its pairs take the place of the recipe's coupling
+        overrides.setdefault("coupling", "independent")
     shipped = arguments.dataset
     if arguments.conditional and shipped in ("digits", "mnist"):
         shipped += "_conditional"

@@ -43,7 +43,7 @@ class Stopwatch:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
-    parser.add_argument("--recipe", default="moons", help="one of training/configs (default: %(default)s)")
+    parser.add_argument("--recipe", default="moons_paper", help="one of training/configs (default: %(default)s)")
     parser.add_argument("--epochs", type=int, help="instead of the recipe's")
     arguments = parser.parse_args()
     overrides = {} if arguments.epochs is None else {"epochs": arguments.epochs}

@@ -149,7 +149,7 @@ def test_a_network_that_is_no_table_is_refused(tmp_path: Path):
         load_recipe(write(tmp_path, "network = 3\n" + GOOD))
 
 
-@pytest.mark.parametrize(("name", "expected"), [("moons", "70948170c5f7"), ("digits_unet", "dd1e3119659d")])
+@pytest.mark.parametrize(("name", "expected"), [("moons_paper", "70948170c5f7"), ("digits_unet", "dd1e3119659d")])
 def test_the_hash_of_a_recipe_stays_when_fields_are_added(name: str, expected: str):
     assert load_recipe(CONFIGS / f"{name}.toml").hash == expected
 

@@ -17,6 +17,7 @@ from models.decoder import Decoder
 from models.noise import noise
 from solvers import Solution, integrate
 from training import reflow
+from training.__main__ import main
 from training.config import CONFIGS, Recipe, ReflowConfig, load_recipe
 from training.data import prepare
 from training.draws import Purpose, seed32
@@ -106,6 +107,24 @@ def test_the_noise_of_a_pair_is_what_its_step_trains_on(parent: Path, tmp_path: 
     assert data.noise is not None
     assert trainer._noise is not None
     assert torch.equal(trainer._noise, torch.from_numpy(data.noise))
+
+
+def test_the_pairs_take_the_place_of_the_recipes_coupling(
+    parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    text = (CONFIGS / "moons.toml").read_text()
+    recipe.write_text(
+        'coupling = "ot"\n' + text.replace("hidden = 256", "hidden = 16").replace("blocks = 4", "blocks = 1")
+    )
+    places = ["--models-dir", str(tmp_path / "models"), "--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
+    command = ["fit", "moons", "--config", str(recipe), "--epochs", "1", "--reflow", str(parent), "--pairs", "20"]
+    assert main([*command, *places]) == 0
+    trained = read_card(tmp_path / "models" / "moons-reflow" / "1").training["recipe"]
+    assert trained["coupling"] == "independent"  # type: ignore[index, call-overload]
+    capsys.readouterr()
+    assert main([*command, "--coupling", "ot", *places]) == 2
+    assert "leave coupling out" in capsys.readouterr().err
 
 
 def test_labels_and_guidance_come_along(tmp_path: Path) -> None:

@@ -53,11 +53,12 @@ def test_the_papers_recipes_keep_their_hashes():
     assert hashes == {"moons": "70948170c5f7", "circles": "b5f1166af34c", "mnist": "2aa3667b837d"}
 
 
-def test_the_recipes_of_circles_and_mnist_follow_the_study():
-    circles, mnist = (load_recipe(CONFIGS / f"{name}.toml") for name in ("circles", "mnist"))
-    assert (circles.schedule, circles.coupling) == ("cosine", "ot")
-    frequencies = [recipe.network.model_dump()["max_frequency"] for recipe in (circles, mnist)]
-    assert frequencies == [6.0, 6.0]
+@pytest.mark.parametrize("name", ["moons", "circles", "digits", "mnist"])
+def test_the_recipes_of_known_data_follow_the_study(name: str):
+    recipe = load_recipe(CONFIGS / f"{name}.toml")
+    assert recipe.network.model_dump()["max_frequency"] == 6.0
+    assert recipe.schedule == ("cosine" if name in ("moons", "circles") else "constant")
+    assert recipe.coupling == ("ot" if name == "circles" else "independent")
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
