@@ -151,6 +151,8 @@ def test_versions_that_requests_hold_are_not_unloaded_for_others(settings: Setti
     held[1].release()
     assert answers(models, "moons", 4) == 4
     assert {arena.version for arena in engine.arenas} == {1, 3, 4, OLD}
+    for each in held:
+        each.release()
 
 
 def test_an_unloaded_version_that_is_held_is_not_loaded_twice(settings: Settings, engine: Any) -> None:
