@@ -19,7 +19,7 @@ from .test_experiments import TINY
 
 
 def test_choices_change_one_thing_of_the_recipe() -> None:
-    recipe = load_recipe(CONFIGS / "moons.toml")
+    recipe = load_recipe(CONFIGS / "moons_paper.toml")
     assert changed(recipe, {}) == recipe
     assert (
         changed(recipe, {"network.hidden": 0.5}).network.model_dump()["hidden"]
