@@ -7,6 +7,7 @@ import { chart } from "./plotly.js";
 import { line } from "./problem.js";
 import { parse } from "./solver_text.js";
 import { errors, percent } from "./statistics.js";
+import { what } from "./terms.js";
 import { reference } from "./verdict.js";
 
 /** What `pathline compare` tries, too: from cheap to careful. */
@@ -154,6 +155,7 @@ export class Finder {
 
   #table(best) {
     const head = ["Solver", "NFE", "Mean NFE", "Error", "Time", "Use"].map((text) => make("th", { scope: "col" }, text));
+    head[2].append(what("mean_nfe", "mean NFE"));
     const rows = this.found.map((one) => {
       const error = one.error === null ? "unknown" : percent(one.error);
       const cells = [one.nfe, one.mean.toFixed(1), one.failed ? `${error}, ${one.failed} failed` : error, one.seconds === null ? "–" : ms(one.seconds)];

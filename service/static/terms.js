@@ -32,6 +32,8 @@ export const TERMS = {
   budget_max_nfe: "The service takes only solvers with fixed steps and at most so many network evaluations a sample.",
   budget_max_ms: "The service takes only solvers that draw this many samples within so many milliseconds at its present pace.",
   nfe: "Number of function evaluations: network calls, one after another, of the slowest sample.",
+  mean_nfe: "NFE averaged over the samples: under error control each sample takes its own number of evaluations.",
+  colour: "Points show which solver drew them, how many evaluations each took, or how far each is from the reference.",
   latency: "Time in the service: waiting, the network, the rest of the solver, and encoding the response.",
   error: "The mean distance to a reference solution from the same noise, as a percentage of the samples' spread.",
   spread: "How far the reference's samples lie from their mean (root mean square): the size of the data, and the unit of errors here.",
