@@ -19,7 +19,7 @@ from tests.system.support import ROOT, free_port, until
 pytestmark = pytest.mark.system
 
 PYTHON = ROOT / ".venv" / "fleet" / "bin" / "python"
-JOB = ("moons", "--seed", "5", "--total", str(64 * 40), "--solver", "rk4-300", "--shard-rows", "64")
+JOB = ("moons", "--seed", "5", "--total", str(64 * 40), "--solver", "rk4-2000", "--shard-rows", "64")
 
 
 @pytest.fixture
