@@ -20,7 +20,7 @@ from tests.system.support import ROOT, free_port, until
 pytestmark = pytest.mark.system
 
 CONF = ROOT / "deploy" / "nginx" / "pathline.conf"
-LONG = {"model": "moons", "num_samples": 64, "solver": "rk4-2000", "timeout_s": 120}
+LONG = {"model": "moons", "num_samples": 640, "solver": "rk4-2000", "timeout_s": 120}
 
 Replica = tuple[str, "subprocess.Popen[str]"]
 
