@@ -129,7 +129,7 @@ def test_all_full_is_429_with_retry_after(fleet: Any) -> None:
 def test_a_stop_finishes_what_runs_and_does_not_wait_a_minute(fleet: Any) -> None:
     url, running = fleet
     with ThreadPoolExecutor(1) as pool:
-        last = pool.submit(npy, url, **LONG | {"seed": 3})
+        last = pool.submit(npy, url, **LONG | {"seed": 3, "num_samples": 2000})
         until("a job", lambda: active(0) + active(1) == 1)
         begin = time.monotonic()
         running.send_signal(signal.SIGTERM)
