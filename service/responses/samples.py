@@ -110,7 +110,7 @@ def outcome(result: JobResult) -> dict[str, Any]:
         worst, bad = max(set(status.tolist()), key=order.index), np.flatnonzero(~good)
     return {
         "nfe": int(nfe.max(initial=0)),
-        "nfe_per_sample": {"min": int(nfe.min()), "mean": float(nfe.mean()), "max": int(nfe.max())},
+        "nfe_per_sample": {"min": int(nfe.min()), "mean": int(nfe.sum()) / len(nfe), "max": int(nfe.max())},
         "network_rows": int(result.rows),
         "status": worst,
         "failed": [{"index": int(i), "status": str(status[i]), "t": float(t[i])} for i in bad],
