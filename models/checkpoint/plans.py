@@ -50,6 +50,8 @@ class StoredPlan(_Frozen):
         weights: N rows of a learned plan, row n with the weights of velocities 0 to n; None for a tuned grid.
         error: endpoint error on noise that tuning never saw, as a share of the spread of the ends; root mean square.
         start_error: the same of what tuning began with.
+        tuning: how it was tuned: samples, seed, iterations, guidance.
+        libraries: versions of what tuned it.
     """
 
     solver: str = Field(min_length=1, max_length=200)
@@ -57,6 +59,8 @@ class StoredPlan(_Frozen):
     weights: Annotated[tuple[tuple[Number, ...], ...], Field(max_length=MOST_STEPS)] | None = None
     error: Size
     start_error: Size
+    tuning: dict[str, JsonValue] = {}
+    libraries: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _is_a_plan(self) -> Self:
@@ -102,16 +106,12 @@ class Plans(_Frozen):
         format: version of this format.
         weights_sha256: hash of the weights that the plans were tuned for.
         plans: one a solver.
-        tuning: how they were tuned: seeds, samples, guidance, seconds.
-        libraries: versions of what tuned them.
         plans_sha256: SHA-256 of this file without this field, so that damage is seen.
     """
 
     format: Literal[1] = 1
     weights_sha256: str = Field(pattern=_SHA256)
     plans: Annotated[tuple[StoredPlan, ...], Field(min_length=1, max_length=256)]
-    tuning: dict[str, JsonValue] = {}
-    libraries: dict[str, str] = {}
     plans_sha256: str = Field(default="0" * 64, pattern=_SHA256)
 
     @model_validator(mode="after")
@@ -130,7 +130,7 @@ class Plans(_Frozen):
                 grids[stored.solver.removesuffix(f"/{TUNED}")] = stored.plan()
             else:
                 plans[len(stored.times) - 1] = stored.plan()
-        return TunedPlans(plans, grids, f"sha256:{self.plans_sha256}")
+        return TunedPlans(plans, grids)
 
     def signed(self) -> Self:
         """Return the same with its `plans_sha256`."""
