@@ -15,6 +15,8 @@ from pydantic import (
 )
 from torch import Tensor, nn
 
+from models.mixing import Mixing, find_mixing_of
+from models.noise import noise
 from models.program.function import Function, FunctionConfig
 
 _MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
@@ -213,9 +215,22 @@ class Decoder(nn.Module):
         data = program({"x": x})["data"]
         if len(data) != len(x) or data[0].numel() != self.config.data_size:
             raise DecoderError(
-                f"the decoder made {list(data.shape)} of {len(x)} states; the card says {list(self.data_shape)} for each"
+                f"the decoder made {list(data.shape)} of {len(x)} states; expected is {list(self.data_shape)} for each"
             )
         return data.to(x.dtype).reshape(len(x), *self.data_shape)
+
+    def find_mixing(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Mixing | None:
+        """The evidence that rows of a program depend on each other; None if they do not.
+
+        Args:
+            dtype: of states.
+            device: where it is.
+        """
+        return find_mixing_of(
+            "decoder",
+            lambda x: (self.decode(x),),
+            lambda rows: (noise(3, 0, rows, self.config.event_shape, dtype).to(device),),
+        )
 
     def _clipped(self, data: Tensor) -> Tensor:
         return data if self.config.clip is None else data.clamp(*self.config.clip)

@@ -10,15 +10,16 @@ name; the network's other conditions still come from the request. Nulls and nega
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from models.conditions import ConditionError
-from models.named_conditions import NAME, Distinct, NamedCondition, NamedConditions
+from models.conditions import ConditionError, Device
+from models.mixing import Mixing, find_mixing_of
+from models.named_conditions import NAME, Conditioning, Distinct, NamedCondition, NamedConditions
 from models.program.function import Function, FunctionConfig
 from models.program.steps import Frozen
 
@@ -130,6 +131,45 @@ class Prelude(nn.Module):
             if tensor.is_floating_point() and not tensor.isfinite().all():
                 raise PreludeError(f"the prelude made {name} with numbers that are not finite")
         return tuple(found[name] for name in self.outputs)
+
+    def examples(
+        self, asked: Conditioning | None, rows: int, dtype: torch.dtype, device: Device = "cpu"
+    ) -> tuple[Tensor, ...]:
+        """Its arguments for some rows, no two alike where they can differ.
+
+        Args:
+            asked: what requests give; free axes get a typical size.
+            rows: how many.
+            dtype: of states.
+            device: where they go.
+        """
+        assert isinstance(asked, NamedConditions)  # noqa: S101  (with a prelude all conditions have names)
+        shown = asked.sized({}).examples(rows, dtype, device)
+        return tuple(shown[name] for name in self.inputs)
+
+    def completed(
+        self,
+        asked: Conditioning | None,
+        takes: Conditioning | None,
+        shown: Any,
+        rows: int,
+        dtype: torch.dtype,
+        device: Device = "cpu",
+    ) -> dict[str, Tensor]:
+        """Examples of what the network takes, of which it makes its part; errors as in `call`."""
+        assert isinstance(takes, NamedConditions)  # noqa: S101
+        made = self.call(takes, *self.examples(asked, rows, dtype, device))
+        return {**shown, **dict(zip(self.outputs, made, strict=True))}
+
+    def find_mixing(
+        self, asked: Conditioning | None, takes: Conditioning | None, dtype: torch.dtype, device: Device = "cpu"
+    ) -> Mixing | None:
+        """The evidence that its rows depend on each other; None if they do not."""
+        assert isinstance(takes, NamedConditions)  # noqa: S101
+        makes = takes.sized({})
+        return find_mixing_of(
+            "prelude", lambda *given: self.call(makes, *given), lambda rows: self.examples(asked, rows, dtype, device)
+        )
 
 
 def combinations(told: Mapping[str, Distinct], names: tuple[str, ...]) -> tuple[list[Tensor], Distinct]:

@@ -28,12 +28,13 @@ from models.compute import HALVES, Cast, to_half
 from models.conventions import adapt
 from models.decoder import Decoder
 from models.messages import first_line
-from models.mixing import Mixing, find_mixing, find_mixing_of
+from models.mixing import find_mixing
 from models.named_conditions import Conditioning, NamedCondition, NamedConditions
 from models.network import Network
 from models.noise import noise
 from models.prelude import Prelude, PreludeCard
 from models.row_padding import RowByRow
+from models.velocity import Condition
 from solvers.tuned import TunedPlans
 
 _PROBE_ROWS = 2
@@ -76,6 +77,16 @@ class Checkpoint:
     def asked(self) -> Conditioning | None:
         """What requests give; None if the network is unconditional."""
         return self._with_nulls(self.card.asked)
+
+    def examples(self, rows: int, device: torch.device | str = "cpu") -> Condition | None:
+        """Conditions for some rows as the network takes them, no two alike where they can differ; None for none."""
+        takes = self.conditioning
+        if takes is None:
+            return None
+        shown = takes.sized({}).examples(rows, self.dtype, device)
+        if self.prelude is None:
+            return shown
+        return self.prelude.completed(self.asked, takes.sized({}), shown, rows, self.dtype, device)
 
     def _with_nulls(self, takes: Conditioning | None) -> Conditioning | None:
         return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
@@ -149,7 +160,7 @@ class _Pair(nn.Module):
     def may_be_infinite(self, key: str) -> bool:
         """Whether a tensor may hold infinities, as masks of programs do."""
         programs = ("prelude.program.", "decoder.program.")
-        return key.startswith("velocity.") and self.velocity.may_hold_infinities or key.startswith(programs)
+        return (key.startswith("velocity.") and self.velocity.may_hold_infinities) or key.startswith(programs)
 
 
 def _empty(card: Card, file: Path) -> _Pair:
@@ -197,9 +208,7 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
     mixing = None
     try:
         with torch.no_grad():
-            given = None if takes is None else takes.examples(_PROBE_ROWS, x.dtype, device)
-            if checkpoint.prelude is not None and isinstance(given, dict):
-                given |= _made(checkpoint, device)
+            given = checkpoint.examples(_PROBE_ROWS, device)
             for t in (0.0, 0.5, 1.0):
                 times = torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device)
                 if card.average:
@@ -213,44 +222,15 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
             mixing = find_mixing(
                 checkpoint.velocity, card.event_shape, checkpoint.dtype, device, takes, checkpoint.compute
             )
-        mixing = mixing or _mixing_of_programs(checkpoint, device)
+        if mixing is None and card.decoder.program is not None:
+            mixing = checkpoint.decoder.find_mixing(checkpoint.dtype, device)
+        if mixing is None and checkpoint.prelude is not None:
+            mixing = checkpoint.prelude.find_mixing(checkpoint.asked, takes, checkpoint.dtype, device)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
         raise kind(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None
     if mixing is not None:
         raise CheckpointError(f"{checkpoint.path}: {mixing}")
-
-
-def _made(checkpoint: Checkpoint, device: torch.device) -> dict[str, Tensor]:
-    """The conditions that the prelude makes of a few examples."""
-    prelude, takes, asked = checkpoint.prelude, checkpoint.conditioning, checkpoint.asked
-    assert prelude is not None and isinstance(takes, NamedConditions) and isinstance(asked, NamedConditions)  # noqa: PT018, S101
-    shown = asked.sized({}).examples(_PROBE_ROWS, checkpoint.dtype, device)
-    found = prelude.call(takes.sized({}), *(shown[name] for name in prelude.inputs))
-    return dict(zip(prelude.outputs, found, strict=True))
-
-
-def _mixing_of_programs(checkpoint: Checkpoint, device: torch.device) -> Mixing | None:
-    """The evidence that the prelude or a decoder program mixes rows; None if there is none."""
-    decoder, prelude, dtype = checkpoint.decoder, checkpoint.prelude, checkpoint.dtype
-    mixing = None
-    if decoder.program is not None:
-
-        def states(rows: int) -> tuple[Tensor, ...]:
-            return (noise(3, 0, rows, checkpoint.card.event_shape, dtype).to(device),)
-
-        mixing = find_mixing_of("decoder", lambda x: (decoder.decode(x),), states)
-    if prelude is not None and mixing is None:
-        takes, asked = checkpoint.conditioning, checkpoint.asked
-        assert isinstance(takes, NamedConditions) and isinstance(asked, NamedConditions)  # noqa: PT018, S101
-        makes, given = takes.sized({}), asked.sized({})
-
-        def conditions(rows: int) -> tuple[Tensor, ...]:
-            shown = given.examples(rows, dtype, device)
-            return tuple(shown[name] for name in prelude.inputs)
-
-        mixing = find_mixing_of("prelude", lambda *told: prelude.call(makes, *told), conditions)
-    return mixing
 
 
 def _must_be(what: str, found: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
