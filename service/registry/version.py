@@ -418,7 +418,7 @@ def load_version(
         CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes
             through.
     """
-    if not allow_programs and read_card(folder).architecture.name == PROGRAM:
+    if not allow_programs and read_card(folder).runs_programs:
         raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
     checkpoint = load(folder, engine.device)
     if slow := missing_instructions(str(checkpoint.card.compute), engine.device):
