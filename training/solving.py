@@ -8,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models import measure
-from models.measure import Field
+from models import endpoint_error
 from solvers import SolverSpec, compile  # noqa: A004  (a solver is what is compiled)
 from solvers.errors import SolverError
 from solvers.integrate import Solution
@@ -50,4 +49,6 @@ def solve(
         save_at: times to keep the states at, in [0, 1], or None.
         tuned: what was tuned for the velocity.
     """
-    return measure.solve(Field(velocity, conditions), x0, spec, save_at, progress=sys.stderr.isatty(), plans=tuned)
+    return endpoint_error.solve(
+        Field(velocity, conditions), x0, spec, save_at, progress=sys.stderr.isatty(), plans=tuned
+    )

@@ -29,7 +29,8 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.measure import Field, MeasureError, _Behind, limit_95, measure, measure_curve
+from models.endpoint_error import Field, limit_95
+from models.measure import MeasureError, _Behind, measure, measure_curve
 from models.noise import noise
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
