@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from solvers import exponential
 from solvers.catalogue import Solver
 from solvers.control import CONTROLLERS, MAX_STEP_SLACK, Controller
 from solvers.errors import SolverError
 from solvers.grids import NormalGrid, settings_of, times
-from solvers.multistep import weights
+from solvers.multistep import Exponential, adams_bashforth_weights, exponential_weights
 from solvers.spec import SolverSpec, given
 from solvers.tableaus import Tableau
 from solvers.tuned import TUNED, TunedPlan, TunedPlans
@@ -373,7 +372,7 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
         ramp = depth < order
         if depth > steps or (ramp and starter):
             continue
-        table = weights(times, depth)[: 1 if ramp else None]
+        table = adams_bashforth_weights(times, depth)[: 1 if ramp else None]
         step = np.arange(depth - 1, depth - 1 + len(table))
         b[(step + offset)[:, None], (step[:, None] - np.arange(depth)) % order] = table
     multistep = np.arange(started, steps)
@@ -381,7 +380,7 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
     return _plan_rows(a, b, c, slot, kind)
 
 
-def exponential_rows(times: NDArray[np.float64], method: exponential.Exponential) -> Rows:
+def exponential_rows(times: NDArray[np.float64], method: Exponential) -> Rows:
     """Rows of DPM-Solver++ or UniPC over a whole grid.
 
     Velocity n goes to slot n mod V, the step that it ends to slot V + (n + 1) mod (V - 1), for the steps to come.
@@ -390,7 +389,7 @@ def exponential_rows(times: NDArray[np.float64], method: exponential.Exponential
         times: (N + 1,) the grid, within [0, 1].
         method: the method.
     """
-    of_velocities, of_steps = exponential.weights(times, method)
+    of_velocities, of_steps = exponential_weights(times, method)
     v, s = method.velocities, method.steps
     n, h = np.arange(len(times) - 1), np.diff(times)
     b = np.zeros((len(n), v + s))

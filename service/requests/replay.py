@@ -9,8 +9,7 @@ from pydantic import Field, PrivateAttr, WithJsonSchema
 from service.errors import Kind, ProblemError, invalid, invalid_fields
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.replay.environment import Difference, differences
-from service.replay.token import MOST_CHARACTERS, Token, TokenError, arrays_of, decode, digest_of
+from service.replay import MOST_CHARACTERS, Difference, Token, TokenError, arrays_of, decode, differences, digest_of
 from service.requests.parsing import check, parse
 from service.requests.schemas import CONDITIONS_SCHEMA, GRID_SCHEMA, X0_SCHEMA, Body, Positive, SampleRequest
 from service.requests.validation import Validated, validate_sample

@@ -101,7 +101,7 @@ def test_plans_of_another_checkpoint_are_refused_with_both_hashes(folder: Path) 
     written(folder, weights_sha256="ab" * 32)
     with pytest.raises(PlansError) as caught:
         read_plans(folder, mine)
-    assert "is of another checkpoint" in str(caught.value)
+    assert "is of other weights" in str(caught.value)
     assert mine in str(caught.value)
     assert "ab" * 32 in str(caught.value)
 

@@ -18,7 +18,7 @@ from models.checkpoint.saving import save
 from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
 from service.app import create_app
-from service.replay.token import PREFIX, decode, encode
+from service.replay import PREFIX, decode, encode
 from service.responses.schemas import ReplayResponse
 from service.settings import Settings
 
