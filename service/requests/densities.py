@@ -15,17 +15,15 @@ from pydantic import Field, WithJsonSchema
 from models.decoder import InverseError
 from models.noise import signs
 from service.engine.job import Operation
-from service.errors import invalid
+from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.requests.average import refuse_average
 from service.requests.conditions import told_of
 from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
+from service.requests.solver import compiled, refuse_average
 from service.requests.validation import (
     Validated,
-    check_limit,
-    compiled,
     deadline_of,
     job_of,
     seed_of,

@@ -22,7 +22,7 @@ from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app
 from service.engine.job import Job, JobResult, Operation, Sizes
-from service.engine.workload import ArenaLoad, Workload
+from service.engine.snapshot import ArenaLoad, Workload
 from service.settings import Settings
 from service.state import Service
 from solvers.trace import Trace
