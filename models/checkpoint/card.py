@@ -13,6 +13,8 @@ from models.conventions import TimeCard
 from models.decoder import DecoderConfig
 from models.messages import explain
 from models.named_conditions import NAME, Conditioning, NamedCondition, NamedConditions
+from models.prelude import PreludeCard
+from models.program import PROGRAM
 from models.regular import NotRegular, open_regular
 from solvers.errors import SolverError
 from solvers.plan import compile  # noqa: A004
@@ -26,7 +28,7 @@ MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
 MOST_CONDITIONS = 64
-_LEFT_OUT = ("row_by_row", "conditions", "sampling", "compute")
+_LEFT_OUT = ("row_by_row", "conditions", "prelude", "sampling", "compute")
 """Fields that are not written while they have nothing to say, so that releases without them can read the card."""
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
@@ -93,6 +95,8 @@ class Card(_Frozen):
         data_shape: shape of one decoded sample.
         condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
         conditions: what it is conditioned on by name (see `models.named_conditions`), in place of `condition`.
+        prelude: makes some of the conditions from others, once for a request; None, which is not written, if all of
+            them come from requests.
         time: the network's convention of time, noise and prediction (see `models.conventions`).
         sampling: how it is sampled where a request does not say; None leaves that to the service, and is not written.
         field: what the network returns: `velocity`, or `average_velocity` over a step, see `models.velocity`. The
@@ -120,6 +124,7 @@ class Card(_Frozen):
     data_shape: tuple[int, ...]
     condition: ConditionConfig | None = None
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MOST_CONDITIONS)
+    prelude: PreludeCard | None = None
     time: TimeCard = TimeCard()
     field: Literal["velocity", "average_velocity"] = "velocity"
     sampling: SamplingCard | None = None
@@ -139,6 +144,8 @@ class Card(_Frozen):
             raise ValueError("condition and conditions were both given; a model has one of them")
         if self.conditions:
             NamedConditions(self.conditions).check_entries()
+        if self.prelude is not None:
+            self.prelude.asked(self.conditions)
         return self
 
     @model_validator(mode="after")
@@ -172,6 +179,23 @@ class Card(_Frozen):
     def conditioning(self) -> Conditioning | None:
         """What the network is conditioned on, but for the nulls of the weights file; None if it is unconditional."""
         return NamedConditions(self.conditions) if self.conditions else self.condition
+
+    @property
+    def asked(self) -> Conditioning | None:
+        """The conditions that requests give: those of the network, unless a prelude makes some of them from others."""
+        return self.conditioning if self.prelude is None else NamedConditions(self.prelude.asked(self.conditions))
+
+    @property
+    def stored_nulls(self) -> dict[str, NamedCondition]:
+        """The named conditions with a null that is a tensor of the weights file."""
+        entries = self.conditions if self.prelude is None else self.prelude.asked(self.conditions)
+        return {name: entry for name, entry in entries.items() if entry.null == "stored"}
+
+    @property
+    def runs_programs(self) -> bool:
+        """Whether anything in it is an imported program, which a service serves only if a setting allows it."""
+        programs = self.architecture.name == PROGRAM, self.prelude is not None, self.decoder.program is not None
+        return any(programs)
 
     @property
     def data_dtype(self) -> Literal["float32", "float64"]:

@@ -123,7 +123,7 @@ async def test_a_path_without_its_slash_is_completed(repository: Path, engine: A
         assert (await http.post(ROOT)).status_code == 404
 
 
-async def test_probes_need_no_path_in_front(repository: Path, engine: Any) -> None:
+async def test_health_checks_need_no_path_in_front(repository: Path, engine: Any) -> None:
     app = create_app(Settings(models_dir=repository, root_path=ROOT), engine)
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as http:

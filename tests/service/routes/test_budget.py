@@ -24,7 +24,8 @@ from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.measure import Field, measure_curve
+from models.endpoint_error import Field
+from models.measure import measure_curve
 from models.noise import noise
 from service.app import create_app
 from service.engine.job import Overloaded
