@@ -219,6 +219,12 @@ class Metrics:
         self.model_loaded = Gauge(
             "pathline_model_loaded", "1 for each served version.", ("model", "version"), registry=registry
         )
+        self.model_path = Gauge(
+            "pathline_model_path",
+            "1 for each served version and what evaluates its network: fused or eager.",
+            ("model", "version", "path"),
+            registry=registry,
+        )
         self.model_fallback = Gauge(
             "pathline_model_fallback",
             "1 while an older version answers because the highest cannot be loaded.",
@@ -279,14 +285,16 @@ class Metrics:
         self.batch_requests.one(requests, model, operation, times=calls)
         self.batch_solvers.one(solvers, model, operation, times=calls)
 
-    def model_is_loaded(self, name: str, version: int, loaded: bool) -> None:
-        """Publish a version as served, or remove its series; the times of its model start at 0."""
+    def model_is_loaded(self, name: str, version: int, loaded: bool, path: str) -> None:
+        """Publish a version as served, and what evaluates it, or remove both; the times of its model start at 0."""
         if loaded:
             self.model_loaded.labels(name, str(version)).set(1)
+            self.model_path.labels(name, str(version), path).set(1)
             for seconds in (self.queue_seconds, self.solve_seconds, self.network_seconds):
                 seconds.add([], name)
         else:
             self.model_loaded.remove(name, str(version))
+            self.model_path.remove(name, str(version), path)
 
     def falls_back(self, name: str, falls_back: bool) -> None:
         """Publish whether an older version of a model answers in place of the newest."""

@@ -53,6 +53,7 @@ def sample_response(
         "first_index": job.first_index,
         "deterministic": model.deterministic,
         "noise": model.card.noise,
+        "path": model.path,
         "solver": job.solve.settings,
         **({} if budget is None else {"budget": budget}),
         "shape": list(samples.shape),
