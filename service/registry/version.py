@@ -18,11 +18,13 @@ from typing import Any, Protocol, Self
 import torch
 
 from models.architectures import PROGRAM
+from models.calibration import Agreement
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES, missing_instructions
+from models.conditions import ONE
 from models.decoder import Decoder, Inverse
 from models.named_conditions import Conditioning, NamedConditions
 from models.noise import noise
@@ -139,8 +141,8 @@ class ModelVersion:
 
     @property
     def conditioning(self) -> Conditioning | None:
-        """What its network is conditioned on; None if it is unconditional."""
-        takes = self.card.conditioning
+        """The conditions that requests give; None if it is unconditional."""
+        takes = self.card.asked
         return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
 
     @property
@@ -153,6 +155,11 @@ class ModelVersion:
         """Whether states are data already, so that decoding changes nothing."""
         decoder = self.card.decoder
         return decoder.kind == "identity" and decoder.clip is None and decoder.event_shape == decoder.data_shape
+
+    @property
+    def decodes_in_engine(self) -> bool:
+        """Whether its decoder is a program, which takes turns with the networks."""
+        return self.card.decoder.program is not None
 
     @cached_property
     def inverse(self) -> tuple[RowCaller, float]:
@@ -171,6 +178,10 @@ class ModelVersion:
         if self.card.architecture.name == PROGRAM:  # thousands of steps are of no use to a reader
             config = card["architecture"]["config"]
             config["steps"], config["tensors"] = len(config["steps"]), len(config["tensors"])
+        if self.card.prelude is not None:
+            card["prelude"]["program"] = self.card.prelude.program.brief()
+        if self.card.decoder.program is not None:
+            card["decoder"]["program"] = self.card.decoder.program.brief()
         return {
             "version": self.version,
             "checkpoint": self.digest,
@@ -179,6 +190,7 @@ class ModelVersion:
             "path_reason": self.path_reason,
             "frontier": self.frontier()[0] is not None,
             **self.plans_file.describe(),
+            "conditions": self._conditions(),
             "card": card,
         }
 
@@ -195,7 +207,18 @@ class ModelVersion:
             "field": self.card.field,
             "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
             **self.plans_file.describe(),
+            "conditions": self._conditions(),
         }
+
+    def _conditions(self) -> dict[str, Any]:
+        """The conditions that requests give by name; the only one of a model without names is `condition`."""
+        takes = self.card.asked
+        if takes is None:
+            return {}
+        entries = (
+            {name: takes.entries[name] for name in takes.given} if isinstance(takes, NamedConditions) else {ONE: takes}
+        )
+        return {name: entry.model_dump(mode="json") for name, entry in entries.items()}
 
     @classmethod
     def of(
@@ -218,19 +241,22 @@ class ModelVersion:
             name: name of the model.
             version: its version.
             checkpoint: its decoder is moved to the CPU, where results arrive, and padded so that a decoded sample does
-                not depend on how many there are.
+                not depend on how many there are; a decoder that is a program stays where it is, as the engine runs it.
             deterministic: whether the engine found the network deterministic.
             path, path_reason: how the engine evaluates it, and why not fused.
             signature: the files it was loaded from.
             free: frees the engine's memory, from any thread.
             plans_file, frontier_file, pace: see `ModelVersion`.
         """
-        checkpoint.decoder.cpu()
-        probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
-        decode = RowCaller(checkpoint.decoder.decode, (probe,), _DECODED_AT_ONCE)
-        both = decode.deterministic and deterministic
-        tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
-        size = sum(tensor.nbytes for tensor in tensors)
+        if checkpoint.decoder.program is None:
+            checkpoint.decoder.cpu()
+            probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
+            decode = RowCaller(checkpoint.decoder.decode, (probe,), _DECODED_AT_ONCE)
+        else:
+            decode = RowCaller(checkpoint.decoder.decode, (), 0, known=Agreement((), (), _DECODED_AT_ONCE, True))
+        both = (decode.deterministic or checkpoint.decoder.program is not None) and deterministic
+        modules = (checkpoint.velocity, checkpoint.decoder, checkpoint.prelude)
+        size = sum(tensor.nbytes for each in modules if each is not None for tensor in each.state_dict().values())
         held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
         return cls(
             name,
