@@ -183,14 +183,14 @@ def combinations(told: Mapping[str, Distinct], names: tuple[str, ...]) -> tuple[
     Returns:
         One tensor (combinations, *shape) for each name, and the combination of each sample; None where there is one.
     """
-    known = [index for name in names if (index := told[name].index) is not None]
+    merged = {name: told[name].merged() for name in names}
+    known = [each.index for each in merged.values() if each.index is not None]
     if not known:
-        return [told[name].rows[:1] for name in names], None
+        return [each.rows[:1] for each in merged.values()], None
     combined, place = np.unique(np.stack(known, axis=1), axis=0, return_inverse=True)
     columns = iter(np.ascontiguousarray(combined.T))
     rows: list[Tensor] = []
-    for name in names:
-        each = told[name]
+    for each in merged.values():
         if each.index is None:
             rows.append(each.rows[:1].expand(len(combined), *each.rows.shape[1:]))
         else:
