@@ -84,7 +84,9 @@ class Maker:
         self._engine.start()
         try:
             folder = Repository(settings.models_dir).resolve(name, version)
-            self.model: ModelVersion = load_version(self._engine, name, version, folder, settings.allow_programs)
+            self.model: ModelVersion = load_version(
+                self._engine, name, version, folder, settings.allow_programs, compute=settings.compute
+            )
         except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
             self._engine.stop()
             raise UsageError(str(error)) from None

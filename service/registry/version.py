@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import torch
 
@@ -92,6 +92,7 @@ class ModelVersion:
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
         nulls: of named conditions, those that are stored.
+        half: half precision that its network computes in; None if it does not.
         plans_file: its tuned plans.
         frontier_file: what solvers cost on it, where that was measured.
         pace: see `Engine.pace`.
@@ -110,6 +111,7 @@ class ModelVersion:
     path_reason: str = ""
     signature: Signature = ()
     nulls: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    half: Literal["bfloat16", "float16"] | None = None
     plans_file: PlansFile = PlansFile()
     frontier_file: FrontierFile | None = None
     pace: Pace = _unmeasured
@@ -132,7 +134,7 @@ class ModelVersion:
     @property
     def compute(self) -> torch.dtype:
         """The dtype of its network's own arithmetic."""
-        return self.dtype if self.card.compute is None else HALVES[self.card.compute]
+        return self.dtype if self.half is None else HALVES[self.half]
 
     @property
     def data_dtype(self) -> torch.dtype:
@@ -203,7 +205,7 @@ class ModelVersion:
             "data_shape": self.card.data_shape,
             "deterministic": self.deterministic,
             "path": self.path,
-            "compute": self.card.compute or self.card.dtype,
+            "compute": self.half or self.card.dtype,
             "field": self.card.field,
             "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
             **self.plans_file.describe(),
@@ -266,6 +268,7 @@ class ModelVersion:
             path_reason,
             signature,
             checkpoint.nulls,
+            checkpoint.half,
             plans_file,
             frontier_file,
             pace or _unmeasured,
@@ -430,6 +433,7 @@ def load_version(
     allow_programs: bool,
     signature: Signature = (),
     plans_signature: Signature = (),
+    compute: Literal["auto", "float32"] = "auto",
 ) -> ModelVersion:
     """Load and verify a checkpoint and give it to the engine.
 
@@ -439,6 +443,7 @@ def load_version(
         folder: the checkpoint.
         allow_programs: whether it may be an imported program.
         signature, plans_signature: of the card and weights, and of the tuned plans; they change when the files do.
+        compute: see `models.checkpoint.loading.load`.
 
     Raises:
         CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes
@@ -446,9 +451,10 @@ def load_version(
     """
     if not allow_programs and read_card(folder).runs_programs:
         raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
-    checkpoint = load(folder, engine.device)
-    if slow := missing_instructions(str(checkpoint.card.compute), engine.device):
-        _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.card.compute, slow)
+    checkpoint = load(folder, engine.device, compute)
+    program = checkpoint.card.architecture.name == PROGRAM
+    if slow := missing_instructions(str(checkpoint.half), engine.device, program):
+        _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.half, slow)
     plans_file = PlansFile.read(name, version, folder, checkpoint.card.weights_sha256, plans_signature)
     loaded = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
     found = (loaded.deterministic, loaded.path, loaded.path_reason)

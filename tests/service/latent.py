@@ -22,6 +22,8 @@ def _checked(values: Tensor, table: Tensor) -> Tensor:
 class Encoder(nn.Module):
     """Tokens (2, 8) of a picture (3, 4, 4), or of none, times a strength; and which of them count."""
 
+    table: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.see, self.none = nn.Linear(48, 16), nn.Parameter(torch.randn(2, 8))
@@ -48,6 +50,8 @@ class Velocity(nn.Module):
 
 class Picture(nn.Module):
     """Pictures (3, 2, 2) of 4 numbers."""
+
+    table: Tensor
 
     def __init__(self) -> None:
         super().__init__()
