@@ -57,7 +57,7 @@ class Token(BaseModel):
 
     Attributes:
         model, version, checkpoint: the weights.
-        plans: hash of the checkpoint's tuned plans, where the solver is one of them.
+        plan: hash of the tuned plan, where the solver is one.
         solver, t_span: the solver as text, without a grid that is in `given`.
         seed, first_index, num_samples: which samples.
         condition, guidance, x0, save_at: as in a request, or None.
@@ -73,7 +73,7 @@ class Token(BaseModel):
     model: str
     version: int
     checkpoint: str = Field(pattern=HASH)
-    plans: str | None = Field(default=None, pattern=HASH)
+    plan: str | None = Field(default=None, pattern=HASH)
     solver: str
     t_span: tuple[float, float] = Field(default=(0.0, 1.0), strict=False)
     seed: int
@@ -168,7 +168,7 @@ def token_of(
     }
     values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
     usual = {
-        "plans": (job.solve.tuned or None, None),
+        "plan": (job.solve.tuned or None, None),
         "t_span": (job.solve.t_span, (0.0, 1.0)),
         "first_index": (job.first_index, 0),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),

@@ -88,7 +88,7 @@ class Plan:
         times: (N + 1,) the grid; None under error control.
         control: how the next step follows from the error; None on a grid.
         q: order of the error estimate; 0 on a grid.
-        tuned: digest of the file of tuned plans that it comes from; empty for a stock solver.
+        tuned: digest of the tuned plan that it takes times or weights from; empty for a stock solver.
     """
 
     spec: SolverSpec
@@ -165,7 +165,7 @@ class Plan:
         grid: NormalGrid = spec.grid  # type: ignore[assignment]  (checked)
         rest = {} if spec.start is None else {"start": spec.start}
         if self.tuned:
-            rest["plans"] = self.tuned
+            rest["plan"] = self.tuned
         if spec.solver == TUNED:
             return {"name": spec.solver, "steps": spec.steps, **rest}
         return {"name": spec.solver, "steps": spec.steps, "grid": settings_of(grid), **rest}
@@ -206,7 +206,7 @@ def compile(  # noqa: A001  (solvers.compile)
                 f"{name} = {value:g} is below the floor of {floor:g} for {arithmetic}; raise it to the floor or more",
             )
     learned = _learned(spec, tuned) if spec.tuned else None
-    plan = _compiled(spec, spec.method, learned, "" if tuned is None or learned is None else tuned.digest)
+    plan = _compiled(spec, spec.method, learned)
     if plan.nfe is not None and plan.nfe > spec.max_nfe:
         raise SolverError(
             "max_nfe",
@@ -238,14 +238,14 @@ def _learned(spec: SolverSpec, tuned: TunedPlans | None) -> TunedPlan:
 
 
 @lru_cache(maxsize=1024)
-def _compiled(spec: SolverSpec, method: Solver, learned: TunedPlan | None, digest: str) -> Plan:
+def _compiled(spec: SolverSpec, method: Solver, learned: TunedPlan | None) -> Plan:
     if spec.controller is not None:
         q = method.tableau.embedded_order
         assert q is not None  # noqa: S101  (the method is adaptive)
         return Plan(spec, adaptive_rows(method.tableau), control=CONTROLLERS[spec.controller](q), q=q)
     start, end = spec.t_span
     points = times(spec.grid, spec.steps, (start, end)) if learned is None else learned.times
-    return Plan(spec, rows_on(points, spec, method, learned), points, tuned=digest)
+    return Plan(spec, rows_on(points, spec, method, learned), points, tuned="" if learned is None else learned.digest)
 
 
 def rows_on(points: NDArray[np.float64], spec: SolverSpec, method: Solver, learned: TunedPlan | None = None) -> Rows:

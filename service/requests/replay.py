@@ -137,9 +137,9 @@ def validate_replay(
         valid = validate_sample(request, model, settings, encoder, take)
     except ProblemError as problem:
         raise _of_the_token(problem, (*token.given, "timeout_s")) from None
-    if token.plans != (valid.job.solve.tuned or None):
-        reason = "other tuned plans give other samples"
-        found.append(Difference("plans", token.plans or "none", valid.job.solve.tuned or "none", reason))
+    if token.plan != (valid.job.solve.tuned or None):
+        reason = "another tuned plan gives other samples"
+        found.append(Difference("plan", token.plan or "none", valid.job.solve.tuned or "none", reason))
         if not request.force:
             raise not_promised(found)
     arrays = arrays_of(valid.job)

@@ -13,6 +13,7 @@
 from importlib.metadata import version as _version
 
 from pathline._async_client import AsyncClient
+from pathline._bulk import BulkResult
 from pathline._client import Client
 from pathline._compare import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
@@ -32,6 +33,8 @@ from pathline._retry import RetryPolicy
 from pathline.errors import (
     APIError,
     BadRequest,
+    BulkConflict,
+    BulkIncomplete,
     ConnectError,
     ConnectionLost,
     DeadlineExceeded,
@@ -81,6 +84,9 @@ __all__ = [
     "AsyncClient",
     "BadRequest",
     "Budget",
+    "BulkConflict",
+    "BulkIncomplete",
+    "BulkResult",
     "Client",
     "Comparison",
     "ComparisonRow",
