@@ -138,7 +138,11 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"max_step": 5e-324}, "max_step", "takes dopri5 more calls than can be counted from 0 to 1"),
     ({"solver": "bosh3", "max_step": 0.1, "max_nfe": 31}, "max_step", "takes bosh3 at least 32 calls"),
-    ({"solver": "rk4", "steps": 3, "max_step": 0.1}, "max_step", "with fixed steps leave it out: the grid sets their length"),
+    (
+        {"solver": "rk4", "steps": 3, "max_step": 0.1},
+        "max_step",
+        "with fixed steps leave it out: the grid sets their length",
+    ),
     (
         {"solver": "rk4", "steps": 3, "controller": "i"},
         "controller",
