@@ -57,7 +57,7 @@ class Token(BaseModel):
 
     Attributes:
         model, version, checkpoint: the weights.
-        plans: hash of the checkpoint's tuned plans, where the solver is one of them.
+        plan: hash of the tuned plan, where the solver is one.
         solver, t_span: the solver as text, without a grid that is in `given`.
         seed, first_index, num_samples: which samples.
         condition, guidance, x0, save_at: as in a request, or None.
@@ -73,7 +73,7 @@ class Token(BaseModel):
     model: str
     version: int
     checkpoint: str = Field(pattern=HASH)
-    plans: str | None = Field(default=None, pattern=HASH)
+    plan: str | None = Field(default=None, pattern=HASH)
     solver: str
     t_span: tuple[float, float] = Field(default=(0.0, 1.0), strict=False)
     seed: int
@@ -163,12 +163,12 @@ def token_of(
         "solver": str(spec),
         "seed": job.seed,
         "num_samples": job.num_samples,
-        "environment": {**environment, "path": model.path},
+        "environment": environment_of(environment, model),
         "digest": digest,
     }
     values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
     usual = {
-        "plans": (job.solve.tuned or None, None),
+        "plan": (job.solve.tuned or None, None),
         "t_span": (job.solve.t_span, (0.0, 1.0)),
         "first_index": (job.first_index, 0),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),
@@ -219,6 +219,7 @@ _REASONS = {
     "pathline": "another release may order a sum otherwise",
     "device": "other devices have other kernels",
     "machine": "kernels are chosen, and compiled, by the kind of processor",
+    "compute": "another precision of the network",
     "path": "the fused network and the torch module round otherwise",
     "threads": "kernels of torch share out sums by the number of threads",
 }
@@ -247,6 +248,12 @@ class Difference:
     def __str__(self) -> str:
         token, here = (text[:19] if text.startswith("sha256:") else text for text in (self.token, self.here))
         return f"{self.what} (token: {token}; here: {here}; {self.reason})"
+
+
+def environment_of(process: Mapping[str, str], model: ModelVersion) -> Mapping[str, str]:
+    """Return the environment of a model's answers: that of the process, and how its network is evaluated."""
+    half = {} if model.card.compute is None else {"compute": model.half or model.card.dtype}
+    return {**process, "path": model.path, **half}
 
 
 @lru_cache(maxsize=4)

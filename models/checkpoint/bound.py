@@ -34,11 +34,9 @@ class Bound(Frozen):
 
     Attributes:
         weights_sha256: hash of the weights that it belongs to.
-        libraries: versions of the libraries that made it.
     """
 
     weights_sha256: str = Field(pattern=SHA256)
-    libraries: dict[str, str] = Field(default_factory=dict)
 
 
 B = TypeVar("B", bound=Bound)

@@ -75,6 +75,7 @@ class Frontier(Bound):
         plans_sha256: hash of `plans.json` at that time; None if there was none.
         tight: the solution that stands for the exact one.
         conditions: which conditions the samples had; empty for an unconditional model.
+        libraries: versions of what measured.
         curves: one for each guidance.
     """
 
@@ -82,6 +83,7 @@ class Frontier(Bound):
     plans_sha256: str | None = Field(default=None, pattern=SHA256)
     tight: str = Field(max_length=200)
     conditions: str = Field(default="", max_length=200)
+    libraries: dict[str, str] = Field(default_factory=dict)
     curves: Annotated[tuple[Curve, ...], Field(min_length=1, max_length=100)]
 
     @model_validator(mode="after")

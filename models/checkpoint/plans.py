@@ -40,6 +40,8 @@ class StoredPlan(Frozen):
         weights: N rows of a learned plan, row n with the weights of velocities 0 to n; None for a tuned grid.
         error: endpoint error on noise that tuning never saw, as a share of the spread of the ends; root mean square.
         start_error: the same of what tuning began with.
+        tuning: how it was tuned: samples, seed, iterations, guidance.
+        libraries: versions of what tuned it.
     """
 
     solver: str = Field(min_length=1, max_length=200)
@@ -47,6 +49,8 @@ class StoredPlan(Frozen):
     weights: Annotated[tuple[tuple[Number, ...], ...], Field(max_length=MOST_STEPS)] | None = None
     error: Size
     start_error: Size
+    tuning: dict[str, JsonValue] = Field(default_factory=dict)
+    libraries: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _is_a_plan(self) -> Self:
@@ -91,13 +95,11 @@ class Plans(Bound):
     Attributes:
         format: version of this format.
         plans: one a solver.
-        tuning: how they were tuned: seeds, samples, guidance, seconds.
         plans_sha256: SHA-256 of this file without this field, so that damage is seen.
     """
 
     format: Literal[1] = 1
     plans: Annotated[tuple[StoredPlan, ...], Field(min_length=1, max_length=256)]
-    tuning: dict[str, JsonValue] = Field(default_factory=dict)
     plans_sha256: str = Field(default="0" * 64, pattern=SHA256)
 
     @model_validator(mode="after")
@@ -116,7 +118,7 @@ class Plans(Bound):
                 grids[stored.solver.removesuffix(f"/{TUNED}")] = stored.plan()
             else:
                 plans[len(stored.times) - 1] = stored.plan()
-        return TunedPlans(plans, grids, f"sha256:{self.plans_sha256}")
+        return TunedPlans(plans, grids)
 
     def signed(self) -> Self:
         """Return the same with its `plans_sha256`."""

@@ -78,17 +78,17 @@ def test_the_weights_are_those_of_the_formula() -> None:
     v1 = gaussian(1 + 0.3 * v0, torch.full((1,), 0.25).double())
     assert found.x.item() == pytest.approx((1 + 0.3 * v0 + 0.1 * v0 + 0.6 * v1).item(), rel=1e-15)
     assert watched.times == [0.0, 0.25]
-    assert found.settings == {"name": "tuned", "steps": 2}
+    assert found.settings == {"name": "tuned", "steps": 2, "plan": one.digest}
 
 
 def test_weights_of_a_stock_method_give_that_method() -> None:
     times = np.array([0.0, 0.1, 0.4, 1.0])
-    euler = TunedPlans({3: TunedPlan(times, np.diag(np.diff(times)))}, {"ab2-3": TunedPlan(times)}, "sha256:ab")
+    euler = TunedPlans({3: TunedPlan(times, np.diag(np.diff(times)))}, {"ab2-3": TunedPlan(times)})
     by_grid = integrate(gaussian, ones(), solver="euler", grid=times.tolist())
     assert torch.allclose(integrate(gaussian, ones(), solver="tuned-3", tuned=euler).x, by_grid.x, rtol=1e-15)
     on_grid = integrate(gaussian, ones(), solver="ab2-3/tuned", tuned=euler)
     assert torch.equal(on_grid.x, integrate(gaussian, ones(), solver="ab2", grid=times.tolist()).x)
-    shown = {"name": "ab2", "steps": 3, "grid": "tuned", "start": "ramp", "plans": "sha256:ab"}
+    shown = {"name": "ab2", "steps": 3, "grid": "tuned", "start": "ramp", "plan": TunedPlan(times).digest}
     assert on_grid.settings == shown
     assert euler.texts == ["tuned-3", "ab2-3/tuned"]
 
@@ -100,6 +100,8 @@ def test_specs_print_and_are_cached_for_each_plan() -> None:
     assert str(SolverSpec.parse("ab4-9/tuned")) == "ab4-9/tuned"
     assert compile(spec, tuned=first) is compile(spec, tuned=first)
     assert compile(spec, tuned=first) is not compile(spec, tuned=second)
+    assert compile(spec, tuned=first).tuned == plan(4, 1).digest != plan(4, 2).digest
+    assert TunedPlan(plan(4, 1).times).digest != plan(4, 1).digest  # the grid alone is another solver
     assert "tuned" not in catalogue.solvers()
 
 
@@ -110,14 +112,14 @@ TUNED = TunedPlans({4: plan(4, 1), 6: plan(6, 1)}, {"ab4-9": plan(9, 1)})
     ("given", "field", "words"),
     [
         ({"solver": "tuned-5"}, "steps", "steps = 5: no plan of so many was tuned .* there are tuned-4, tuned-6"),
-        ({"solver": "tuned"}, "steps", "needs steps, for example tuned-6"),
+        ({"solver": "tuned"}, "steps", "tuned solvers need steps, for example tuned-6"),
         ({"solver": "tuned", "rtol": 1e-3}, "rtol", "has no error estimate"),
         ({"solver": "tuned-4", "t_span": (0.0, 0.5)}, "t_span", "from t = 0 to t = 1, not from 0 to 0.5"),
         ({"solver": "tuned-4", "t_span": (1.0, 0.0)}, "t_span", "not from 1 to 0"),
         ({"solver": "ab4-9/tuned", "t_span": (1.0, 0.0)}, "t_span", "not from 1 to 0"),
-        ({"solver": "tuned-4/sway"}, "grid", "has times of its own; leave grid out"),
-        ({"solver": "tuned-4/tuned"}, "grid", "has times of its own; leave grid out"),
-        ({"solver": "tuned", "grid": [0, 0.5, 1]}, "grid", "has times of its own; leave grid out"),
+        ({"solver": "tuned-4/sway"}, "grid", "has its own times; leave grid out"),
+        ({"solver": "tuned-4/tuned"}, "grid", "has its own times; leave grid out"),
+        ({"solver": "tuned", "grid": [0, 0.5, 1]}, "grid", "has its own times; leave grid out"),
         ({"solver": "tuned-4", "start": "rk"}, "start", "start is for Adams-Bashforth methods"),
         ({"solver": "ab4-8/tuned"}, "grid", "no grid was tuned for ab4-8 on this model; there are ab4-9/tuned"),
         ({"solver": "ab4-9/tuned+rk"}, "grid", r"no grid was tuned for ab4-9\+rk"),
@@ -134,7 +136,7 @@ def test_refusals_name_what_there_is(given: dict[str, Any], field: str, words: s
 
 def test_without_tuned_plans() -> None:
     for text in ("tuned-6", "ab4-9/tuned"):
-        with pytest.raises(SolverError, match="is for models with tuned plans, and here are none"):
+        with pytest.raises(SolverError, match="is for models with tuned plans, and this one has none"):
             resolve(solver=text)
     with pytest.raises(SolverError, match="there are none"):
         resolve(solver="tuned-6", tuned=TunedPlans())
