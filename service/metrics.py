@@ -137,6 +137,16 @@ class Metrics:
         self.network_seconds = _histogram(
             registry, "network_seconds", "Time of the network calls that a request took part in.", SECONDS, "model"
         )
+        self.prelude_seconds = _histogram(
+            registry, "prelude_seconds", "Time of the calls of a prelude that a request took part in.", SECONDS, "model"
+        )
+        self.decoder_seconds = _histogram(
+            registry,
+            "decoder_seconds",
+            "Time of the calls of a decoder program that a request took part in.",
+            SECONDS,
+            "model",
+        )
         self.nfe = _histogram(registry, "nfe", "Network evaluations of a sample.", _NFE, "model", "solver")
         self.step_size = _histogram(
             registry, "step_size", "Accepted steps under error control, in units of t.", _STEP, "solver"
@@ -245,6 +255,13 @@ class Metrics:
         self.queue_seconds.one(queue_s, model)
         self.solve_seconds.one(solve_s, model)
         self.network_seconds.one(network_s, model)
+
+    def ran_programs(self, model: str, prelude_s: float | None, decoder_s: float | None) -> None:
+        """Count the seconds of a job in the model's prelude and decoder program; None where it took part in none."""
+        if prelude_s is not None:
+            self.prelude_seconds.one(prelude_s, model)
+        if decoder_s is not None:
+            self.decoder_seconds.one(decoder_s, model)
 
     def stepped(self, solver: str, h: ArrayLike, accepted: ArrayLike) -> None:
         """Count attempted steps of an adaptive solver: their sizes in t, and whether each was accepted."""

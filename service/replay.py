@@ -163,7 +163,7 @@ def token_of(
         "solver": str(spec),
         "seed": job.seed,
         "num_samples": job.num_samples,
-        "environment": {**environment, "path": model.path},
+        "environment": environment_of(environment, model),
         "digest": digest,
     }
     values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
@@ -219,6 +219,7 @@ _REASONS = {
     "pathline": "another release may order a sum otherwise",
     "device": "other devices have other kernels",
     "machine": "kernels are chosen, and compiled, by the kind of processor",
+    "compute": "another precision of the network",
     "path": "the fused network and the torch module round otherwise",
     "threads": "kernels of torch share out sums by the number of threads",
 }
@@ -247,6 +248,12 @@ class Difference:
     def __str__(self) -> str:
         token, here = (text[:19] if text.startswith("sha256:") else text for text in (self.token, self.here))
         return f"{self.what} (token: {token}; here: {here}; {self.reason})"
+
+
+def environment_of(process: Mapping[str, str], model: ModelVersion) -> Mapping[str, str]:
+    """Return the environment of a model's answers: that of the process, and how its network is evaluated."""
+    half = {} if model.card.compute is None else {"compute": model.half or model.card.dtype}
+    return {**process, "path": model.path, **half}
 
 
 @lru_cache(maxsize=4)
