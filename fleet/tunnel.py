@@ -1,6 +1,6 @@
-"""The tunnel: an HTTP request goes through a call of Ray's as it came, and its response comes back message by message.
+"""The tunnel: an HTTP request passes through a Ray call unchanged, and its response returns message by message.
 
-So every route, error, stream and header of the service is kept, whatever it is; the ingress knows only sizes and work.
+So every route, error, stream and header of the service is kept; the ingress knows only sizes and work.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SCOPE = (
 
 @dataclass(frozen=True)
 class Call:
-    """A request on its way.
+    """A request in transit.
 
     Attributes:
-        scope: what ASGI says of it, as plain data.
-        body: all of it, or the first bytes beyond what is allowed, which are enough to refuse it.
+        scope: its ASGI scope, as plain data.
+        body: the whole body, or as much as exceeds the limit, which is enough to refuse it.
         work: network rows over all calls.
     """
 
@@ -48,12 +48,12 @@ class Call:
 
 
 class Answer(Protocol):
-    """A response that is coming."""
+    """A response in transit."""
 
     def __aiter__(self) -> AsyncIterator[Message]: ...
 
     def cancel(self) -> None:
-        """Tell the replica that nobody waits any more."""
+        """Tell the replica that the client has left."""
         ...
 
 
@@ -128,7 +128,7 @@ async def _pass(answer: Answer, send: Send) -> None:
 
 
 async def answered(app: ASGIApp, call: Call) -> AsyncIterator[Message]:
-    """Have an application answer a call; closing the iterator is a client that leaves."""
+    """Have an application answer a call; closing the iterator means that the client has left."""
     messages: asyncio.Queue[Message | None] = asyncio.Queue()
     room, gone, given = asyncio.Semaphore(_AHEAD), asyncio.Event(), False
 

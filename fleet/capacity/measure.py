@@ -1,4 +1,4 @@
-"""The speed of a live service: seconds of a network call by rows, and what a request costs beside them."""
+"""The speed of a live service: seconds of a network call by rows, and of a request without its calls."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NFE = 80
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a service is.
+    """The speed of a service.
 
     Attributes:
-        call_s, row_s: a and b of t(n) = a + b n, seconds of a network call of n rows with what surrounds it.
-        request_s: seconds of a request beside its network calls: HTTP, parsing, encoding.
-        cpu_s: CPU seconds of a request beside its calls; None where it cannot be told, as on a busy machine.
+        call_s, row_s: a and b of t(n) = a + b n, seconds of a network call of n rows with its overhead.
+        request_s: seconds of a request without its network calls: HTTP, parsing, encoding.
+        cpu_s: CPU seconds of a request without its calls; None if unknown, as on a busy machine.
     """
 
     call_s: float
@@ -42,7 +42,7 @@ def measure(url: str, model: str) -> Speed:
     """Measure an otherwise idle service; this takes a few seconds.
 
     Raises:
-        FleetError: it does not answer, or refuses.
+        FleetError: the service does not answer, or refuses.
     """
     calls: dict[int, float] = {}
     beside: list[float] = []

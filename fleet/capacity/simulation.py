@@ -1,6 +1,6 @@
-"""The engine under a pretended clock: its own admission and scheduler, and network calls that cost what was measured.
+"""A simulation of the engine: its admission and scheduler on a simulated clock, and network calls of measured cost.
 
-Nothing of their rules is written here again. The network is a Gaussian, as its numbers do not matter.
+The network is a Gaussian, as its numbers do not matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from service.settings import Settings
 
 
 class World(Device):
-    """A device whose work takes pretended time, and what happens in that time.
+    """A device with a simulated clock, and the events in its time.
 
     Attributes:
         now: the clock.
@@ -48,12 +48,12 @@ class World(Device):
         return self.now
 
     def at(self, when: float, what: Callable[[], object]) -> None:
-        """Have something happen at a time."""
+        """Schedule an event."""
         self._due.append((when, what))
         self._due.sort(key=lambda each: each[0])
 
     def spend(self, seconds: float) -> None:
-        """Let time pass, and what is due in it happen."""
+        """Advance the clock and run the events that are due."""
         end = self.now + seconds
         while self._due and self._due[0][0] <= end:
             when, what = self._due.pop(0)
@@ -62,7 +62,7 @@ class World(Device):
         self.now = end
 
     def skip(self) -> bool:
-        """Let time pass until something happens; whether anything will."""
+        """Advance the clock to the next event; return whether there is one."""
         if self._due:
             self.spend(max(0.0, self._due[0][0] - self.now))
             return True
@@ -78,12 +78,12 @@ class Simulated(Engine):
         return True
 
     def turn(self) -> bool:
-        """Take one turn; whether there is work to go on with or something on its way."""
+        """Take one turn; return whether there is more work, or an event to come."""
         return bool(self._loop.turn()) or not self._loop.commands.empty()
 
 
 class _Costly(nn.Module):
-    """A network whose calls take pretended time."""
+    """A network with calls that take simulated time."""
 
     def __init__(self, inner: nn.Module, world: World, seconds: Callable[[int], float]) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _Costly(nn.Module):
 
 @dataclass(frozen=True)
 class Found:
-    """What one simulated replica did.
+    """The results of one simulated replica.
 
     Attributes:
         latencies: (requests,) seconds from arrival to result, ascending.
@@ -119,10 +119,10 @@ def simulate(
     """Send requests to one replica, by chance and without regard to each other (a Poisson process).
 
     Args:
-        kinds: what is asked for.
+        kinds: the kinds of requests.
         rate: requests a second.
-        call_s: seconds of a network call with what surrounds it, by rows.
-        requests: how many are sent.
+        call_s: seconds of a network call with its overhead, by rows.
+        requests: their number.
         timeout_s: deadline of each.
         seed: of the arrivals.
     """
