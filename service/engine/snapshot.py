@@ -43,12 +43,14 @@ class EngineSnapshot(NamedTuple):
         jobs: how many are in hand, including those with results being built.
         seen: the newest job among them; the later ones are still on their way.
         working_since: when this was, if there was work to go on with, by the engine's clock; else None.
+        beside_s: seconds that preludes and decoders still need for what waits for them.
     """
 
     arenas: Mapping[int, ArenaSnapshot] = MappingProxyType({})
     jobs: int = 0
     seen: float = -math.inf
     working_since: float | None = None
+    beside_s: float = 0.0
 
     @property
     def queues(self) -> list[SchedulerSnapshot]:
