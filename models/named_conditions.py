@@ -300,7 +300,7 @@ class NamedConditions:
         return {name: null.expand(rows, *null.shape[1:]) for name, null in found.items()}
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
-        """Conditions for `rows` rows, no two alike where they can differ, to measure and probe a network with."""
+        """Conditions for `rows` rows, no two alike where they can differ, to measure and try a network with."""
         return {name: self._example(entry, rows, dtype).to(device) for name, entry in self.entries.items()}
 
     @staticmethod

@@ -37,7 +37,7 @@ from models.row_padding import RowByRow
 from models.velocity import Condition
 from solvers.tuned import TunedPlans
 
-_PROBE_ROWS = 2
+_TRIAL_ROWS = 2
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
     digest = f"sha256:{card.card_sha256}"
     plans = _plans(path, card.weights_sha256)
     checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls, pair.prelude)
-    _probe(checkpoint, torch.device(device))
+    _try_out(checkpoint, torch.device(device))
     return checkpoint
 
 
@@ -197,25 +197,25 @@ def _fill(module: _Pair, tensors: dict[str, Tensor], file: Path) -> None:
     module.load_state_dict(tensors, assign=True)
 
 
-def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
+def _try_out(checkpoint: Checkpoint, device: torch.device) -> None:
     """Evaluate the velocity at t = 0, 0.5 and 1 and the decoder on starting noise.
 
     Both must be finite, and the velocity of a row must not depend on the rows beside it.
     """
     card = checkpoint.card
-    x = noise(0, 0, _PROBE_ROWS, card.event_shape, checkpoint.dtype).to(device)
+    x = noise(0, 0, _TRIAL_ROWS, card.event_shape, checkpoint.dtype).to(device)
     takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized({})
     mixing = None
     try:
         with torch.no_grad():
-            given = checkpoint.examples(_PROBE_ROWS, device)
+            given = checkpoint.examples(_TRIAL_ROWS, device)
             for t in (0.0, 0.5, 1.0):
-                times = torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device)
+                times = torch.full((_TRIAL_ROWS,), t, dtype=x.dtype, device=device)
                 if card.average:
                     times = torch.stack((times, torch.ones_like(times)), dim=1)
                 v = checkpoint.velocity(x, times, given)
                 _must_be(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
-            shape = (_PROBE_ROWS, *card.data_shape)
+            shape = (_TRIAL_ROWS, *card.data_shape)
             decoded = checkpoint.decoder.decode(x)
             _must_be(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
         if not card.row_by_row:
@@ -228,7 +228,7 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
             mixing = checkpoint.prelude.find_mixing(checkpoint.asked, takes, checkpoint.dtype, device)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
-        raise kind(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None
+        raise kind(f"{checkpoint.path}: the trial call failed: {first_line(error)}") from None
     if mixing is not None:
         raise CheckpointError(f"{checkpoint.path}: {mixing}")
 

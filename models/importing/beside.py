@@ -20,7 +20,7 @@ from models.noise import noise
 from models.prelude import Prelude, PreludeCard
 from models.program.function import FunctionConfig
 
-_PROBE_ROWS = 2
+_TRIAL_ROWS = 2
 
 
 def make_decoder(
@@ -95,7 +95,7 @@ def _from_program(
     decoder.eval().requires_grad_(False)
     try:
         with torch.no_grad():
-            decoded = decoder.decode(noise(0, 0, _PROBE_ROWS, event_shape, dtype))
+            decoded = decoder.decode(noise(0, 0, _TRIAL_ROWS, event_shape, dtype))
         mixing = decoder.find_mixing(dtype)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ForeignError(f"{file}: cannot be run: {first_line(error)}") from None
@@ -198,7 +198,7 @@ class ReadPrelude:
         prelude.eval().requires_grad_(False)
         try:
             with torch.no_grad():
-                prelude.call(takes.sized({}), *prelude.examples(asked, _PROBE_ROWS, dtype))
+                prelude.call(takes.sized({}), *prelude.examples(asked, _TRIAL_ROWS, dtype))
             mixing = prelude.find_mixing(asked, takes, dtype)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ForeignError(f"{self.file}: cannot be run: {first_line(error)}") from None

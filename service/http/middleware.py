@@ -182,7 +182,7 @@ class BurstLimiter:
 
 
 class LimitBursts:
-    """Passes POST requests through the burst limiter, so that other requests, such as probes, need not wait."""
+    """Passes POST requests through the burst limiter, so that other requests, such as health checks, need not wait."""
 
     def __init__(self, app: ASGIApp, limiter: BurstLimiter) -> None:
         self._app, self._limiter = app, limiter

@@ -162,8 +162,8 @@ class ModelVersion:
             InverseError: decoding cannot be undone.
         """
         inverse = Inverse(self.decoder)
-        probe = noise(1, 0, _DECODED_AT_ONCE, self.card.data_shape, self.data_dtype)
-        return RowCaller(inverse.encode, (probe,), _DECODED_AT_ONCE), inverse.log_volume
+        trial = noise(1, 0, _DECODED_AT_ONCE, self.card.data_shape, self.data_dtype)
+        return RowCaller(inverse.encode, (trial,), _DECODED_AT_ONCE), inverse.log_volume
 
     def describe(self) -> dict[str, Any]:
         """Return what ``GET /v1/models/{name}`` shows of this version."""
@@ -226,8 +226,8 @@ class ModelVersion:
             plans_file, frontier_file, pace: see `ModelVersion`.
         """
         checkpoint.decoder.cpu()
-        probe = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
-        decode = RowCaller(checkpoint.decoder.decode, (probe,), _DECODED_AT_ONCE)
+        trial = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
+        decode = RowCaller(checkpoint.decoder.decode, (trial,), _DECODED_AT_ONCE)
         both = decode.deterministic and deterministic
         tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
         size = sum(tensor.nbytes for tensor in tensors)

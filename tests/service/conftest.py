@@ -26,6 +26,7 @@ from service.engine.snapshot import ArenaLoad, Workload
 from service.settings import Settings
 from service.state import Service
 from solvers.trace import Trace
+from tests.service.serving import calling
 
 torch.set_num_threads(1)
 
@@ -220,8 +221,7 @@ class Running:
 @pytest.fixture
 async def running(settings: Settings, engine: FakeEngine) -> AsyncIterator[Running]:
     app = create_app(settings, engine)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield Running(http, engine, app.state.service)
 
 

@@ -269,10 +269,10 @@ class Client:
         Args:
             model: Name of the model.
             samples: Data, shape (n, *data_shape), as `sample` returns them.
-            divergence: ``"exact"``, ``"hutchinson"`` (estimated with random signs), or ``"auto"``: exact for samples of
-                up to 16 numbers.
+            divergence: ``"exact"``, ``"hutchinson"`` (estimated with Rademacher probes), or ``"auto"``: exact for
+                samples of up to 16 numbers.
             probes: Estimates that are averaged; with two or more there is a standard error.
-            seed: Seed of the signs; drawn here where left out, so that a retry is the same request.
+            seed: Seed of the probes; drawn here where left out, so that a retry is the same request.
             decode: False if `samples` are states in the model's own coordinates.
             **options: See `SolverOptions`.
 

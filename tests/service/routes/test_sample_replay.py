@@ -24,6 +24,7 @@ from service.app import create_app
 from service.replay import PREFIX, decode, encode
 from service.responses.schemas import ReplayResponse
 from service.settings import Settings
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
@@ -57,8 +58,7 @@ def _tune(folder: Path, steps: int) -> None:
 @pytest.fixture
 async def http(models: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(models_dir=models, threads=1))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield http
 
 
