@@ -296,7 +296,7 @@ def measure_apart(function: RowFunction, trial: Sequence[Tensor], limit: int) ->
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one dtype hold the same bits."""
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
 
 

@@ -124,6 +124,7 @@ def _tight(job: Job, dtype: torch.dtype) -> Job:
         priority=Priority.BULK,
         deadline=time.monotonic() + LIMIT_S,
         partial=False,
+        decode=False,
         on_progress=None,
         on_logged=None,
     )

@@ -32,7 +32,7 @@ from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
 from service.requests.validation import validate_sample
 from service.responses.arrays import ENCODERS
-from service.responses.samples import decoder_of, to_data
+from service.responses.samples import samples_of
 from service.settings import Settings
 from solvers.plan import Plan
 
@@ -84,7 +84,9 @@ class Maker:
         self._engine.start()
         try:
             folder = Repository(settings.models_dir).resolve(name, version)
-            self.model: ModelVersion = load_version(self._engine, name, version, folder, settings.allow_programs)
+            self.model: ModelVersion = load_version(
+                self._engine, name, version, folder, settings.allow_programs, compute=settings.compute
+            )
         except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
             self._engine.stop()
             raise UsageError(str(error)) from None
@@ -154,7 +156,7 @@ class Maker:
             result = self._engine.submit(job).result()
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
-        samples = to_data(result.x, decoder_of(self.model, decode))
+        samples = samples_of(self.model, result, decode)
         told = None if given is None or job.conditions is None else job.conditions[ONE].expanded(rows).numpy()
         return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, told)
 

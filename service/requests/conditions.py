@@ -1,5 +1,6 @@
 """Conditions and guidance of a request, checked before anything is allocated, and then made tensors."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +84,18 @@ def told_of(request: Solving, model: ModelVersion, samples: int) -> Told:
     negative = _negative(request, takes, guidance, values.sizes, samples, model)
     rows = values.bytes + (0 if negative is None else negative.bytes)
     variants = 1 if guidance is None else 1 + len(guidance.terms)
-    return Told(guidance, 2 * rows, _A_PLACE * variants * len(takes.inputs), values, negative)
+    most_rows = max(values.most_rows, 1 if negative is None else negative.most_rows)
+    made = variants * most_rows * _made_bytes(model, values.sizes)
+    return Told(guidance, 2 * rows + made, _A_PLACE * variants * len(takes.inputs), values, negative)
+
+
+def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
+    """Return the bytes of one row of what the prelude makes, with the job's and in the table of the engine."""
+    prelude, takes = model.card.prelude, model.card.conditioning
+    if prelude is None or not isinstance(takes, NamedConditions):
+        return 0
+    made = [takes.sized(sizes).entries[name] for name in prelude.program.outputs]
+    return 2 * sum(math.prod(entry.sizes) * entry.torch_dtype.itemsize for entry in made)
 
 
 def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:

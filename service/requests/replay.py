@@ -9,7 +9,17 @@ from pydantic import Field, PrivateAttr, WithJsonSchema
 from service.errors import Kind, ProblemError, invalid, invalid_fields
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.replay import MOST_CHARACTERS, Difference, Token, TokenError, arrays_of, decode, differences, digest_of
+from service.replay import (
+    MOST_CHARACTERS,
+    Difference,
+    Token,
+    TokenError,
+    arrays_of,
+    decode,
+    differences,
+    digest_of,
+    environment_of,
+)
 from service.requests.parsing import check, parse
 from service.requests.schemas import CONDITIONS_SCHEMA, GRID_SCHEMA, X0_SCHEMA, Body, Positive, SampleRequest
 from service.requests.validation import Validated, validate_sample
@@ -155,7 +165,7 @@ def _differences(token: Token, model: ModelVersion, environment: Mapping[str, st
         found.append(Difference("answer", "partial", "whole", reason))
     fused = token.environment.get("path") == model.path == "fused"
     threads_matter = not fused or (token.decode and not model.plain)
-    return [*found, *differences(token.environment, {**environment, "path": model.path}, threads_matter)]
+    return [*found, *differences(token.environment, environment_of(environment, model), threads_matter)]
 
 
 def _of_the_token(problem: ProblemError, given: Any) -> ProblemError:
