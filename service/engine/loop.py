@@ -2,7 +2,7 @@
 
 Each turn of it:
 
-    take commands -> end what is too late -> schedule -> tick -> publish and deliver
+    take commands -> end what is too late -> schedule -> publish and deliver -> tick
 
 A turn is of the arena that has used the least time, so that models share the device fairly. Other threads send
 commands, which are the only way to change its state, and read `snapshot`; nothing else of it is theirs.
@@ -301,7 +301,6 @@ class Loop:
         arena.tick_cost.learn(sum(rows), cost - begin.cost, took, now, max(1, ticks))
         queue.used(groups, rows, took, alone)
         self._began = _Mark(now, cost)
-        self._publish(now)
 
     def _fail(self, queue: ArenaQueue, groups: Sequence[Priority], said: str) -> None:
         """An error outside the network call (memory for the lanes, most likely) costs the jobs of these lanes only.
