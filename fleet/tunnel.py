@@ -48,9 +48,9 @@ class Call:
 
 
 class Answer(Protocol):
-    """A response in transit."""
+    """A response that is coming, some messages at a time."""
 
-    def __aiter__(self) -> AsyncIterator[Message]: ...
+    def __aiter__(self) -> AsyncIterator[list[Message]]: ...
 
     def cancel(self) -> None:
         """Tell the replica that the client has left."""
@@ -121,14 +121,18 @@ async def _until_gone(receive: Receive) -> None:
 
 
 async def _pass(answer: Answer, send: Send) -> None:
-    async for message in answer:
-        if message["type"] == "http.response.start":  # Ray's proxy adds it, too
-            message["headers"] = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
-        await send(message)
+    async for messages in answer:
+        for message in messages:
+            if message["type"] == "http.response.start":  # Ray's proxy adds it, too
+                message["headers"] = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
+            await send(message)
 
 
-async def answered(app: ASGIApp, call: Call) -> AsyncIterator[Message]:
-    """Have an application answer a call; closing the iterator means that the client has left."""
+async def answered(app: ASGIApp, call: Call) -> AsyncIterator[list[Message]]:
+    """Have an application answer a call; closing the iterator is a client that leaves.
+
+    What is there at the same time comes together, as each item on its way costs as much as a small response.
+    """
     messages: asyncio.Queue[Message | None] = asyncio.Queue()
     room, gone, given = asyncio.Semaphore(_AHEAD), asyncio.Event(), False
 
@@ -148,9 +152,17 @@ async def answered(app: ASGIApp, call: Call) -> AsyncIterator[Message]:
     running = asyncio.ensure_future(app(scope, receive, send))
     running.add_done_callback(lambda _: messages.put_nowait(None))
     try:
-        while (message := await messages.get()) is not None:
-            room.release()
-            yield message
+        over = False
+        while not over:
+            ready = [await messages.get()]
+            while not messages.empty():
+                ready.append(messages.get_nowait())
+            over = ready[-1] is None
+            found = [message for message in ready if message is not None]
+            for _ in found:
+                room.release()
+            if found:
+                yield found
         running.result()
     finally:
         gone.set()

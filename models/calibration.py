@@ -56,6 +56,10 @@ class Allowance:
     def __init__(self, seconds: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds, self._clock, self._begun = seconds, clock, clock()
 
+    def again(self) -> Allowance:
+        """As many seconds, from now on."""
+        return Allowance(self.seconds, self._clock)
+
     @property
     def spent(self) -> bool:
         """Whether all of it is used."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -58,6 +60,23 @@ def read_mix(path: Path) -> list[Kind]:
     if not isinstance(listed, list) or not listed:
         raise UsageError(f"{path}: must be a list of kinds of requests, at least one")
     return [_kind(f"{path}: entry {place} (counted from 0)", entry) for place, entry in enumerate(listed)]
+
+
+def arrivals(kinds: Sequence[Kind], rate: float, requests: int, seed: int) -> list[tuple[float, Kind]]:
+    """When requests come, in seconds from the first moment, and of which kind: a Poisson process.
+
+    Args:
+        kinds: what is asked for.
+        rate: requests a second.
+        requests: how many.
+        seed: of the times and kinds.
+    """
+    chance, when = Random(seed), 0.0  # noqa: S311  (arrivals are no secret)
+    found = []
+    for kind in chance.choices(kinds, [kind.share for kind in kinds], k=requests):
+        when += chance.expovariate(rate)
+        found.append((when, kind))
+    return found
 
 
 def _kind(where: str, entry: Any) -> Kind:

@@ -44,12 +44,14 @@ class EngineSnapshot(NamedTuple):
         jobs: number of jobs, including those with results being built.
         seen: number of the newest job among them; later ones have not arrived yet.
         working_since: time of the snapshot by the engine's clock if there was more work; else None.
+        beside_s: seconds that preludes and decoders still need for what waits for them.
     """
 
     arenas: Mapping[int, ArenaSnapshot] = MappingProxyType({})
     jobs: int = 0
     seen: float = -math.inf
     working_since: float | None = None
+    beside_s: float = 0.0
 
     @property
     def queues(self) -> list[SchedulerSnapshot]:
