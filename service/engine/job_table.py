@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -127,16 +128,16 @@ class JobTable:
         """Hand lanes that have ended, and saved states, to the jobs they belong to."""
         self._keep_saved(queue)
         for finished in ended:
+            attempts, last, logged = finished.attempts.tolist(), 0, 0
             # Lanes that were admitted together stand together, so their share is a slice.
-            edges = np.flatnonzero(np.diff(finished.owner)) + 1
-            attempts = np.concatenate([[0], np.cumsum(finished.attempts)])
-            for first, last in zip([0, *edges], [*edges, len(finished.owner)], strict=True):
-                active = queue.jobs.get(int(finished.owner[first]))
-                if active is None:
+            for number, lanes in groupby(finished.owner.tolist()):
+                first, last = last, last + len(list(lanes))
+                before, logged = logged, logged + sum(attempts[first:last])
+                if (active := queue.jobs.get(number)) is None:
                     self._in_vain(finished, slice(first, last))
                     continue
-                active.builder.take(finished, slice(first, last), slice(int(attempts[first]), int(attempts[last])))
-                if queue.ended(active, int(last - first)):
+                active.builder.take(finished, slice(first, last), slice(before, logged))
+                if queue.ended(active, last - first):
                     self._complete(active)
 
     def _keep_saved(self, queue: ArenaQueue) -> None:

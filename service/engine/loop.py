@@ -2,7 +2,7 @@
 
 Each turn of it:
 
-    take commands -> end what is too late -> schedule -> tick -> publish and deliver
+    take commands -> end what is too late -> schedule -> publish and deliver -> tick
 
 A turn is of the arena that has used the least time, so that models share the device fairly. Other threads send
 commands, which are the only way to change its state, and read `snapshot`; nothing else of it is theirs.
@@ -231,6 +231,8 @@ class Loop:
             for priority in Priority
             if there.queue(priority).places
         ]
+        if lots and self._stages:
+            lots.append(Lot.beside(sum(stage.left_s for stage in self._stages), lots[0].curve))
         for _ in range(_MOST_GIVEN_UP):
             found = hopeless(lots)
             if found is None:
@@ -299,7 +301,6 @@ class Loop:
         arena.tick_cost.learn(sum(rows), cost - begin.cost, took, now, max(1, ticks))
         queue.used(groups, rows, took, alone)
         self._began = _Mark(now, cost)
-        self._publish(now)
 
     def _fail(self, queue: ArenaQueue, groups: Sequence[Priority], said: str) -> None:
         """An error outside the network call (memory for the lanes, most likely) costs the jobs of these lanes only.
@@ -325,7 +326,8 @@ class Loop:
             arenas[number] = queue.snapshot()
         if len(arenas) < len(self._queues):
             self._queues = {number: self._queues[number] for number in arenas}
-        self.snapshot = EngineSnapshot(arenas, len(self._table), self._seen, now if working else None)
+        beside_s = sum(stage.left_s for stage in self._stages)
+        self.snapshot = EngineSnapshot(arenas, len(self._table), self._seen, now if working else None, beside_s)
         if told := self._table.told():
             self.deliver(told)
 

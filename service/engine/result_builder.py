@@ -135,7 +135,7 @@ class ResultBuilder:
         """Calls of the samples that came to the end, on average and at most; None where none did."""
         held = self._held
         nfe = held.nfe[held.code == CODES[Status.SUCCESS]]
-        return (float(nfe.mean()), float(nfe.max())) if len(nfe) else None
+        return (int(nfe.sum()) / len(nfe), float(nfe.max())) if len(nfe) else None
 
     def progress(self, reached: tuple[int, float, float], waiting: bool) -> Progress:
         """What to report, given what `Arena.reached` says of the lanes, and whether samples are no lanes yet."""

@@ -120,7 +120,7 @@ class Entries:
         memory: Memory,
         engine: Engine,
         allow_programs: bool,
-        notify: Callable[[str, int, bool], None],
+        notify: Callable[[str, int, bool, str], None],
         notify_fallback: Callable[[str, bool], None],
         clock: Callable[[], float],
         compute: Literal["auto", "float32"] = "auto",
@@ -331,12 +331,12 @@ class Entries:
         changes.add(new)
         for _, version in new.loaded:
             self._memory.used.setdefault((name, version), self._clock())
-            self._notify(name, version, True)
+            self._notify(name, version, True, entry.loaded[version].path)
         for _, version in new.unloaded:
             before.loaded[version].leases.retire()
             self._memory.used.pop((name, version), None)
             self._pinned.discard((name, version))
-            self._notify(name, version, False)
+            self._notify(name, version, False, before.loaded[version].path)
             _log.info("model %s version %d was unloaded", name, version)
         for _, version, reason in new.refused:
             how = "stays in use as it was loaded" if version in entry.loaded else "is not served"

@@ -50,7 +50,7 @@ class Registry:
         root: Path,
         engine: Engine,
         max_bytes: int = 0,
-        notify: Callable[[str, int, bool], None] = lambda name, version, loaded: None,
+        notify: Callable[[str, int, bool, str], None] = lambda name, version, loaded, path: None,
         allow_programs: bool = False,
         max_old: int = 8,
         notify_fallback: Callable[[str, bool], None] = lambda name, falls_back: None,

@@ -52,6 +52,7 @@ def sample_response(
         "first_index": job.first_index,
         "deterministic": model.deterministic,
         "noise": model.card.noise,
+        "path": model.path,
         "solver": job.solve.settings,
         **({} if budget is None else {"budget": budget}),
         "shape": list(samples.shape),
@@ -124,7 +125,7 @@ def outcome(result: JobResult) -> dict[str, Any]:
         worst, bad = max(set(status.tolist()), key=order.index), np.flatnonzero(~good)
     return {
         "nfe": int(nfe.max(initial=0)),
-        "nfe_per_sample": {"min": int(nfe.min()), "mean": float(nfe.mean()), "max": int(nfe.max())},
+        "nfe_per_sample": {"min": int(nfe.min()), "mean": int(nfe.sum()) / len(nfe), "max": int(nfe.max())},
         "network_rows": int(result.rows),
         "status": worst,
         "failed": [{"index": int(i), "status": str(status[i]), "t": float(t[i])} for i in bad],

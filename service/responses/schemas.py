@@ -109,6 +109,7 @@ class SampleResponse(Solved):
     seed: int
     first_index: int
     noise: str
+    path: Literal["fused", "eager"] = Field(description="what evaluated the network, as in /v1/models")
     budget: Chosen | None = Field(default=None, description="only where the request had a budget")
     digest: str = Field(description="SHA-256 of the samples' bytes, as npz has them")
     replay: str = Field(description="token for POST /v1/replay, which gives the same samples again")
