@@ -194,6 +194,9 @@ class Metrics:
         for reason in REFUSALS:
             self.refusals.labels(reason)
         self.queue_depth = _gauge(registry, "queue_depth", "Requests waiting for the engine.")
+        self.work_seconds = _gauge(
+            registry, "work_seconds", "Seconds until all requests in the engine are done, by its forecast."
+        )
         self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine, waiting or running.")
         self.active_lanes = _gauge(registry, "active_lanes", "Samples being solved.")
         self.job_bytes = _gauge(
@@ -338,12 +341,14 @@ class Metrics:
     def watch(
         self,
         queue_depth: Callable[[], float],
+        work_seconds: Callable[[], float],
         jobs: Callable[[], float],
         lanes: Callable[[], float],
         job_bytes: Callable[[], float],
     ) -> None:
         """Read the gauges of work in progress from these functions at every scrape."""
         self.queue_depth.set_function(queue_depth)
+        self.work_seconds.set_function(work_seconds)
         self.active_jobs.set_function(jobs)
         self.active_lanes.set_function(lanes)
         self.job_bytes.set_function(job_bytes)

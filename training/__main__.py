@@ -181,7 +181,8 @@ def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
         return {}
     given = {"checkpoint": str(parent), "guidance": arguments.guidance}
     if arguments.pairs is not None:
-        given["pairs" if arguments.pairs.lstrip("-").isdecimal() else "file"] = arguments.pairs
+        counted = arguments.pairs.lstrip("-").isdecimal()
+        given |= {"pairs": int(arguments.pairs)} if counted else {"file": arguments.pairs}
     return {table: {key: value for key, value in given.items() if value is not None}}
 
 

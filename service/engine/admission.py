@@ -185,7 +185,7 @@ class Admission:
         )
 
     def _until_one_ends(self, snapshot: EngineSnapshot, now: float) -> float:
-        lots = self._all_lots(snapshot, now)
+        lots = [lot for lot in self._all_lots(snapshot, now) if lot.demands]
         soonest = min((float(lot.ends.min()) for lot in lots), default=0.0)
         return min(soonest, _LONGEST_RETRY_S) * max(1, len(self._busy(snapshot)))
 
@@ -198,7 +198,10 @@ class Admission:
     def _all_lots(self, snapshot: EngineSnapshot, now: float) -> list[Lot]:
         """Those of all queues that have jobs."""
         lots = [self._lot(snapshot, arena, each, now) for arena in sorted(self._busy(snapshot)) for each in Priority]
-        return [lot for lot in lots if lot.demands]
+        found = [lot for lot in lots if lot.demands]
+        if found and snapshot.beside_s:
+            found.append(Lot.beside(snapshot.beside_s, found[0].curve))
+        return found
 
     def _lot(self, snapshot: EngineSnapshot, arena: int, priority: Priority, now: float) -> Lot:
         """The jobs of a queue: now, or up to 20 ms ago if none has come since."""
@@ -237,7 +240,7 @@ class Admission:
 
         Whoever comes later, and makes ticks longer, is held against all of them in turn.
         """
-        if busy != {arena} or here.bulk.places:
+        if busy != {arena} or here.bulk.places or self._snapshot().beside_s:
             return False
         coming, queue = [each.place for each in self._coming], here.queue(priority)
         before = sum([place.entry.rows for place in coming])

@@ -67,7 +67,7 @@ class Arena:
             groups: names of the groups of lanes.
             operation: what is computed.
             sizes: of the free axes.
-            allowance: seconds of measuring rows; None for no bound.
+            allowance: seconds of measuring the rows of the network, and of each stage; None for no bound.
             prelude, decoder: those of another operation, which are shared; None to make them.
         """
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
@@ -77,8 +77,9 @@ class Arena:
             self.network = Network(checkpoint, device, operation, sizes, allowance)
             self.event_shape = self.network.event_shape
             self.budget = self._measure_budget()
-        self.prelude = prelude or prelude_of(checkpoint, device, sizes, allowance)
-        self.decoder = decoder or decoder_of(checkpoint, device, allowance)
+        again = None if allowance is None else allowance.again
+        self.prelude = prelude or prelude_of(checkpoint, device, sizes, again and again())
+        self.decoder = decoder or decoder_of(checkpoint, device, again and again())
         self.stages = [stage for stage in (self.prelude, self.decoder) if stage is not None]
         self.deterministic = all(each.deterministic for each in (self.network, *self.stages))
         plans = checkpoint.plans

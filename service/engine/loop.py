@@ -231,6 +231,8 @@ class Loop:
             for priority in Priority
             if there.queue(priority).places
         ]
+        if lots and self._stages:
+            lots.append(Lot.beside(sum(stage.left_s for stage in self._stages), lots[0].curve))
         for _ in range(_MOST_GIVEN_UP):
             found = hopeless(lots)
             if found is None:
@@ -324,7 +326,8 @@ class Loop:
             arenas[number] = queue.snapshot()
         if len(arenas) < len(self._queues):
             self._queues = {number: self._queues[number] for number in arenas}
-        self.snapshot = EngineSnapshot(arenas, len(self._table), self._seen, now if working else None)
+        beside_s = sum(stage.left_s for stage in self._stages)
+        self.snapshot = EngineSnapshot(arenas, len(self._table), self._seen, now if working else None, beside_s)
         if told := self._table.told():
             self.deliver(told)
 

@@ -190,6 +190,11 @@ class Stage:
         if not self._call.refine():
             self._keep()
 
+    @property
+    def left_s(self) -> float:
+        """Seconds of what waits, about."""
+        return self.row_s * sum(each.left for each in self.passes)
+
     def _keep(self) -> None:
         if not self._known:
             keep(self._folder, self._key, 0, self._call.agreement)
