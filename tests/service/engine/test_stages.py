@@ -125,6 +125,19 @@ def test_measurements_are_kept_for_the_next_load(latent: Checkpoint, tmp_path: P
     assert len(counted.rows) - calls < 30
 
 
+def test_calls_with_large_results_have_few_rows(latent: Checkpoint, tmp_path: Path) -> None:
+    rows: list[int] = []
+
+    def large(x: Tensor) -> tuple[Tensor, ...]:
+        rows.append(len(x))
+        return (x[:, :1].expand(len(x), 1 << 22),)
+
+    there = replace(latent, path=tmp_path)
+    made = Stage("decoder", large, lambda count: (torch.linspace(-1, 1, count)[:, None].expand(count, 3),), there, CPU)
+    assert max(rows) <= 4
+    assert made.deterministic
+
+
 def result_of(x: Tensor, saved: Tensor | None = None) -> JobResult:
     n = len(x)
     empty = np.zeros(n)
