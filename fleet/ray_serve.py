@@ -36,7 +36,7 @@ class LeastWork(RequestRouter):
         self._dispatched = Dispatched()
 
     async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:
-        """Return all replicas, the least loaded first, each as a rank of its own."""
+        """Return all replicas, the least loaded first, one in each rank."""
         named = {replica.replica_id: replica for replica in candidate_replicas}
         order = self._dispatched.order(named)
         if pending_request is not None and order:
@@ -44,11 +44,11 @@ class LeastWork(RequestRouter):
         return [[named[place]] for place in order]
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
-        """Count what was sent."""
+        """Count a request as sent."""
         self._dispatched.send(_key(pending_request), replica_id, _work(pending_request))
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
-        """Count it no more."""
+        """Stop counting a request."""
         self._dispatched.done(internal_request_id)
 
 
@@ -62,7 +62,7 @@ def _work(pending: Any) -> float:
 
 
 class Replica:
-    """The whole service in a process of Ray's, with the device that Ray gives it."""
+    """The whole service in a Ray process, on the device that Ray assigns."""
 
     def __init__(self, overrides: dict[str, Any]) -> None:
         from service.app import create_app  # imports torch, which the ingress does not need
@@ -106,7 +106,7 @@ class Replica:
 
 
 def _expose_metrics(metrics: Any) -> None:
-    """Serve this replica's metrics on the first free port from a given one on (9600), for Prometheus."""
+    """Serve this replica's metrics for Prometheus on the first free port from 9600 or a given one."""
     from prometheus_client import start_http_server
 
     first = int(os.environ.get(_METRICS_PORT, "9600"))

@@ -1,6 +1,6 @@
-"""The tunnel: an HTTP request goes through a call of Ray's as it came, and its response comes back message by message.
+"""The tunnel: an HTTP request passes through a Ray call unchanged, and its response returns message by message.
 
-So every route, error, stream and header of the service is kept, whatever it is; the ingress knows only sizes and work.
+So every route, error, stream and header of the service is kept; the ingress knows only sizes and work.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SCOPE = (
 
 @dataclass(frozen=True)
 class Call:
-    """A request on its way.
+    """A request in transit.
 
     Attributes:
-        scope: what ASGI says of it, as plain data.
-        body: all of it, or the first bytes beyond what is allowed, which are enough to refuse it.
+        scope: its ASGI scope, as plain data.
+        body: the whole body, or as much as exceeds the limit, which is enough to refuse it.
         work: network rows over all calls.
     """
 
@@ -53,7 +53,7 @@ class Answer(Protocol):
     def __aiter__(self) -> AsyncIterator[list[Message]]: ...
 
     def cancel(self) -> None:
-        """Tell the replica that nobody waits any more."""
+        """Tell the replica that the client has left."""
         ...
 
 

@@ -47,10 +47,10 @@ RowFunction = Callable[..., Tensor]
 
 
 class Allowance:
-    """Seconds that may be spent, from the moment that this is made.
+    """A budget of seconds, running from its creation.
 
     Attributes:
-        seconds: in all.
+        seconds: the budget.
     """
 
     def __init__(self, seconds: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -62,7 +62,7 @@ class Allowance:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing is left."""
+        """Whether all of it is used."""
         return self._clock() - self._begun >= self.seconds
 
     def timed(self, call: Callable[[], object]) -> float:
@@ -77,7 +77,7 @@ class Agreement:
     """The numbers of rows at which a function's rows agree bit for bit.
 
     Attributes:
-        counts: those that were tried and agree, ascending; empty if none does.
+        counts: numbers of rows that were tried and agree, ascending; empty if none does.
         buckets: the candidates of which all multiples that were tried agree, ascending; empty until all were tried.
         limit: the most rows of one call; larger calls are made in pieces.
         complete: whether all numbers of rows were tried.
@@ -96,11 +96,11 @@ class Agreement:
 
 
 class Calibration:
-    """The measurement of one function, which can be left and taken up again.
+    """A measurement of one function that can be interrupted and resumed.
 
     Attributes:
-        found: what is known so far.
-        tried, total: numbers of rows that were tried, and that there are to try.
+        found: the agreement so far.
+        tried, total: how many numbers of rows were tried, of how many.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Calibration:
         self.found = Agreement((), (), limit, complete=False)
 
     def step(self) -> bool:
-        """Try the next number of rows; False once there is none, or where calls of `limit` rows do not agree."""
+        """Try the next number of rows; False once none is left, or if calls of `limit` rows do not agree."""
         rows = next(self._left, None)
         if rows is None or (self.tried and self._limit not in self._agreeing):
             self._end()
@@ -173,13 +173,13 @@ class Calibration:
 def most_rows(
     function: RowFunction, trial: Callable[[int], Sequence[Tensor]], wanted: int, least: int, allowance: Allowance
 ) -> int:
-    """The most rows of one call: `wanted`, or fewer for the sake of work, memory or the allowance.
+    """The most rows of one call: `wanted`, or fewer to bound its work, its memory or the time of measuring.
 
     Args:
-        function: what is called.
+        function: the function to call.
         trial: number of rows -> arguments.
-        wanted: the most.
-        least: the fewest that the function takes.
+        wanted: upper bound.
+        least: lower bound, set by the function.
         allowance: one call may take up to a small part of it.
     """
     first = trial(least)
@@ -223,7 +223,7 @@ def flops(function: RowFunction, arguments: Sequence[Tensor]) -> float:
     try:
         with torch.no_grad(), counter:
             function(*arguments)
-    except Exception:  # what counting cannot see through is called again without, and then its own error passes
+    except Exception:  # a call that cannot be counted is repeated without counting, so that its own error is raised
         return 0.0
     return counter.total
 
@@ -259,10 +259,10 @@ def measure(
 
     Args:
         function, trial, limit, candidates, least: see `Calibration`.
-        allowance: the seconds for it; calls of `limit` rows are tried whatever they take.
+        allowance: budget of seconds; calls of `limit` rows are tried however long they take.
 
     Returns:
-        The measurement, which has ended unless the allowance was spent.
+        The measurement, complete unless the allowance ran out.
     """
     allowance = allowance or Allowance()
     first = None
@@ -288,7 +288,7 @@ def _limits(limit: int, least: int) -> list[int]:
 
 
 def measure_apart(function: RowFunction, trial: Sequence[Tensor], limit: int) -> Agreement:
-    """Do the same for a function that computes each row by itself: all agree if a row twice gives equal bits."""
+    """Do the same for a function that computes each row by itself: all agree if repeated calls give equal bits."""
     rows = min(_ROWS_TO_COMPARE, len(trial[0]), limit)
     chosen = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(trial[0].device)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The prelude: a program that turns conditions of requests into those that the network takes, once for a request.
+"""The prelude: a program that turns conditions of requests into those that the network takes, once a request.
 
     "prelude": {"conditions": {"image": {"dtype": "uint8", "shape": [3, 96, 96], "scale": 0.00392}}, "program": {...}}
 

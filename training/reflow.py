@@ -42,14 +42,14 @@ _PART = 2048
 def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
     """Return the data set with pairs of the parent in place of its samples; the reference stays.
 
-    Pairs are drawn once and stored in parts under `runs_dir`; a run that was stopped goes on with the parts it lacks.
+    Pairs are drawn once and stored in parts under `runs_dir`; a stopped run resumes with the missing parts.
     The labels of a conditional model are drawn from those of the data. Where the recipe names a file of pairs, nothing
     is drawn.
 
     Args:
         recipe: with `reflow`, pinned (see `pin_parent`).
-        data: what the parent was trained on.
-        runs_dir: where unfinished runs keep their state.
+        data: the training data of the parent.
+        runs_dir: folder for the state of unfinished runs.
 
     Raises:
         UsageError: the parent's samples have another shape or condition, it cannot be guided as asked, or it was
@@ -167,7 +167,7 @@ def _part(folder: Path, start: int) -> Path:
 def _ends(
     file: Path, parent: Checkpoint, x0: Tensor, conditions: Tensor | None, solver: str, guidance: float | None
 ) -> NDArray[np.float32]:
-    """The ends of the paths from x0, from the file where it is there; else solved and stored."""
+    """The ends of the paths from x0, read from the file if it exists; else solved and stored."""
     if file.exists():
         try:
             found = np.load(file, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""The maker of rows: the engine that serves requests, in a worker's process, asked for the rows of a shard.
+"""The maker of rows: the engine of the service, in a worker's process, computes the rows of a shard.
 
 A shard goes through the service's own validation and engine, as a sample request for its rows would, so its bits are
 those of `/v1/sample`.
@@ -64,17 +64,17 @@ class Maker:
     """A loaded model that makes rows. Close it, or use it in a `with`.
 
     Attributes:
-        model: what it makes rows of.
+        model: the loaded model.
     """
 
     def __init__(self, settings: Settings, name: str, version: int, threads: int, device: str = "") -> None:
         """Load a model.
 
         Args:
-            settings: whose models, device and network form are used.
+            settings: of models, device and network form.
             name, version: of the model.
             threads: of the network, on a CPU.
-            device: in place of that in the settings.
+            device: overrides the settings.
 
         Raises:
             UsageError: the model cannot be loaded.
@@ -142,10 +142,10 @@ class Maker:
             seed, first_index: of the job.
             first, rows: which of its rows.
             conditions: its table.
-            tell: told how many rows are about done, a few times a second.
+            tell: called a few times a second with the approximate number of rows done.
 
         Raises:
-            UsageError: the request is refused; what the service would say.
+            UsageError: the request is refused, with the message of the service.
             FleetError: the network raised.
         """
         given = None if conditions is None else conditions.of(first, rows)
@@ -201,7 +201,7 @@ def digest_of_plan(plan: Plan) -> str:
 
 
 def rate_of(maker: Maker, request: Mapping[str, Any], conditions: Conditions | None, seconds: float = 2.0) -> float:
-    """Measure rows a second: ever more of the job's first rows, until they take long enough to tell."""
+    """Measure rows a second on more and more of the job's first rows, until they take long enough."""
     rows, most = 64, None if conditions is None else conditions.total
     while True:
         wanted = rows if most is None else min(rows, most)
@@ -214,7 +214,7 @@ def rate_of(maker: Maker, request: Mapping[str, Any], conditions: Conditions | N
 
 
 def devices(settings: Settings) -> list[str]:
-    """The devices of workers: each GPU there is, or the CPU; a named one is kept."""
+    """The devices of workers: all GPUs, or the CPU; a named device is kept."""
     if settings.device != "auto" or not torch.cuda.is_available():
         return [settings.device]
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())]

@@ -1,4 +1,4 @@
-"""The speed of a live service: seconds of a network call by rows, and what a request costs beside them."""
+"""The speed of a live service: seconds of a network call by rows, and of a request without its calls."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import numpy as np
 
 from fleet.errors import FleetError
 
-_ROWS, _SOLVER, _REPEATS, _NFE = (1, 16, 64, 256), "rk4-20", 9, 80
+_ROWS, _SOLVER, _REPEATS, _NFE = (1, 16, 64, 256), "rk4-20", 15, 80
 _LONG_S, _LONG_ROWS, _ASIDE_ROWS = 1.5, 64, 16
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a service is.
+    """The speed of a service.
 
     Attributes:
-        call_s, row_s: a and b of t(n) = a + b n, seconds of a network call of n rows with what surrounds it.
-        request_s: seconds that a client waits for a request beside its network calls, with the service to itself.
-        handling_s: seconds in which a request that is read or answered holds up all others: the waits between the
-            thread that handles requests and the one that computes. At most `request_s`.
-        cpu_s: CPU seconds of a request beside its calls; None where it cannot be told, as on a busy machine.
+        call_s, row_s: a and b of t(n) = a + b n, seconds of a network call of n rows with its overhead.
+        request_s: seconds of a request without its network calls, for a client that has the service to itself.
+        handling_s: seconds for which reading and answering a request holds up all others, as the thread that handles
+            requests and the one that computes wait for each other. At most `request_s`.
+        cpu_s: CPU seconds of a request without its calls; None if unknown, as on a busy machine.
     """
 
     call_s: float
@@ -43,20 +43,20 @@ class Speed:
 
     @property
     def rest_s(self) -> float:
-        """Seconds of a request beside its calls that hold up nothing else: sockets, and the client."""
+        """Seconds of a request outside its calls that hold up nothing else: sockets, and the client."""
         return max(0.0, self.request_s - self.handling_s)
 
 
 def measure(url: str, model: str) -> Speed:
-    """Measure an otherwise idle service; this takes some ten seconds.
+    """Measure an otherwise idle service; this takes about ten seconds.
 
     Raises:
-        FleetError: it does not answer, or refuses.
+        FleetError: the service does not answer, or refuses.
     """
     service = _Service(url, model)
     calls: dict[int, float] = {}
     beside: list[float] = []
-    service.solve(_ROWS[-1], 0)  # whatever a first request makes
+    service.solve(_ROWS[-1], 0)  # the first request pays for preparations
     before, count, solving = service.cpu(), 0, 0.0
     for rows in _ROWS:
         solves = []

@@ -1,4 +1,4 @@
-"""A mix of requests: what is asked for, and how often."""
+"""A mix of requests: kinds of requests and their shares."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Kind:
     """Requests of one kind.
 
     Attributes:
-        share: how often it is asked for, beside the others.
+        share: of all requests.
         samples: of a request.
         solver: as text.
         plan: the solver compiled.
@@ -49,7 +49,7 @@ def read_mix(path: Path) -> list[Kind]:
     """Read a mix: a JSON list of objects with `share`, `num_samples`, `solver`, and perhaps `guided` and `priority`.
 
     Raises:
-        UsageError: it is no such list; the first fault with its place.
+        UsageError: for the first fault, with its place.
     """
     try:
         listed = json.loads(path.read_text())

@@ -20,10 +20,10 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Planned:
-    """What a number of replicas comes to.
+    """The simulated outcome for a number of replicas.
 
     Attributes:
-        replicas: how many.
+        replicas: their number.
         rho: share of the time in which each computes, simulated.
         p50, p99: seconds of a request, HTTP included.
         refused: share of requests that are refused or late.
@@ -37,7 +37,7 @@ class Planned:
 
 
 def least_replicas(kinds: Sequence[Kind], rate: float, speed: Speed) -> int:
-    """The replicas below which the network rows alone take more time than there is, however they are batched."""
+    """Lower bound on the replicas: with fewer, the network rows alone take more than all of the time."""
     shares = sum(kind.share for kind in kinds)
     rows = sum(kind.share * kind.rows * float(kind.plan.nfe or 0) for kind in kinds) / shares
     return max(1, math.ceil(rate * rows * speed.row_s))
@@ -46,7 +46,7 @@ def least_replicas(kinds: Sequence[Kind], rate: float, speed: Speed) -> int:
 def plan(kinds: Sequence[Kind], rate: float, p99: float, speed: Speed, requests: int = 2000) -> Planned:
     """Find the fewest replicas with which 99 of 100 requests end within a time, and fewer than 1 in 1000 are refused.
 
-    Arrivals at each replica are taken as independent, which a balancer that knows of load only improves on.
+    Arrivals at each replica are assumed independent; a balancer that knows the load only improves on that.
 
     Raises:
         FleetError: no number of replicas does it: one request alone takes longer.

@@ -1,6 +1,6 @@
-"""The engine under a pretended clock: its own admission and scheduler, and network calls that cost what was measured.
+"""A simulation of the engine: its admission and scheduler on a simulated clock, and network calls of measured cost.
 
-Nothing of their rules is written here again. The network is a Gaussian, as its numbers do not matter. Beside the engine
+The network is a Gaussian, as its numbers do not matter. Beside the engine
 there is the thread that reads requests and writes responses, one after the other; while it does, the engine waits, as
 both need Python's lock.
 """
@@ -31,7 +31,7 @@ from service.settings import Settings
 
 
 class World(Device):
-    """A device whose work takes pretended time, and what happens in that time.
+    """A device with a simulated clock, and the events in its time.
 
     Attributes:
         now: the clock.
@@ -54,16 +54,16 @@ class World(Device):
         return self.now
 
     def at(self, when: float, what: Callable[[], object]) -> None:
-        """Have something happen at a time."""
+        """Schedule an event."""
         heapq.heappush(self._due, (when, next(self._count), what))
 
     def handle(self, seconds: float) -> float:
-        """Give the thread that handles requests something to do, after what it has; when it will be done."""
+        """Queue work for the thread that handles requests; return its end."""
         self.handled = max(self.now, self.handled) + seconds
         return self.handled
 
     def spend(self, seconds: float) -> None:
-        """Let the engine work for some time, without that in which requests are handled."""
+        """Let the engine work for some seconds, not counting those in which requests are handled."""
         while True:
             self._happen()
             halted = self.handled > self.now
@@ -81,7 +81,7 @@ class World(Device):
             heapq.heappop(self._due)[2]()
 
     def skip(self) -> bool:
-        """Let time pass until something happens; whether anything will."""
+        """Advance the clock to the next event; return whether there is one."""
         if self._due:
             self.now = max(self.now, self._due[0][0])
             self._happen()
@@ -98,12 +98,12 @@ class Simulated(Engine):
         return True
 
     def turn(self) -> bool:
-        """Take one turn; whether there is work to go on with or something on its way."""
+        """Take one turn; return whether there is more work, or an event to come."""
         return bool(self._loop.turn()) or not self._loop.commands.empty()
 
 
 class _Costly(nn.Module):
-    """A network whose calls take pretended time."""
+    """A network with calls that take simulated time."""
 
     def __init__(self, inner: nn.Module, world: World, seconds: Callable[[int], float]) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class _Costly(nn.Module):
 
 @dataclass(frozen=True)
 class Found:
-    """What one simulated replica did.
+    """The results of one simulated replica.
 
     Attributes:
         latencies: (requests,) seconds that clients wait for responses, ascending.
@@ -137,10 +137,10 @@ def simulate(kinds: Sequence[Kind], rate: float, speed: Speed, requests: int, ti
     """Send requests to one replica, by chance and without regard to each other (a Poisson process).
 
     Args:
-        kinds: what is asked for.
+        kinds: the kinds of requests.
         rate: requests a second.
         speed: of the service.
-        requests: how many are sent.
+        requests: their number.
         timeout_s: deadline of each.
         seed: of the arrivals.
     """

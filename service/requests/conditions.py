@@ -1,4 +1,4 @@
-"""Conditions and guidance of a request, checked before anything is allocated, and then made tensors."""
+"""Conditions and guidance of a request: checked before anything is allocated, then made into tensors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ _A_PLACE = 8  # bytes: where a sample finds a condition
 
 @dataclass(frozen=True)
 class Told:
-    """What the samples of a request are told.
+    """The conditions and guidance of the samples of a request.
 
     Attributes:
-        guidance: how velocities are combined; None for none.
+        guidance: the combination of velocities, or None.
         bytes: memory of the conditions, with the job and in the table of the engine.
-        a_sample: bytes of memory of each sample beside them.
-        values, negative: the conditions, and those in the place of nulls; None where there are none.
+        a_sample: further bytes of memory for each sample.
+        values, negative: the conditions, and those in place of nulls; None if there are none.
     """
 
     guidance: Guidance | None = None
@@ -59,10 +59,10 @@ def told_of(request: Solving, model: ModelVersion, samples: int) -> Told:
     Args:
         request: the parsed body.
         model: the requested model.
-        samples: how many there are.
+        samples: their number.
 
     Raises:
-        ProblemError: 422 for what the model does not accept.
+        ProblemError: 422 for anything that the model does not accept.
     """
     takes = model.conditioning
     if takes is None:
@@ -99,7 +99,7 @@ def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
 
 
 def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:
-    """Return the conditions that were given by name; `condition` is the only one of a model that has one."""
+    """Return the given conditions by name; `condition` is for models with a single one."""
     named = request.conditions
     if named is not None and request.condition is not None:
         raise invalid("condition", "condition and conditions were both given; give all of them in conditions")
@@ -154,12 +154,12 @@ def _guidance(request: Solving, takes: Conditioning) -> Guidance | None:
 def _dropped(
     condition: str | None, drop: Sequence[str] | None, names: Sequence[str], null: Sequence[str], k: int
 ) -> frozenset[str]:
-    """Return the conditions that a term does without.
+    """Return the conditions that a term drops.
 
     Args:
         condition, drop: of the request.
         names: of all conditions.
-        null: of those that "null" stands for.
+        null: names of those that "null" stands for.
         k: number of the term.
     """
     if (condition is None) == (drop is None):
@@ -171,7 +171,7 @@ def _dropped(
 
 
 def _check_nulls(given: Mapping[str, Any], guidance: Guidance | None, takes: Conditioning) -> None:
-    """Refuse guidance by nulls that were not trained, and a missing condition that has none."""
+    """Refuse guidance by nulls that were not trained, and missing conditions without a null."""
     if isinstance(takes, NamedConditions):
         return  # negative conditions may stand for them
     if guidance is not None and any(term.without for term in guidance.terms) and not takes.null:
@@ -191,7 +191,7 @@ def _negative(
     samples: int,
     model: ModelVersion,
 ) -> Values | None:
-    """Return the conditions in the place of nulls, once each that guidance needs is known to be there."""
+    """Return the conditions in place of nulls; refuse a request that lacks one that guidance needs."""
     asked = request.negative
     needed = frozenset[str]() if guidance is None else frozenset().union(*(term.without for term in guidance.terms))
     if asked is not None and not needed:

@@ -103,7 +103,7 @@ async function draw() {
   const sides = view.b ? ["a", "b"] : ["a"];
   const runs = sides.map((side) => new Run(side, views.label(view[side]), views.request(view, view[side]), shape));
   if (!figures.runs.length) {
-    $("results").dataset.runs = runs.length; // makes room for them
+    document.documentElement.dataset.runs = runs.length; // makes room for them
     $("cards").dataset.layout = runs.length > 1 ? view.layout : "side";
   }
   asked = runs.map((run) => api.stringify(run.body)).join();
