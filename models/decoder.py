@@ -14,6 +14,8 @@ from pydantic import (
 )
 from torch import Tensor, nn
 
+from models.shapes import AxisName, free_axes, reshaped
+
 _MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
 
 
@@ -22,8 +24,8 @@ class DecoderConfig(BaseModel):
 
     Attributes:
         kind: `identity`, `affine` (scale and shift) or `pca` (inverse of a principal component analysis).
-        event_shape: shape of one sample of the flow.
-        data_shape: shape of one decoded sample.
+        event_shape: shape of one sample of the flow; a name is a free axis (see `models.shapes`).
+        data_shape: shape of one decoded sample, with the same free axes.
         clip: lowest and highest value of decoded data, or None.
         dtype: `float64` if the tensors and the data are float64 whatever the states are, for data so far from zero that
             float32 would lose digits; None for the dtype of the states, and then cards leave it out.
@@ -32,8 +34,8 @@ class DecoderConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["identity", "affine", "pca"] = "identity"
-    event_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
-    data_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
+    event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
+    data_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     clip: tuple[float, float] | None = None
     dtype: Literal["float64"] | None = None
 
@@ -46,21 +48,26 @@ class DecoderConfig(BaseModel):
 
     @property
     def event_size(self) -> int:
-        """The numbers in one sample of the flow."""
-        return math.prod(self.event_shape)
+        """The numbers in one sample of the flow, for each place along its free axes."""
+        return _fixed(self.event_shape)
 
     @property
     def data_size(self) -> int:
-        """The numbers in one decoded sample."""
-        return math.prod(self.data_shape)
+        """The numbers in one decoded sample, for each place along its free axes."""
+        return _fixed(self.data_shape)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, shape in (("event_shape", self.event_shape), ("data_shape", self.data_shape)):
-            if min(shape) < 1 or math.prod(shape) > _MAX_NUMBERS:
+            if any(isinstance(size, int) and size < 1 for size in shape) or _fixed(shape) > _MAX_NUMBERS:
                 raise ValueError(
                     f"{name} is {shape}; each size must be at least 1, and their product at most {_MAX_NUMBERS}"
                 )
+        free = [sorted(free_axes(shape)) for shape in (self.event_shape, self.data_shape)]
+        if free[0] != free[1]:
+            raise ValueError(f"the free axes of samples are {free[0]}, and those of data {free[1]}")
+        if free[0] and self.kind != "identity":
+            raise ValueError(f"{self.kind} has a number for each place of a sample, and its axis {free[0][0]} is free")
         if self.kind == "pca":
             if self.event_size * self.data_size > _MAX_NUMBERS:
                 raise ValueError(f"{self.event_size} components of {self.data_size} numbers are too many")
@@ -108,8 +115,8 @@ class Decoder(nn.Module):
     @classmethod
     def identity(
         cls,
-        event_shape: tuple[int, ...],
-        data_shape: tuple[int, ...] | None = None,
+        event_shape: tuple[int | str, ...],
+        data_shape: tuple[int | str, ...] | None = None,
         clip: tuple[float, float] | None = None,
     ) -> Self:
         """A decoder that only reshapes, and clips if asked to."""
@@ -162,7 +169,7 @@ class Decoder(nn.Module):
 
     def decode(self, x: Tensor) -> Tensor:
         """Turn samples (rows, *event_shape) into data (rows, *data_shape), in the dtype of x or the decoder's own."""
-        data = x.reshape(len(x), self.config.event_size)
+        data = x.flatten(1)
         if self.config.dtype:
             data = data.double()
         if self.config.kind == "affine":
@@ -171,7 +178,7 @@ class Decoder(nn.Module):
             data = (data * self.latent_scale) @ self.components + self.mean
         if self.config.clip is not None:
             data = data.clamp(*self.config.clip)
-        return data.reshape(len(x), *self.data_shape)
+        return data.reshape(len(x), *reshaped(self.config.event_shape, x.shape[1:], self.data_shape))
 
     def forward(self, x: Tensor) -> Tensor:
         """See `decode`."""
@@ -200,7 +207,7 @@ class Inverse:
             InverseError: it has no inverse.
         """
         config = decoder.config
-        self._kind, self._event_shape = config.kind, config.event_shape
+        self._kind, self._config = config.kind, config
         self.log_volume = 0.0
         if config.kind == "affine":
             self._scale, self._shift = decoder.scale, decoder.shift
@@ -224,7 +231,11 @@ class Inverse:
             flat = (flat - self._shift) / self._scale
         elif self._kind == "pca":
             flat = ((flat - self._mean) @ self._back) / self._scale
-        return flat.reshape(len(data), *self._event_shape)
+        return flat.reshape(len(data), *reshaped(self._config.data_shape, data.shape[1:], self._config.event_shape))
+
+
+def _fixed(shape: tuple[int | str, ...]) -> int:
+    return math.prod(size for size in shape if isinstance(size, int))
 
 
 def _log_sum(scale: Tensor, name: str) -> float:

@@ -10,9 +10,17 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from models.checkpoint.card import Card
 from models.checkpoint.plans import PLANS_FILE
@@ -86,6 +94,7 @@ class Frontier(_Frozen):
         plans_sha256: hash of `plans.json` at that time; None if there was none.
         tight: the solution that stands for the exact one.
         conditions: which conditions the samples had; empty for an unconditional model.
+        sizes: of the free axes of the samples; not written if there are none.
         libraries: versions of what measured.
         curves: one for each guidance.
     """
@@ -95,8 +104,13 @@ class Frontier(_Frozen):
     plans_sha256: str | None = Field(default=None, pattern=_SHA256)
     tight: str = Field(max_length=200)
     conditions: str = Field(default="", max_length=200)
+    sizes: dict[str, int] = {}
     libraries: dict[str, str] = {}
     curves: Annotated[tuple[Curve, ...], Field(min_length=1, max_length=100)]
+
+    @model_serializer(mode="wrap")
+    def _without_sizes(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if name != "sizes" or value}
 
     @model_validator(mode="after")
     def _guidances_differ(self) -> Self:

@@ -176,8 +176,10 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
     Both must be finite, and the velocity of a row must not depend on the rows beside it.
     """
     card = checkpoint.card
-    x = noise(0, 0, _PROBE_ROWS, card.event_shape, checkpoint.dtype).to(device)
-    takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized({})
+    sizes = card.typical
+    event = card.event_of(sizes)
+    x = noise(0, 0, _PROBE_ROWS, event, checkpoint.dtype).to(device)
+    takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized(sizes)
     given = None if takes is None else takes.examples(_PROBE_ROWS, x.dtype, device)
     try:
         with torch.no_grad():
@@ -187,14 +189,12 @@ def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
                     times = torch.stack((times, torch.ones_like(times)), dim=1)
                 v = checkpoint.velocity(x, times, given)
                 _must_be(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
-            shape = (_PROBE_ROWS, *card.data_shape)
+            shape = (_PROBE_ROWS, *card.data_of(sizes))
             decoded = checkpoint.decoder.decode(x)
             _must_be(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
         mixing = None
         if not card.row_by_row:
-            mixing = find_mixing(
-                checkpoint.velocity, card.event_shape, checkpoint.dtype, device, takes, checkpoint.compute
-            )
+            mixing = find_mixing(checkpoint.velocity, event, checkpoint.dtype, device, takes, checkpoint.compute)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
         raise kind(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None

@@ -36,7 +36,9 @@ from models.decoder import Decoder
 from models.messages import explain
 from models.named_conditions import NamedConditions
 from models.network import Network
+from models.noise import FREE_SCHEME, SCHEME
 from models.regular import sync_folder
+from models.shapes import Axis, free_axes
 
 _TRIES = 1000
 _STALE_S = 3600.0  # a temporary folder this old was left by a killed process
@@ -57,6 +59,7 @@ def save(
     row_by_row: bool = False,
     sampling: SamplingCard | None = None,
     compute: Literal["bfloat16", "float16"] | None = None,
+    axes: Mapping[str, Axis] | None = None,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
@@ -74,6 +77,7 @@ def save(
         row_by_row: whether each row is to be a network call of its own (see `models.mixing`).
         sampling: how it is sampled where a request does not say; None leaves that to the service.
         compute: half precision that the parameters are stored in and the model computes in; None is `dtype`.
+        axes: the sizes that the free axes of the model's states may have.
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -110,6 +114,7 @@ def save(
                 row_by_row,
                 sampling,
                 compute,
+                axes or {},
             )
             target = root / name / str(number)
             if _publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
@@ -136,6 +141,7 @@ def _card(
     row_by_row: bool,
     sampling: SamplingCard | None,
     compute: Literal["bfloat16", "float16"] | None,
+    axes: Mapping[str, Axis],
 ) -> Card:
     """Describe a model; all but the version is a function of what is saved."""
     takes = model.condition
@@ -149,6 +155,8 @@ def _card(
             dtype="float32" if dtype == torch.float32 else "float64",
             event_shape=model.event_shape,
             data_shape=decoder.data_shape,
+            axes=dict(axes),
+            noise=FREE_SCHEME if free_axes(model.event_shape) else SCHEME,
             time=time,
             field="average_velocity" if model.average else "velocity",
             row_by_row=row_by_row,

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from models.checkpoint.loading import Checkpoint, load
 from models.noise import noise
+from models.velocity import each
 from solvers import Status, integrate
 
 _SAMPLES = {True: 1000, False: 16}  # by whether they are points in the plane
@@ -48,11 +49,14 @@ def preview(path: Path) -> list[str]:
 def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Decoded samples, their states, and whether any path failed."""
     card = checkpoint.card
-    given = None if card.condition is None else card.condition.examples(count, checkpoint.dtype)
-    start = noise(0, 0, count, card.event_shape, checkpoint.dtype)
+    takes = checkpoint.conditioning
+    given = None if takes is None else takes.sized(card.typical).examples(count, checkpoint.dtype)
+    start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype)
 
     def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        return checkpoint.velocity(x, t) if given is None else checkpoint.velocity(x, t, given[: len(x)])
+        if given is None:
+            return checkpoint.velocity(x, t)
+        return checkpoint.velocity(x, t, each(given, lambda rows: rows[: len(x)]))
 
     solution = integrate(velocity, start, solver="rk4", steps=_STEPS)
     with torch.no_grad():

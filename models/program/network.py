@@ -26,6 +26,7 @@ from models.messages import first_line
 from models.named_conditions import Conditioning, NamedCondition, NamedConditions
 from models.network import Network, NetworkConfig
 from models.program.aten import OperationError, operation
+from models.shapes import AxisName
 from models.velocity import VelocityError, refuse_condition
 
 PROGRAM = "program"
@@ -89,7 +90,7 @@ class ProgramConfig(NetworkConfig):
     """A velocity as a list of steps.
 
     Attributes:
-        event_shape: shape of one state.
+        event_shape: shape of one state; a name is a free axis.
         dtype: of states, times and velocities.
         time_dtype: of times, where it is another: float32 beside half precision.
         tensors: its weights and constants by name.
@@ -102,7 +103,7 @@ class ProgramConfig(NetworkConfig):
     """
 
     architecture: Literal["program"] = PROGRAM
-    event_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
+    event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     dtype: str = Field(pattern="^(float(16|32|64)|bfloat16)$")
     time_dtype: Literal["float32"] | None = None
     tensors: dict[str, Stored]
@@ -136,7 +137,7 @@ class ProgramConfig(NetworkConfig):
         least, most = self.rows
         if least < 1 or (most is not None and most < least):
             raise ValueError(f"rows are {list(self.rows)}; it must be the fewest, at least 1, and the most or null")
-        if min(self.event_shape) < 1:
+        if any(isinstance(size, int) and size < 1 for size in self.event_shape):
             raise ValueError(f"event_shape is {list(self.event_shape)}; its sizes must be at least 1")
         for name, stored in self.tensors.items():
             if not name.isidentifier() or name in ("x", "t", "c", *self.inputs.values()):

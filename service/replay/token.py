@@ -56,6 +56,7 @@ class Token(BaseModel):
         solver, t_span: the solver as text, without a grid that is in `given`.
         seed, first_index, num_samples: which samples.
         condition, guidance, x0, save_at: as in a request, or None.
+        shape: sizes of the free axes, by name.
         given: hashes of the members that are too long for a token; whoever replays gives them again.
         decode, trace: as in a request.
         partial: whether the time limit cut the answer short, at a moment that does not come again.
@@ -78,6 +79,7 @@ class Token(BaseModel):
     guidance: Any = None
     x0: Any = None
     save_at: Any = None
+    shape: dict[str, int] = {}
     given: dict[Literal["condition", "conditions", "negative", "x0", "grid", "save_at"], str] = {}
     decode: bool = True
     trace: Literal["none", "summary", "full"] = "summary"
@@ -90,6 +92,8 @@ class Token(BaseModel):
         names = ("model", "version", "solver", "t_span", "seed", "first_index", "num_samples", "decode", "trace")
         optional = ("condition", "guidance", "x0", "save_at")
         said = {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
+        if self.shape:
+            said["shape"] = self.shape
         return {name: getattr(self, name) for name in names} | said
 
 
@@ -167,6 +171,7 @@ def token_of(
         "t_span": (job.solve.t_span, (0.0, 1.0)),
         "first_index": (job.first_index, 0),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),
+        "shape": (dict(job.sizes), {}),
         "given": (given, {}),
         "decode": (decode, True),
         "trace": (job.trace, "summary"),
