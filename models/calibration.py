@@ -107,18 +107,18 @@ class Calibration:
     """
 
     def __init__(
-        self, function: RowFunction, probe: Sequence[Tensor], limit: int, candidates: Sequence[int], least: int
+        self, function: RowFunction, trial: Sequence[Tensor], limit: int, candidates: Sequence[int], least: int
     ) -> None:
         """Begin with one call of `limit` rows, to which others are compared.
 
         Args:
-            function: takes as many tensors as the probe has and returns one; each has one row for each sample.
-            probe: arguments of at least `limit` rows, no two alike.
+            function: takes as many tensors as the trial has and returns one; each has one row for each sample.
+            trial: arguments of at least `limit` rows, no two alike.
             limit: the most rows of one call.
             candidates: the buckets to try.
             least: the fewest rows of one call.
         """
-        self._function, self._probe, self._limit = function, [tensor[:limit] for tensor in probe], limit
+        self._function, self._trial, self._limit = function, [tensor[:limit] for tensor in trial], limit
         self._candidates = [bucket for bucket in candidates if bucket <= limit]
         self._each = limit <= EACH_UP_TO
         self._generator = torch.Generator().manual_seed(0)
@@ -127,7 +127,7 @@ class Calibration:
         self.total, self.tried = len(set(sizes)), 0
         self._alive, self._agreeing = set(self._candidates), set[int]()
         with torch.no_grad():
-            self._reference = function(*self._probe)
+            self._reference = function(*self._trial)
         self.found = Agreement((), (), limit, complete=False)
 
     def step(self) -> bool:
@@ -167,35 +167,35 @@ class Calibration:
         with torch.no_grad():
             for _ in range(-(-min(_ROWS_TO_COMPARE, self._limit) // rows)):
                 order = torch.randperm(self._limit, generator=self._generator)[:rows].to(self._reference.device)
-                found = self._function(*(tensor[order] for tensor in self._probe))
+                found = self._function(*(tensor[order] for tensor in self._trial))
                 if not same_bits(found, self._reference[order]):
                     return False
         return True
 
 
 def most_rows(
-    function: RowFunction, probe: Callable[[int], Sequence[Tensor]], wanted: int, least: int, allowance: Allowance
+    function: RowFunction, trial: Callable[[int], Sequence[Tensor]], wanted: int, least: int, allowance: Allowance
 ) -> int:
     """The most rows of one call: `wanted`, or fewer for the sake of work, memory or the allowance.
 
     Args:
         function: what is called.
-        probe: number of rows -> arguments.
+        trial: number of rows -> arguments.
         wanted: the most.
         least: the fewest that the function takes.
         allowance: one call may take up to a small part of it.
     """
-    first = probe(least)
+    first = trial(least)
     numbers = sum(tensor.numel() for tensor in first) // least
     limit = min(wanted, max(least, CALL_NUMBERS // max(1, numbers)))
     work = flops(function, first) / least
     if work:
         limit = min(limit, max(least, int(CALL_FLOPS.get(first[0].device.type, _OTHER_FLOPS) / work)))
-    return max(least, rounded(_in_time(function, probe, limit, least, allowance)))
+    return max(least, rounded(_in_time(function, trial, limit, least, allowance)))
 
 
 def _in_time(
-    function: RowFunction, probe: Callable[[int], Sequence[Tensor]], limit: int, least: int, allowance: Allowance
+    function: RowFunction, trial: Callable[[int], Sequence[Tensor]], limit: int, least: int, allowance: Allowance
 ) -> int:
     longest = allowance.longest
     if math.isinf(longest):
@@ -203,7 +203,7 @@ def _in_time(
     rows = least
     with torch.no_grad():
         while True:
-            given = probe(rows)
+            given = trial(rows)
             took = allowance.timed(lambda given=given: function(*given))
             if took > longest / 4:  # a first call also prepares kernels
                 took = min(took, allowance.timed(lambda given=given: function(*given)))
@@ -250,7 +250,7 @@ class _Flops(TorchDispatchMode):
 
 def measure(
     function: RowFunction,
-    probe: Sequence[Tensor],
+    trial: Sequence[Tensor],
     limit: int,
     candidates: Sequence[int] = BUCKETS,
     least: int = 1,
@@ -261,7 +261,7 @@ def measure(
     Where calls of `limit` rows never agree with small ones, or not even with each other, smaller limits are tried.
 
     Args:
-        function, probe, limit, candidates, least: see `Calibration`.
+        function, trial, limit, candidates, least: see `Calibration`.
         allowance: the seconds for it; calls of `limit` rows are tried whatever they take.
 
     Returns:
@@ -270,7 +270,7 @@ def measure(
     allowance = allowance or Allowance()
     first = None
     for tried in _limits(limit, least):
-        found = Calibration(function, probe, tried, candidates, least)
+        found = Calibration(function, trial, tried, candidates, least)
         first = first or found
         while found.step() and not allowance.spent:
             pass
@@ -290,13 +290,13 @@ def _limits(limit: int, least: int) -> list[int]:
     return sorted({limit, max(limit // 8 // smallest, 1) * smallest, smallest}, reverse=True)
 
 
-def measure_apart(function: RowFunction, probe: Sequence[Tensor], limit: int) -> Agreement:
+def measure_apart(function: RowFunction, trial: Sequence[Tensor], limit: int) -> Agreement:
     """Do the same for a function that computes each row by itself: all agree if a row twice gives equal bits."""
-    rows = min(_ROWS_TO_COMPARE, len(probe[0]), limit)
-    chosen = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(probe[0].device)
+    rows = min(_ROWS_TO_COMPARE, len(trial[0]), limit)
+    chosen = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(trial[0].device)
     with torch.no_grad():
-        reference = function(*(tensor[:rows] for tensor in probe))
-        again = function(*(tensor[chosen] for tensor in probe))
+        reference = function(*(tensor[:rows] for tensor in trial))
+        again = function(*(tensor[chosen] for tensor in trial))
     agree = same_bits(again, reference[chosen])
     return Agreement((1, limit) if agree else (), (1,) if agree else (), limit, complete=True)
 

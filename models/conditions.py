@@ -97,7 +97,7 @@ class LabelCondition(_Condition):
         return torch.full((rows,), self.classes, dtype=torch.int64, device=device)
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
-        """All labels in turn, (rows,), with the null if there is one, to measure and probe a network with."""
+        """All labels in turn, (rows,), with the null if there is one, to measure and try a network with."""
         return torch.arange(rows, device=device) % (self.classes + self.null)
 
     def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
@@ -157,7 +157,7 @@ class VectorCondition(_Condition):
         return torch.full((rows, self.width), torch.nan, dtype=dtype, device=device)
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
-        """Vectors (rows, width), every seventh the null if there is one, to measure and probe a network with."""
+        """Vectors (rows, width), every seventh the null if there is one, to measure and try a network with."""
         phases = torch.arange(rows * self.width, dtype=torch.float64).reshape(rows, self.width)
         vectors = phases.sin().to(dtype)
         if self.null:

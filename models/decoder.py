@@ -1,6 +1,7 @@
 """The decoder, which turns samples of the flow into data, and its inverse."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import torch
@@ -14,7 +15,10 @@ from pydantic import (
 )
 from torch import Tensor, nn
 
-from models.shapes import AxisName, free_axes, reshaped
+from models.mixing import Mixing, find_mixing_of
+from models.noise import noise
+from models.program.function import Function, FunctionConfig
+from models.shapes import AxisName, free_axes, reshaped, sized
 
 _MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
 
@@ -23,27 +27,30 @@ class DecoderConfig(BaseModel):
     """The description of a `Decoder`; its numbers are tensors of the checkpoint.
 
     Attributes:
-        kind: `identity`, `affine` (scale and shift) or `pca` (inverse of a principal component analysis).
+        kind: `identity`, `affine` (scale and shift), `pca` (inverse of a principal component analysis) or `program`.
         event_shape: shape of one sample of the flow; a name is a free axis (see `models.shapes`).
         data_shape: shape of one decoded sample, with the same free axes.
         clip: lowest and highest value of decoded data, or None.
         dtype: `float64` if the tensors and the data are float64 whatever the states are, for data so far from zero that
             float32 would lose digits; None for the dtype of the states, and then cards leave it out.
+        program: the function from `x` to `data` of the kind `program`; None, and left out, for the others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["identity", "affine", "pca"] = "identity"
+    kind: Literal["identity", "affine", "pca", "program"] = "identity"
     event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     data_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     clip: tuple[float, float] | None = None
     dtype: Literal["float64"] | None = None
+    program: FunctionConfig | None = None
 
     @model_serializer(mode="wrap")
     def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = dump(self)
-        if self.dtype is None:
-            del fields["dtype"]
+        for name in ("dtype", "program"):
+            if getattr(self, name) is None:
+                del fields[name]
         return fields
 
     @property
@@ -67,8 +74,13 @@ class DecoderConfig(BaseModel):
         if free[0] != free[1]:
             raise ValueError(f"the free axes of samples are {free[0]}, and those of data {free[1]}")
         if free[0] and self.kind != "identity":
-            raise ValueError(f"{self.kind} has a number for each place of a sample, and its axis {free[0][0]} is free")
-        if self.kind == "pca":
+            raise ValueError(f"a decoder of kind {self.kind} takes samples of one shape, and axis {free[0][0]} is free")
+        if (self.kind == "program") != (self.program is not None):
+            raise ValueError(f"kind is {self.kind}, {'without' if self.program is None else 'with'} a program")
+        if self.program is not None:
+            if (set(self.program.inputs), set(self.program.outputs)) != ({"x"}, {"data"}):
+                raise ValueError("the program of a decoder must turn x into data")
+        elif self.kind == "pca":
             if self.event_size * self.data_size > _MAX_NUMBERS:
                 raise ValueError(f"{self.event_size} components of {self.data_size} numbers are too many")
         elif self.event_size != self.data_size:
@@ -91,7 +103,7 @@ class DecoderConfig(BaseModel):
 
 
 class Decoder(nn.Module):
-    """Decodes rows of samples; made by `identity`, `affine` or `pca`, or from a config to be loaded into.
+    """Decodes rows of samples; made by `identity`, `affine`, `pca` or `from_program`, or from a config to load into.
 
     Attributes:
         config: the frozen description.
@@ -111,6 +123,7 @@ class Decoder(nn.Module):
         dtype = torch.float64 if config.dtype else None
         for name, shape in config.tensor_shapes().items():
             self.register_buffer(name, torch.zeros(shape, dtype=dtype))
+        self.program = None if config.program is None else Function(config.program)
 
     @classmethod
     def identity(
@@ -159,6 +172,25 @@ class Decoder(nn.Module):
         config = DecoderConfig(kind="pca", event_shape=(len(components),), data_shape=data_shape, clip=clip)
         return cls(config)._filled(mean=mean, components=components, latent_scale=latent_scale)
 
+    @classmethod
+    def from_program(
+        cls,
+        program: FunctionConfig,
+        tensors: Mapping[str, Tensor],
+        event_shape: tuple[int, ...],
+        data_shape: tuple[int, ...],
+        clip: tuple[float, float] | None = None,
+    ) -> Self:
+        """A decoder that runs a program, given its tensors by name."""
+        with torch.device("meta"):
+            made = cls(
+                DecoderConfig(
+                    kind="program", event_shape=event_shape, data_shape=data_shape, clip=clip, program=program
+                )
+            )
+        made.load_state_dict({f"program.data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
+        return made
+
     def _filled(self, **tensors: Tensor) -> Self:
         for name, tensor in tensors.items():
             expected = self.config.tensor_shapes()[name]
@@ -168,7 +200,14 @@ class Decoder(nn.Module):
         return self
 
     def decode(self, x: Tensor) -> Tensor:
-        """Turn samples (rows, *event_shape) into data (rows, *data_shape), in the dtype of x or the decoder's own."""
+        """Turn samples (rows, *event_shape) into data (rows, *data_shape), in the dtype of x or the decoder's own.
+
+        Raises:
+            VelocityError: a step of its program fails.
+            DecoderError: its program returned another shape.
+        """
+        if self.program is not None:
+            return self._clipped(self._run(self.program, x))
         data = x.flatten(1)
         if self.config.dtype:
             data = data.double()
@@ -176,17 +215,43 @@ class Decoder(nn.Module):
             data = data * self.scale + self.shift
         elif self.config.kind == "pca":
             data = (data * self.latent_scale) @ self.components + self.mean
-        if self.config.clip is not None:
-            data = data.clamp(*self.config.clip)
-        return data.reshape(len(x), *reshaped(self.config.event_shape, x.shape[1:], self.data_shape))
+        shape = reshaped(self.config.event_shape, x.shape[1:], self.data_shape)
+        return self._clipped(data).reshape(len(x), *shape)
+
+    def _run(self, program: Function, x: Tensor) -> Tensor:
+        data, shape = program({"x": x})["data"], sized(self.data_shape, {})
+        if len(data) != len(x) or data[0].numel() != self.config.data_size:
+            raise DecoderError(
+                f"the decoder made {list(data.shape)} of {len(x)} states; expected is {list(shape)} for each"
+            )
+        return data.to(x.dtype).reshape(len(x), *shape)
+
+    def find_mixing(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Mixing | None:
+        """The evidence that rows of a program depend on each other; None if they do not.
+
+        Args:
+            dtype: of states.
+            device: where it is.
+        """
+        event = sized(self.config.event_shape, {})
+        return find_mixing_of(
+            "decoder", lambda x: (self.decode(x),), lambda rows: (noise(3, 0, rows, event, dtype).to(device),)
+        )
+
+    def _clipped(self, data: Tensor) -> Tensor:
+        return data if self.config.clip is None else data.clamp(*self.config.clip)
 
     def forward(self, x: Tensor) -> Tensor:
         """See `decode`."""
         return self.decode(x)
 
 
+class DecoderError(ValueError):
+    """A decoder did not return what its card says."""
+
+
 class InverseError(ValueError):
-    """A decoder has no inverse, as it maps different samples to the same data."""
+    """A decoder has no inverse, as it maps different samples to the same data, or none is known."""
 
 
 class Inverse:
@@ -209,6 +274,8 @@ class Inverse:
         config = decoder.config
         self._kind, self._config = config.kind, config
         self.log_volume = 0.0
+        if config.kind == "program":
+            raise InverseError("its decoder is a program, which cannot be run backwards")
         if config.kind == "affine":
             self._scale, self._shift = decoder.scale, decoder.shift
             self.log_volume = _log_sum(decoder.scale, "scale")

@@ -2,13 +2,12 @@
 
     python -m models measure checkpoints/moons/1
 
-Every candidate starts from the same noise. Its samples are compared with the exact ends of their own paths: a solution
-by DOPRI5 at a tight tolerance in float64 with the same weights.
+Every candidate starts from the same noise, and its samples are compared with the exact ends of their own paths, see
+`models.endpoint_error`.
 """
 
 from __future__ import annotations
 
-import copy
 import heapq
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -18,25 +17,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.special import bdtr
 from torch import Tensor
 
 from models.checkpoint.card import Card
 from models.checkpoint.frontier import Curve, Frontier, Point, is_tuned, pareto, plans_hash, table, write_frontier
 from models.checkpoint.loading import Checkpoint, load
-from models.conditions import LabelCondition, VectorCondition
-from models.guidance import Guided
+from models.conditions import LabelCondition
+from models.endpoint_error import TIGHT, Field, ended, endpoint_error, exact_ends, limit_95, solve
 from models.noise import noise
 from models.shapes import ShapeError, Sizes, free_places
-from solvers import SolverSpec, Status, catalogue
+from solvers import SolverSpec, catalogue
 from solvers import compile as compiled
 from solvers.errors import SolverError
-from solvers.integrate import Solution, integrate_indexed
 from solvers.tuned import TunedPlans
-
-TIGHT = 1e-9
-"""Tolerance of the float64 solution that stands for the exact ends of the paths."""
 
 MOST_NFE = 200
 """Solvers that take more calls are not candidates: error control takes fewer."""
@@ -48,7 +41,6 @@ STEPS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 100, 
 GRIDS = ("sway", "shift(0.5)", "shift(2)")
 """Grids that are tried with the best methods."""
 
-COVERED, CONFIDENCE = 0.95, 0.95
 SECONDS = 300.0
 
 _SIMILAR = ("heun2", "ralston2", "rk4_38", "dopri5", "tsit5")  # with fixed steps they differ from others by little
@@ -67,84 +59,6 @@ Progress = Callable[[str], None]
 
 class MeasureError(Exception):
     """A model cannot be measured; the message says why."""
-
-
-@dataclass(frozen=True)
-class Field:
-    """A velocity with what it is told.
-
-    Attributes:
-        velocity: called as velocity(x, t), or velocity(x, t, condition) with conditions.
-        conditions: one row a sample, or None.
-        takes: what the model is conditioned on; needed for guidance only.
-        guidance: strength of classifier-free guidance; None is none.
-    """
-
-    velocity: Any
-    conditions: Tensor | None = None
-    takes: LabelCondition | VectorCondition | None = None
-    guidance: float | None = None
-
-    def double(self) -> Field:
-        """Return the same in float64."""
-        given = self.conditions
-        given = given.double() if given is not None and given.is_floating_point() else given
-        return Field(copy.deepcopy(self.velocity).double(), given, self.takes, self.guidance)
-
-    def __call__(self, x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
-        """Evaluate the states of some samples."""
-        if self.conditions is None:
-            return self.velocity(x, t)
-        rows = self.conditions[torch.from_numpy(index)]
-        if self.takes is None or self.guidance in (None, 1):
-            return self.velocity(x, t, rows)
-        return Guided(self.velocity, self.takes)(x, t, rows, torch.full_like(t, self.guidance))
-
-
-@torch.no_grad()
-def solve(
-    field: Field,
-    x0: Tensor,
-    spec: SolverSpec,
-    save_at: NDArray[np.float64] | None = None,
-    progress: bool = False,
-    plans: TunedPlans | None = None,
-) -> Solution:
-    """Solve from the noise x0 (samples, *event) to t = 1.
-
-    Raises:
-        SolverError: the solver cannot be had in this dtype.
-    """
-    average = bool(getattr(field.velocity, "average", False))
-    return integrate_indexed(field, x0, compiled(spec, x0.dtype, plans), save_at, progress=progress, step_ends=average)
-
-
-def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT) -> Tensor:
-    """Solve in float64 with the same weights, by DOPRI5 at a tight tolerance.
-
-    Returns:
-        (samples, *event) float64; NaN throughout for a sample that did not come to its end.
-    """
-    spec = SolverSpec(rtol=tolerance, atol=tolerance, controller="i", max_nfe=100_000)
-    solution = solve(field.double(), x0.double(), spec)
-    return torch.where(_ended(solution).reshape(-1, *([1] * (x0.ndim - 1))), solution.x, torch.nan)
-
-
-def endpoint_error(x: Tensor, ends: Tensor) -> float:
-    """Root mean square distance of samples (n, *event) from their exact ends, over those that have one."""
-    distance = (x.double() - ends).flatten(1).square().sum(1)
-    return float(distance[distance.isfinite()].mean().sqrt())
-
-
-def limit_95(distances: NDArray[np.float64]) -> float:
-    """Return the distance that 95 % of all samples keep, with 95 % confidence: an order statistic of those measured.
-
-    The k-th smallest of n is over the 95 % quantile with probability P(Bin(n, 0.95) < k). Below 59 samples no k is
-    enough, and the largest is taken.
-    """
-    n = len(distances)
-    k = min(n, int(np.searchsorted(bdtr(np.arange(n), n, COVERED), CONFIDENCE)) + 1)
-    return float(np.sort(distances)[k - 1])
 
 
 def measure_curve(
@@ -302,8 +216,8 @@ class _Run:
         except SolverError:
             return None
         distance = (solution.x.double() - self.ends).flatten(1).square().sum(1).sqrt()
-        ended = _ended(solution)
-        distance = torch.where(ended & distance.isfinite(), distance, torch.inf)[self.sound]
+        arrived = ended(solution)
+        distance = torch.where(arrived & distance.isfinite(), distance, torch.inf)[self.sound]
         relative = distance.numpy() / self.spread
         limit, finite = limit_95(relative), relative[np.isfinite(relative)]
         if not np.isfinite(limit):
@@ -314,7 +228,7 @@ class _Run:
             nfe_most=int(solution.nfe.max()),
             error=float(np.sqrt(np.square(finite).mean())),
             error_95=limit,
-            failed=int((~ended).sum()),
+            failed=int((~arrived).sum()),
         )
         self.points[point.solver] = point
         return point
@@ -333,10 +247,6 @@ class _Behind:
         self.times = self.times + 1 if ratio > 1 and ratio >= self.ratio else 0
         self.ratio = ratio
         return self.times >= _PATIENCE
-
-
-def _ended(solution: Solution) -> Tensor:
-    return torch.tensor([status == Status.SUCCESS for status in solution.status])
 
 
 def measure(

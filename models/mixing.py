@@ -12,8 +12,8 @@ differently inside the network, not before it, which moves results by a few time
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -60,13 +60,22 @@ class Mixing:
         difference: the most that a row's velocity changes with the rows beside it.
         rounding: the most that rounding changes it.
         size: the largest velocity of a row alone.
+        program: the program that mixes them, `prelude` or `decoder`; empty for the network.
     """
 
     difference: float
     rounding: float
     size: float
+    program: str = ""
 
     def __str__(self) -> str:
+        if self.program:
+            return (
+                f"the {self.program} mixes rows: the result of a row (up to {self.size:.2g}) changes by "
+                f"{self.difference:.2g} with the rows beside it, and rounding explains {self.rounding:.1g}; something "
+                "in it looks at the whole batch, such as a mean over the first dimension or batch normalization in "
+                "training mode: call eval() before the export, or remove it"
+            )
         return (
             f"the network mixes rows: a sample's velocity (up to {self.size:.2g}) changes by {self.difference:.2g} "
             f"with the samples beside it, and rounding explains {self.rounding:.1g}; something in it looks at the "
@@ -102,11 +111,56 @@ def find_mixing(
     x[rows // 2 :] *= 3.0
     t = torch.linspace(0.05, 0.95, rows, dtype=dtype, device=device)
     given = () if condition is None else condition.unpack(condition.examples(rows, dtype, device))
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(device)
-    asked = tuple(each[order] for each in (x, t, *given))  # the first rows are the subjects
 
     def ask(arguments: Sequence[Tensor]) -> Tensor:
         return velocity(*arguments[:2], *(() if condition is None else (condition.pack(arguments[2:]),)))
+
+    eps = torch.finfo(compute or dtype).eps
+    return _compared(ask, (x, t, *given), (eps, torch.finfo(dtype).eps), eps, dtype)
+
+
+@torch.no_grad()
+def find_mixing_of(
+    program: str, function: Callable[..., Sequence[Tensor]], examples: Callable[[int], Sequence[Tensor]]
+) -> Mixing | None:
+    """Do the same for a prelude or a decoder.
+
+    Args:
+        program: what it is called.
+        function: tensors (rows, ...) -> tensors (rows, ...).
+        examples: number of rows -> arguments, no two rows alike where they can differ.
+    """
+    given = examples(max(count for count, _ in _CLOSE.companies))
+
+    def ask(arguments: Sequence[Tensor]) -> Tensor:
+        return torch.cat([each.flatten(1).double() for each in function(*arguments)], dim=1)
+
+    kinds = [each.dtype for each in function(*(a[:1] for a in given)) if each.is_floating_point()]
+    eps = max((torch.finfo(kind).eps for kind in kinds), default=torch.finfo(torch.float32).eps)
+    nudges = [torch.finfo(each.dtype).eps if each.is_floating_point() else 0.0 for each in given]
+    found = _compared(ask, given, nudges, eps, torch.float64)
+    return None if found is None else replace(found, program=program)
+
+
+def _compared(
+    ask: Callable[[Sequence[Tensor]], Tensor],
+    given: Sequence[Tensor],
+    nudges: Sequence[float],
+    eps: float,
+    dtype: torch.dtype,
+) -> Mixing | None:
+    """Evaluate a few rows alone and in company.
+
+    Args:
+        ask: arguments (rows, ...) -> results (rows, ...).
+        given: the arguments of all rows.
+        nudges: the relative size of one unit in the last place of each of the first arguments; 0 leaves one alone.
+        eps: the same of the results.
+        dtype: of the results.
+    """
+    device, rows = given[0].device, len(given[0])
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(device)
+    asked = tuple(each[order] for each in given)  # the first rows are the subjects
 
     def alone_of(arguments: Sequence[Tensor], subject: int) -> Tensor:
         return ask([a[subject : subject + 1].repeat(look.copies, *[1] * (a.ndim - 1)) for a in arguments])[:1]
@@ -118,10 +172,10 @@ def find_mixing(
         look = _CLOSE
         first = alone_of(asked, 0)
     alone = torch.cat([first, *(alone_of(asked, subject) for subject in range(1, look.subjects))])
-    eps = torch.finfo(compute or dtype).eps
     rounding = torch.zeros(look.subjects, dtype=dtype, device=device)
     for nudge in range(look.nudges):
-        nudged = (_nudged(asked[0], nudge, eps), _nudged(asked[1], nudge, torch.finfo(dtype).eps), *asked[2:])
+        moving = [_nudged(each, nudge, unit) if unit else each for each, unit in zip(asked, nudges, strict=False)]
+        nudged = (*moving, *asked[len(nudges) :])
         moved = torch.cat([alone_of(nudged, subject) for subject in range(look.subjects)])
         rounding = rounding.maximum(_largest(moved - alone).nan_to_num(0.0))
     size = _largest(alone).nan_to_num(0.0)

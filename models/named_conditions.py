@@ -196,10 +196,12 @@ class NamedConditions:
     Attributes:
         entries: the conditions.
         stored: the nulls of the weights file, by name.
+        bounds: of free axes that have more than a largest size.
     """
 
     entries: Mapping[str, NamedCondition]
     stored: Mapping[str, Tensor] = field(default_factory=dict)
+    bounds: Mapping[str, Axis] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NamedConditions) and dict(self.entries) == dict(other.entries)
@@ -241,7 +243,7 @@ class NamedConditions:
         for entry in self.entries.values():
             for axis, most in entry.max.items():
                 found[axis] = min(most, found.get(axis, most))
-        return {axis: Axis(max=most) for axis, most in found.items()}
+        return {axis: self.bounds.get(axis) or Axis(max=most) for axis, most in found.items()}
 
     @property
     def null(self) -> bool:
@@ -290,7 +292,7 @@ class NamedConditions:
         return {name: null.expand(rows, *null.shape[1:]) for name, null in found.items()}
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
-        """Conditions for `rows` rows, no two alike where they can differ, to measure and probe a network with."""
+        """Conditions for `rows` rows, no two alike where they can differ, to measure and try a network with."""
         return {name: self._example(entry, rows, dtype).to(device) for name, entry in self.entries.items()}
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Random numbers with random access: the starting noise and the random signs of sample i of a seed.
+"""Random numbers with random access: the starting noise and the Rademacher probes of sample i of a seed.
 
 Scheme `philox-ndtri-v1`: a sample of D numbers owns ceil(D / 4) counters of NumPy's `Philox(key=seed)`, each worth four
 64-bit words u (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Its noise is the normal quantile
@@ -10,7 +10,7 @@ shape, and its numbers are taken along the free axes first: of two samples with 
 axis, the noise of the longer begins with that of the shorter. Samples with different indices have no words in common,
 whatever their shapes are.
 
-The signs are for estimates of a divergence. Philox takes a key of 128 bits: the seed is its lower half, as for noise,
+Probes are for estimates of a divergence. Philox takes a key of 128 bits: the seed is its lower half, as for noise,
 and 1 + the number of the probe its upper half, so they are independent of the noise of the same seed. A sample of D
 numbers owns ceil(D / 256) counters, one bit for each number.
 """
@@ -111,18 +111,18 @@ def noise_of(
     return made.permute(0, *(1 + order.index(place) for place in range(len(order)))).contiguous() if free else made
 
 
-def signs(
+def rademacher(
     seed: int, probe: int, first_index: int, num_samples: int, event_shape: tuple[int, ...], dtype: torch.dtype
 ) -> Tensor:
-    """Make random signs, 1 or -1 with equal probability, on the CPU.
+    """Make Rademacher probes on the CPU: vectors of independent entries, 1 or -1 with equal probability.
 
     Args:
         seed: an integer in [0, 2^63).
-        probe: which of the sample's random vectors, counted from 0.
+        probe: which of the sample's probes, counted from 0.
         first_index: index of the first sample, in [0, 2^63).
         num_samples: the number of samples.
         event_shape: shape of one sample.
-        dtype: of the signs.
+        dtype: of the probes.
 
     Returns:
         (num_samples, *event_shape); row j depends on seed, probe and first_index + j only.

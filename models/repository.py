@@ -18,9 +18,6 @@ from models.regular import open_regular
 Signature = tuple[tuple[int, int, int] | None, ...]
 """Inode, size and modification time of the files of a version, which tell whether they have changed."""
 
-BESIDE = (PLANS_FILE,)
-"""Files that may lie beside the weights, and may change while a version is loaded."""
-
 _LONGEST_PATH = 4096
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -128,16 +125,12 @@ class Repository:
         """
         return tuple(_state(path) for path in self._files(name, version))
 
-    def beside(self, name: str, version: int) -> Signature:
-        """The signature of what lies beside a version's weights (`BESIDE`), None where a file is missing or hidden."""
-        folder = self.root / name / str(version)
-        found: list[tuple[int, int, int] | None] = []
-        for file in BESIDE:
-            try:
-                found.append(_state(folder / file))
-            except RepositoryError:
-                found.append(None)
-        return tuple(found)
+    def plans_signature(self, name: str, version: int) -> Signature:
+        """The signature of a version's tuned plans: they may change while it is loaded. None if missing or hidden."""
+        try:
+            return (_state(self.root / name / str(version) / PLANS_FILE),)
+        except RepositoryError:
+            return (None,)
 
     def weight_bytes(self, name: str, version: int) -> int:
         """The bytes of a version's tensors, 0 if they are missing; errors as in `signature`."""

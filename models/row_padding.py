@@ -87,7 +87,7 @@ class RowCaller:
     def __init__(
         self,
         function: RowFunction,
-        probe: Sequence[Tensor],
+        trial: Sequence[Tensor],
         limit: int,
         apart: bool = False,
         candidates: Sequence[int] = BUCKETS,
@@ -98,7 +98,7 @@ class RowCaller:
         """Measure the function.
 
         Args:
-            function, probe, limit, candidates, least, allowance: see `models.calibration.measure`.
+            function, trial, limit, candidates, least, allowance: see `models.calibration.measure`.
             apart: whether the function computes each row by itself, so that padding would only cost.
             known: what was measured of it before, and is taken as it is.
         """
@@ -107,9 +107,9 @@ class RowCaller:
         if known is not None:
             self.agreement = known
         elif apart:
-            self.agreement = measure_apart(function, probe, limit)
+            self.agreement = measure_apart(function, trial, limit)
         else:
-            found = measure(function, probe, limit, candidates, least, allowance)
+            found = measure(function, trial, limit, candidates, least, allowance)
             self.agreement = found.found
             self._calibration = None if found.found.complete else found
 
@@ -247,7 +247,7 @@ class RowStable:
         wanted = max(1, -(-max_rows // BUCKETS[-1])) * BUCKETS[-1]
         wanted = wanted if most is None else min(wanted, most)
 
-        def probe(rows: int) -> tuple[Tensor, ...]:
+        def trial(rows: int) -> tuple[Tensor, ...]:
             x = noise(0, 0, rows, self.event_shape, dtype)
             x = (x if examples is None else examples(x)).to(device)
             t = torch.linspace(0.0, 1.0, rows, dtype=dtype, device=device)
@@ -265,10 +265,10 @@ class RowStable:
             if known is not None:
                 self.velocity, self.form, self._call = field, count, RowCaller(function, (), 0, known=known[1])
                 break
-            limit = most_rows(function, probe, wanted, least, allowance)
+            limit = most_rows(function, trial, wanted, least, allowance)
             # Where a call has few rows anyway, each number of rows is tried for itself.
             candidates = UNPADDED if unpadded else (1, 2, *BUCKETS) if limit <= EACH_UP_TO else BUCKETS
-            call = RowCaller(function, probe(limit), limit, apart, candidates, least, allowance)
+            call = RowCaller(function, trial(limit), limit, apart, candidates, least, allowance)
             if call.deterministic or not count:
                 self.velocity, self.form, self._call = field, count, call
             if call.deterministic:

@@ -21,7 +21,7 @@ from service.metrics import Metrics
 from service.oip import routes as oip
 from service.ports import Engine
 from service.registry.registry import Registry
-from service.routes import admin, catalogue, docs, health, operations, page, replay, sample, stream
+from service.routes import docs, health, models, operations, page, sample, stream
 from service.settings import Settings, StartError, load_settings
 from service.state import VERSION, Service
 
@@ -57,13 +57,13 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # nothing is sent
     )
     app.state.service = service
-    routers = [each.router for each in (page, sample, stream, replay, operations, admin, catalogue, health, docs, oip)]
+    routers = [each.router for each in (page, sample, stream, operations, models, health, docs, oip)]
     for router in routers:
         app.include_router(router)
     _expect_requests([route for router in routers for route in router.routes], service.metrics)
     handle_errors(app)
     openapi.complete(app)
-    app.add_middleware(Direct, routes=sample.router.routes, endpoint=sample.sample)
+    app.add_middleware(Direct, routes=sample.router.routes)
     if settings.api_keys:
         app.add_middleware(RequireKey, settings=settings)
     if settings.cors_origins:

@@ -313,6 +313,16 @@ def invalid(field: str, message: str, **members: Any) -> ProblemError:
     return ProblemError(Kind.INVALID, message, errors=[{"field": field, "message": message}], **members)
 
 
+def check_limit(name: str, value: float, limit: float, unit: str = "") -> None:
+    """Refuse a value over a limit of the service.
+
+    Raises:
+        ProblemError: 422 with the value and the limit.
+    """
+    if value > limit:
+        raise invalid(name, f"{name} = {value}{unit} is over the limit of {limit} of this service; ask for less")
+
+
 def invalid_fields(faults: Sequence[Mapping[str, str]], more: int = 0) -> ProblemError:
     """Return a 422 about several fields.
 

@@ -1,19 +1,16 @@
 """The OpenAPI description, beyond what the framework knows: bodies parsed by hand, problems, examples, HEAD."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Path
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from starlette.responses import Response
 
 from service import examples
 from service.errors import MEDIA_TYPE, Kind
-from service.requests.schemas import SampleRequest
-from service.responses.arrays import ENCODERS
-from service.responses.schemas import ProblemBody, SampleResponse
+from service.responses.schemas import ProblemBody
 
 ModelName = Annotated[str, Path(description="name of the model", openapi_examples={"moons": {"value": "moons"}})]
 
@@ -142,35 +139,30 @@ SOLVING_PROBLEMS = problems(
 )
 """Error responses of all requests that solve."""
 
-SAMPLE_OPERATION: dict[str, Any] = {
-    "tags": [SAMPLING],
-    "summary": "Draw samples",
-    "openapi_extra": asked(SampleRequest, examples.REQUESTS),
-    "responses": {
-        200: {
-            "model": SampleResponse,
-            "description": "The samples, in the format that Accept asks for",
-            "content": {"application/json": shown(examples.SAMPLES)}
-            | {media: BINARY for media in ENCODERS if media != "application/json"},
-        },
-        **SOLVING_PROBLEMS,
-    },
-}
-"""Arguments of the route ``POST /v1/sample``."""
 
-STREAM_OPERATION: dict[str, Any] = {
-    "tags": [SAMPLING],
-    "summary": "Draw samples and follow their progress",
-    "openapi_extra": asked(SampleRequest, {"adaptive": examples.REQUESTS["adaptive"]}),
-    "response_class": Response,
-    "responses": {
-        **SAMPLE_OPERATION["responses"],
-        200: {
-            "description": "Server-sent events: start, then progress and sample, finally completed or error",
-            "content": {
-                "text/event-stream": {"schema": {"type": "string"}} | shown({"adaptive": examples.STREAM}),
-            },
-        },
-    },
-}
-"""Arguments of the route ``POST /v1/sample/stream``."""
+def solving(
+    tag: str,
+    summary: str,
+    body: type[BaseModel],
+    response: type[BaseModel],
+    *,
+    requests: Mapping[str, Any],
+    responses: Mapping[str, Any],
+    media: Iterable[str],
+    what: str,
+    kinds: Sequence[Kind] = (),
+) -> dict[str, Any]:
+    """Return the arguments of a route that solves: its OpenAPI description, with examples that tests send.
+
+    Args:
+        tag, summary: of the route.
+        body, response: schemas.
+        requests, responses: examples by name.
+        media: formats of the response.
+        what: the response holds, as in "The samples, in the format that Accept asks for".
+        kinds: errors beside those of all requests that solve.
+    """
+    content = {each: shown(responses) if each == "application/json" else BINARY for each in media}
+    found = {"model": response, "description": f"{what}, in the format that Accept asks for", "content": content}
+    described = {"tags": [tag], "summary": summary, "openapi_extra": asked(body, requests)}
+    return described | {"responses": {200: found, **problems(*kinds), **SOLVING_PROBLEMS}}

@@ -9,7 +9,7 @@ import torch
 
 from models.checkpoint.loading import Checkpoint
 from service.engine.job import Job, JobResult, Operation, Priority, Sizes
-from service.engine.workload import Workload
+from service.engine.snapshot import Workload
 
 Pace = Callable[[float, float, float, Priority, Sizes], float]
 """Seconds of a job of one version by its calls, work, rows, priority and sizes: see `Engine.pace`."""

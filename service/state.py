@@ -21,7 +21,7 @@ from service.ports import Engine
 from service.registry.disk import Watch
 from service.registry.registry import Registry
 from service.registry.version import Lease
-from service.replay.environment import environment
+from service.replay import environment
 from service.settings import Settings, StartError
 
 _LOOK_AGAIN_S = 2.0  # at start, while the repository cannot be read

@@ -9,25 +9,23 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers import multistep
 from solvers.errors import SolverError
-from solvers.exponential import Exponential
 from solvers.grids import GRIDS
-from solvers.multistep import STARTERS, STARTS
+from solvers.multistep import STARTERS, STARTS, Exponential, adams_bashforth_weights
 from solvers.tableaus import TABLEAUS, Tableau
 from solvers.tuned import TUNED
 
 
 @dataclass(frozen=True)
 class Solver:
-    """One entry: a Runge-Kutta tableau, an Adams-Bashforth method with its starter, or one of `solvers.exponential`.
+    """One entry: a Runge-Kutta tableau, an Adams-Bashforth method with its starter, or DPM-Solver++ or UniPC.
 
     Attributes:
         name: what users ask for.
         tableau: the tableau; for an Adams-Bashforth method, the one its `rk` start uses.
         multistep_order: the order of a multistep method, 0 for a Runge-Kutta method.
         reference: where the method is published.
-        exponential: the method, where it is one of `solvers.exponential`.
+        exponential: the method, if it is DPM-Solver++ or UniPC.
     """
 
     name: str
@@ -98,7 +96,7 @@ class Solver:
     def stability_limit(self) -> float | None:
         """The largest z with |R(-x)| <= 1 for all x in [0, z]: y' = -y is stable for h up to z.
 
-        None for the methods of `solvers.exponential`: their weights depend on t, not on h alone.
+        None for DPM-Solver++ and UniPC: their weights depend on t, not on h alone.
 
         Found from the stability polynomial (Hairer & Wanner II, IV.2) or, for multistep methods, from the roots of
         the characteristic polynomial (Hairer I, III.9 and Hairer & Wanner II, V.1).
@@ -124,7 +122,7 @@ class Solver:
         return abs(float(np.polynomial.polynomial.polyval(-x, self._stability_polynomial))) > 1 + 1e-13
 
     def _multistep_grows(self, x: float) -> bool:
-        [weights] = multistep.weights(np.arange(self.multistep_order + 1.0), self.multistep_order)
+        [weights] = adams_bashforth_weights(np.arange(self.multistep_order + 1.0), self.multistep_order)
         roots = np.roots(np.concatenate([[1.0, -1.0 + x * weights[0]], x * weights[1:]]))
         return float(np.abs(roots).max()) > 1 + 1e-12
 

@@ -4,7 +4,7 @@
 those of `torch.func` import torch's compiler at the first call, which takes seconds and a hundred megabytes.
 
 A derived field is an operator: it takes a velocity and evaluates another field at flat rows. A row is the state of that
-field, then its constants: numbers that belong to the row and whose rate is zero (random signs, where to take the
+field, then its constants: numbers that belong to the row and whose rate is zero (Rademacher probes, where to take the
 Jacobian). All of them are linear in the velocity, so classifier-free guidance of one is guidance of the velocity.
 """
 
@@ -78,7 +78,7 @@ def hutchinson_divergence(velocity: Velocity, x: Tensor, t: Tensor, probes: Tens
 
     Args:
         velocity, x, t: as for `pullback`.
-        probes: (probes, rows, *event) random vectors with independent entries of mean 0 and variance 1.
+        probes: (probes, rows, *event) vectors with independent entries of mean 0 and variance 1.
 
     References:
         Hutchinson 1990, A stochastic estimator of the trace of the influence matrix.
@@ -137,8 +137,7 @@ class LogDensityField:
 
     Attributes:
         event_shape: shape of x.
-        probes: random vectors of each row for Hutchinson's estimate, which are its constants; 0 for the exact
-            divergence.
+        probes: probes of each row for Hutchinson's estimate, which are its constants; 0 for the exact divergence.
 
     References:
         Chen et al. 2018, Neural ordinary differential equations, theorem 1. Grathwohl et al. 2019, FFJORD, eq. 8.

@@ -73,8 +73,8 @@ def log_density(
         d log p(x(t)) / dt = -div v(x(t), t)
 
     so that the error norm covers both. The divergence comes from vector-Jacobian products of `torch.autograd`: its
-    exact value for small dimensions, else the estimate e . (J e) with e of random signs, drawn once for each sample and
-    kept along its path. The estimate of log p is unbiased where the path itself is; its spread falls with `probes`.
+    exact value for small dimensions, else the estimate e . (J e) with a Rademacher probe e, drawn once for each sample
+    and kept along its path. The estimate of log p is unbiased where the path itself is; its spread falls with `probes`.
 
     Args:
         velocity: (rows, *event), (rows,) -> (rows, *event), each row a function of that row alone. It must be
@@ -83,8 +83,8 @@ def log_density(
         solver, steps, rtol, atol, controller, error_control, max_step, max_nfe: see `solvers.resolve`.
         t_span: (time of the data, time of the noise).
         divergence: `exact`, `hutchinson`, or `auto`: exact up to 16 dimensions.
-        probes: random vectors a sample for `hutchinson`, at least 1.
-        seed: of the random vectors, in [0, 2^63).
+        probes: Rademacher probes a sample for `hutchinson`, at least 1.
+        seed: of the probes, in [0, 2^63).
         progress: see `solvers.integrate`.
 
     Raises:
@@ -98,10 +98,10 @@ def log_density(
     width = math.prod(x.shape[1:])
     method = _check(divergence, probes, seed, width)
     derived = LogDensityField(tuple(x.shape[1:]), 0 if method == "exact" else probes)
-    signs = _signs(x, derived.probes, seed)
+    drawn = _rademacher(x, derived.probes, seed)
 
     def field(state: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
-        query = torch.cat((state, signs[torch.from_numpy(index).to(signs.device)]), dim=1)
+        query = torch.cat((state, drawn[torch.from_numpy(index).to(drawn.device)]), dim=1)
         return derived(velocity, query, t)[:, : derived.width]
 
     solve = resolve(
@@ -132,8 +132,8 @@ def _check(divergence: str, probes: int, seed: int, width: int) -> str:
     return divergence
 
 
-def _signs(x: Tensor, probes: int, seed: int) -> Tensor:
-    """Random signs, (samples, probes x width)."""
+def _rademacher(x: Tensor, probes: int, seed: int) -> Tensor:
+    """Rademacher probes, (samples, probes x width)."""
     generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, (len(x), probes, *x.shape[1:]), generator=generator) * 2 - 1
     return signs.to(x.device, x.dtype).reshape(len(x), probes * math.prod(x.shape[1:]))

@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from solvers import exponential
 from solvers.catalogue import Solver
 from solvers.control import CONTROLLERS, MAX_STEP_SLACK, Controller
 from solvers.errors import SolverError
 from solvers.grids import NormalGrid, settings_of, times
-from solvers.multistep import weights
+from solvers.multistep import Exponential, adams_bashforth_weights, exponential_weights
 from solvers.spec import SolverSpec, given
 from solvers.tableaus import Tableau
 from solvers.tuned import TUNED, TunedPlan, TunedPlans
@@ -89,7 +88,7 @@ class Plan:
         times: (N + 1,) the grid; None under error control.
         control: how the next step follows from the error; None on a grid.
         q: order of the error estimate; 0 on a grid.
-        tuned: digest of the file of tuned plans that it comes from; empty for a stock solver.
+        tuned: digest of the tuned plan that it takes times or weights from; empty for a stock solver.
     """
 
     spec: SolverSpec
@@ -166,7 +165,7 @@ class Plan:
         grid: NormalGrid = spec.grid  # type: ignore[assignment]  (checked)
         rest = {} if spec.start is None else {"start": spec.start}
         if self.tuned:
-            rest["plans"] = self.tuned
+            rest["plan"] = self.tuned
         if spec.solver == TUNED:
             return {"name": spec.solver, "steps": spec.steps, **rest}
         return {"name": spec.solver, "steps": spec.steps, "grid": settings_of(grid), **rest}
@@ -207,7 +206,7 @@ def compile(  # noqa: A001  (solvers.compile)
                 f"{name} = {value:g} is below the floor of {floor:g} for {arithmetic}; raise it to the floor or more",
             )
     learned = _learned(spec, tuned) if spec.tuned else None
-    plan = _compiled(spec, spec.method, learned, "" if tuned is None or learned is None else tuned.digest)
+    plan = _compiled(spec, spec.method, learned)
     if plan.nfe is not None and plan.nfe > spec.max_nfe:
         raise SolverError(
             "max_nfe",
@@ -239,14 +238,14 @@ def _learned(spec: SolverSpec, tuned: TunedPlans | None) -> TunedPlan:
 
 
 @lru_cache(maxsize=1024)
-def _compiled(spec: SolverSpec, method: Solver, learned: TunedPlan | None, digest: str) -> Plan:
+def _compiled(spec: SolverSpec, method: Solver, learned: TunedPlan | None) -> Plan:
     if spec.controller is not None:
         q = method.tableau.embedded_order
         assert q is not None  # noqa: S101  (the method is adaptive)
         return Plan(spec, adaptive_rows(method.tableau), control=CONTROLLERS[spec.controller](q), q=q)
     start, end = spec.t_span
     points = times(spec.grid, spec.steps, (start, end)) if learned is None else learned.times
-    return Plan(spec, rows_on(points, spec, method, learned), points, tuned=digest)
+    return Plan(spec, rows_on(points, spec, method, learned), points, tuned="" if learned is None else learned.digest)
 
 
 def rows_on(points: NDArray[np.float64], spec: SolverSpec, method: Solver, learned: TunedPlan | None = None) -> Rows:
@@ -373,7 +372,7 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
         ramp = depth < order
         if depth > steps or (ramp and starter):
             continue
-        table = weights(times, depth)[: 1 if ramp else None]
+        table = adams_bashforth_weights(times, depth)[: 1 if ramp else None]
         step = np.arange(depth - 1, depth - 1 + len(table))
         b[(step + offset)[:, None], (step[:, None] - np.arange(depth)) % order] = table
     multistep = np.arange(started, steps)
@@ -381,7 +380,7 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
     return _plan_rows(a, b, c, slot, kind)
 
 
-def exponential_rows(times: NDArray[np.float64], method: exponential.Exponential) -> Rows:
+def exponential_rows(times: NDArray[np.float64], method: Exponential) -> Rows:
     """Rows of DPM-Solver++ or UniPC over a whole grid.
 
     Velocity n goes to slot n mod V, the step that it ends to slot V + (n + 1) mod (V - 1), for the steps to come.
@@ -390,7 +389,7 @@ def exponential_rows(times: NDArray[np.float64], method: exponential.Exponential
         times: (N + 1,) the grid, within [0, 1].
         method: the method.
     """
-    of_velocities, of_steps = exponential.weights(times, method)
+    of_velocities, of_steps = exponential_weights(times, method)
     v, s = method.velocities, method.steps
     n, h = np.arange(len(times) - 1), np.diff(times)
     b = np.zeros((len(n), v + s))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.control import CONTROLLERS
-from solvers.multistep import weights
+from solvers.multistep import adams_bashforth_weights
 from solvers.tableaus import Tableau
 
 Vector = NDArray[np.floating]
@@ -48,7 +48,7 @@ def adams_bashforth(v: Field, x: Vector, t: Sequence[float], order: int, starter
             x = runge_kutta(v, x, t[n : n + 2], starter)
             continue
         past = [v(x, t[n]), *past][:order]
-        beta = weights(np.array(t), len(past))[n + 1 - len(past)]
+        beta = adams_bashforth_weights(np.array(t), len(past))[n + 1 - len(past)]
         # In the order of the ring of slots, where velocity m lies in slot m mod order.
         ring = sorted(range(len(past)), key=lambda j: (n - j) % order)
         x = _step(x, t[n + 1] - t[n], [float(beta[j]) for j in ring], [past[j] for j in ring])

@@ -11,8 +11,10 @@ References:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +62,12 @@ class TunedPlan:
         if np.triu(self.weights, 1).any():
             raise ValueError("weights: use velocities that are not known yet")
 
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:` and the hash of its numbers as little-endian float64; equal plans give the same samples."""
+        numbers = self.times if self.weights is None else np.concatenate([self.times, self.weights.ravel()])
+        return f"sha256:{hashlib.sha256(numbers.astype('<f8').tobytes()).hexdigest()}"
+
 
 @dataclass(frozen=True, eq=False)
 class TunedPlans:
@@ -68,12 +76,10 @@ class TunedPlans:
     Attributes:
         plans: learned plans by their number of steps, which is their NFE.
         grids: tuned times by the method and its steps, as `ab4-9`.
-        digest: `sha256:` and the hash of the file; empty for plans that come from no file.
     """
 
     plans: Mapping[int, TunedPlan] = field(default_factory=dict)
     grids: Mapping[str, TunedPlan] = field(default_factory=dict)
-    digest: str = ""
 
     @property
     def texts(self) -> list[str]:

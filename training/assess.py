@@ -13,7 +13,8 @@ from torch import Tensor
 from models.checkpoint.card import CARD_FILE, CheckpointError
 from models.checkpoint.frontier import Curve, FrontierError, write_frontier
 from models.checkpoint.loading import Checkpoint, load
-from models.measure import SECONDS, TIGHT, Field, MeasureError, endpoint_error, exact_ends, measure
+from models.endpoint_error import TIGHT, Field, endpoint_error, exact_ends
+from models.measure import SECONDS, MeasureError, measure
 from models.noise import noise
 from solvers import SolverSpec, Status
 from training.dataset import DataSet

@@ -30,10 +30,10 @@ def make_writable(folder: Path, what: str) -> None:
     Raises:
         TrainingError: it cannot; the message starts with `what` and names the folder.
     """
-    probe = folder / f".probe-{os.getpid()}"
+    attempt = folder / f".attempt-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        attempt.touch()
+        attempt.unlink()
     except OSError as error:
         raise TrainingError(f"{what} {folder} cannot be written to: {error.strerror}") from None

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.checkpoint.frontier import Curve, Point
-from models.measure import MOST_NFE, Field, MeasureError, measure_curve
+from models.endpoint_error import Field
+from models.measure import MOST_NFE, MeasureError, measure_curve
 from models.noise import noise
 from solvers import SolverSpec
 from training.dataset import DataSet

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models import measure
-from models.measure import Field
+from models.endpoint_error import Field
+from models.endpoint_error import solve as solve_field
 from solvers import SolverSpec, compile  # noqa: A004  (a solver is what is compiled)
 from solvers.errors import SolverError
 from solvers.integrate import Solution
@@ -50,4 +50,5 @@ def solve(
         save_at: times to keep the states at, in [0, 1], or None.
         tuned: what was tuned for the velocity.
     """
-    return measure.solve(Field(velocity, conditions), x0, spec, save_at, progress=sys.stderr.isatty(), plans=tuned)
+    field = Field(velocity, conditions)
+    return solve_field(field, x0, spec, save_at, progress=sys.stderr.isatty(), plans=tuned)

@@ -96,9 +96,11 @@ class Recipe:
             yield from ((nfe, f"{method}-{nfe}/{TUNED}") for method in self.methods)
             yield nfe, f"{TUNED}-{nfe}"
 
-    def facts(self, guided: bool) -> dict[str, Any]:
-        """What makes a plan of this recipe, to be stored with it."""
+    def facts(self, solver: str, guided: bool) -> dict[str, Any]:
+        """What makes a solver of this recipe, to be stored with it."""
         facts: dict[str, Any] = {"samples": self.samples, "seed": self.seed, "iterations": self.iterations}
+        if solver.startswith(f"{TUNED}-"):
+            facts["methods"] = list(self.methods)  # it begins with the best of their grids
         return facts | ({"guidance": list(self.guidance)} if guided else {})
 
 
@@ -123,7 +125,7 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
     missing = [(nfe, text) for nfe, text in recipe.solvers() if text not in stored]
     if not missing:
         print(f"{path}: all of this is tuned already; --force tunes it again", file=sys.stderr)
-        return _file(checkpoint, stored, recipe)
+        return _file(checkpoint, stored)
     began = time.perf_counter()
     calibration = _target(checkpoint, recipe, 0, recipe.samples)
     validation = _target(checkpoint, recipe, _FAR, VALIDATED)
@@ -132,11 +134,12 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
         began = time.perf_counter()
         with _bar(text) as tell:
             plan = _tuned(text, nfe, recipe, stored, calibration, validation, tell)
-        stored[text] = plan
+        made_by = {"tuning": _facts(checkpoint, recipe, text), "libraries": _libraries()}
+        stored[text] = plan.model_copy(update=made_by)
         told = f"{text:<14} error {plan.error:.4f} of the spread, began with {plan.start_error:.4f}"
         print(f"{told}; {time.perf_counter() - began:.0f} s", flush=True)
-        _write(checkpoint, stored, recipe)
-    return _file(checkpoint, stored, recipe)
+        _write(checkpoint, stored)
+    return _file(checkpoint, stored)
 
 
 def measure_tuned(path: Path) -> None:
@@ -167,7 +170,7 @@ def measure_tuned(path: Path) -> None:
 
 
 def _before(checkpoint: Checkpoint, recipe: Recipe, force: bool) -> dict[str, StoredPlan]:
-    """The plans that are there already and stay; those of another recipe are tuned again."""
+    """The plans that are there already and stay; those of the recipe's solvers that it did not make are left out."""
     try:
         found = read_plans(checkpoint.path, checkpoint.card.weights_sha256)
     except PlansError as error:
@@ -175,28 +178,29 @@ def _before(checkpoint: Checkpoint, recipe: Recipe, force: bool) -> dict[str, St
         return {}
     if found is None:
         return {}
-    again = {text for _, text in recipe.solvers()} if force or found.tuning != _facts(checkpoint, recipe) else set()
-    return {plan.solver: plan for plan in found.plans if plan.solver not in again}
+    wanted = {text: _facts(checkpoint, recipe, text) for _, text in recipe.solvers()}
+    stays = [
+        plan for plan in found.plans if plan.solver not in wanted or (plan.tuning == wanted[plan.solver] and not force)
+    ]
+    return {plan.solver: plan for plan in stays}
 
 
-def _facts(checkpoint: Checkpoint, recipe: Recipe) -> dict[str, Any]:
+def _facts(checkpoint: Checkpoint, recipe: Recipe, solver: str) -> dict[str, Any]:
     condition = checkpoint.card.condition
-    return recipe.facts(condition is not None and condition.null)
+    return recipe.facts(solver, condition is not None and condition.null)
 
 
-def _file(checkpoint: Checkpoint, stored: dict[str, StoredPlan], recipe: Recipe) -> Plans:
-    libraries = {module.__name__: str(module.__version__) for module in (np, scipy, torch)}
-    return Plans(
-        weights_sha256=checkpoint.card.weights_sha256,
-        plans=tuple(stored.values()),
-        tuning=_facts(checkpoint, recipe),
-        libraries=libraries,
-    ).signed()
+def _file(checkpoint: Checkpoint, stored: dict[str, StoredPlan]) -> Plans:
+    return Plans(weights_sha256=checkpoint.card.weights_sha256, plans=tuple(stored.values())).signed()
 
 
-def _write(checkpoint: Checkpoint, stored: dict[str, StoredPlan], recipe: Recipe) -> None:
+def _libraries() -> dict[str, str]:
+    return {module.__name__: str(module.__version__) for module in (np, scipy, torch)}
+
+
+def _write(checkpoint: Checkpoint, stored: dict[str, StoredPlan]) -> None:
     try:
-        write_plans(checkpoint.path, _file(checkpoint, stored, recipe))
+        write_plans(checkpoint.path, _file(checkpoint, stored))
     except PlansError as error:
         raise TrainingError(str(error)) from None
 

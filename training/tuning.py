@@ -73,8 +73,8 @@ class Target:
     def normal_equations(self, times: Numbers, weights: Numbers) -> tuple[Numbers, Numbers]:
         """J^T r and J^T J of the residuals r = x_N - ends with respect to times and weights, flat, (N + 1 + N N).
 
-        Where a state has more numbers than `_MOST_DIRECTIONS`, J^T J is an estimate from random signs (Hutchinson);
-        J^T r is exact.
+        Where a state has more numbers than `_MOST_DIRECTIONS`, J^T J is Hutchinson's estimate from Rademacher
+        probes; J^T r is exact.
         """
         size = times.size + weights.size
         slope, square = np.zeros(size), np.zeros((size, size))
@@ -114,7 +114,7 @@ class Target:
 
 
 def _directions(x: Tensor, draw: np.random.Generator) -> list[Tensor]:
-    """Directions like x (rows, *event): the axes of a small state, or random signs."""
+    """Directions like x (rows, *event): the axes of a small state, or Rademacher probes."""
     width = x[0].numel()
     if width <= _MOST_DIRECTIONS:
         return [axis.reshape(1, *x.shape[1:]).expand_as(x) for axis in torch.eye(width, dtype=x.dtype)]

@@ -68,6 +68,8 @@ def begin(wanted: Wanted, target: Target, settings: Settings) -> tuple[JobSpec, 
         spec = _new(wanted, total, conditions, settings)
         target.create(spec, conditions)
         return spec, True
+    if spec.threads == 0:
+        raise UsageError(f"{target.url}: a service makes this job; go on with pathline.Client.bulk")
     _, digest = find(settings, spec.model, spec.version)
     asked = {
         "model": wanted.model,

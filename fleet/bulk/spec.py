@@ -31,10 +31,11 @@ class JobSpec(BaseModel):
         bulk: version of this layout.
         model, version, checkpoint: the model; the checkpoint is its digest, as `/v1/models` shows it.
         path: what evaluates its network, `fused` or `eager`, as `/v1/models` shows it.
-        threads: CPU threads of the network in each worker; they may decide the bits of an eager network.
+        threads: CPU threads of the network in each worker; they may decide the bits of an eager network. 0 in the job
+            of a client (`pathline.Client.bulk`), whose rows a service makes with threads of its own.
         noise: scheme of the starting noise.
         request: members of a sample request, as the service understands them.
-        plan: SHA-256 of the compiled solver's numbers.
+        plan: SHA-256 of the compiled solver's numbers; empty in the job of a client.
         seed, first_index, total: which samples; row k of the job is sample first_index + k of the seed.
         conditions: SHA-256 of the table of conditions; empty without one.
         shape, dtype: of one row's sample.
@@ -49,7 +50,7 @@ class JobSpec(BaseModel):
     version: int
     checkpoint: str
     path: str
-    threads: int = Field(ge=1)
+    threads: int = Field(ge=0)
     noise: str
     request: dict[str, Any]
     plan: str

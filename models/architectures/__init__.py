@@ -14,7 +14,8 @@ from models.architectures.residual_mlp import ResidualMLPConfig
 from models.architectures.unet import UNetConfig
 from models.messages import explain
 from models.network import ArchitectureError, Network, NetworkConfig, NetworkSize
-from models.program.network import PROGRAM, ProgramConfig
+from models.program import PROGRAM
+from models.program.network import ProgramConfig
 
 __all__ = ["ARCHITECTURES", "PROGRAM", "SIZES", "ArchitectureError", "build"]
 

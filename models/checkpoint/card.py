@@ -15,6 +15,8 @@ from models.decoder import DecoderConfig
 from models.messages import explain
 from models.named_conditions import Conditioning, NamedCondition, NamedConditions
 from models.noise import FREE_SCHEME, SCHEME
+from models.prelude import PreludeCard
+from models.program import PROGRAM
 from models.regular import NotRegular, open_regular
 from models.shapes import NAME, Axis, AxisName, check_axes, free_axes, sized, typical
 from solvers.errors import SolverError
@@ -30,7 +32,7 @@ DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.flo
 
 MOST_CONDITIONS = 64
 MOST_AXES = 16
-_LEFT_OUT = ("row_by_row", "conditions", "sampling", "compute", "axes")
+_LEFT_OUT = ("row_by_row", "conditions", "prelude", "sampling", "compute", "axes")
 """Fields that are not written while they have nothing to say, so that releases without them can read the card."""
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
@@ -99,6 +101,8 @@ class Card(_Frozen):
             conditions; not written if there are none.
         condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
         conditions: what it is conditioned on by name (see `models.named_conditions`), in place of `condition`.
+        prelude: makes some of the conditions from others, once for a request; None, which is not written, if all of
+            them come from requests.
         time: the network's convention of time, noise and prediction (see `models.conventions`).
         sampling: how it is sampled where a request does not say; None leaves that to the service, and is not written.
         field: what the network returns: `velocity`, or `average_velocity` over a step, see `models.velocity`. The
@@ -127,6 +131,7 @@ class Card(_Frozen):
     axes: dict[AxisName, Axis] = Field(default_factory=dict, max_length=MOST_AXES)
     condition: ConditionConfig | None = None
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MOST_CONDITIONS)
+    prelude: PreludeCard | None = None
     time: TimeCard = TimeCard()
     field: Literal["velocity", "average_velocity"] = "velocity"
     sampling: SamplingCard | None = None
@@ -146,6 +151,8 @@ class Card(_Frozen):
             raise ValueError("condition and conditions were both given; a model has one of them")
         if self.conditions:
             NamedConditions(self.conditions).check_entries()
+        if self.prelude is not None:
+            self.prelude.asked(self.conditions)
         return self
 
     @model_validator(mode="after")
@@ -174,9 +181,7 @@ class Card(_Frozen):
     def _axes_fit(self) -> Self:
         mine = free_axes(self.event_shape)
         check_axes({"event_shape": self.event_shape}, self.axes)
-        takes = self.conditioning
-        told = takes.axes if isinstance(takes, NamedConditions) else {}
-        if unused := sorted(set(self.axes) - {*mine, *told}):
+        if unused := sorted(set(self.axes) - {*mine, *self._told}):
             raise ValueError(f"axes has {unused[0]!r}, which no shape has")
         for name, entry in self.conditions.items():
             for axis in entry.free:
@@ -192,8 +197,15 @@ class Card(_Frozen):
     @property
     def bounds(self) -> dict[str, Axis]:
         """The sizes that each free axis may have, of states and of conditions."""
-        takes = self.conditioning
-        return {**(takes.axes if isinstance(takes, NamedConditions) else {}), **self.axes}
+        return {**self._told, **self.axes}
+
+    @property
+    def _told(self) -> dict[str, Axis]:
+        """The free axes of conditions."""
+        found: dict[str, Axis] = {}
+        for takes in (self.conditioning, self.asked):
+            found |= takes.axes if isinstance(takes, NamedConditions) else {}
+        return found
 
     @property
     def typical(self) -> dict[str, int]:
@@ -220,7 +232,26 @@ class Card(_Frozen):
     @property
     def conditioning(self) -> Conditioning | None:
         """What the network is conditioned on, but for the nulls of the weights file; None if it is unconditional."""
-        return NamedConditions(self.conditions) if self.conditions else self.condition
+        return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else self.condition
+
+    @property
+    def asked(self) -> Conditioning | None:
+        """The conditions that requests give: those of the network, unless a prelude makes some of them from others."""
+        if self.prelude is None:
+            return self.conditioning
+        return NamedConditions(self.prelude.asked(self.conditions), bounds=self.axes)
+
+    @property
+    def stored_nulls(self) -> dict[str, NamedCondition]:
+        """The named conditions with a null that is a tensor of the weights file."""
+        entries = self.conditions if self.prelude is None else self.prelude.asked(self.conditions)
+        return {name: entry for name, entry in entries.items() if entry.null == "stored"}
+
+    @property
+    def runs_programs(self) -> bool:
+        """Whether anything in it is an imported program, which a service serves only if a setting allows it."""
+        programs = self.architecture.name == PROGRAM, self.prelude is not None, self.decoder.program is not None
+        return any(programs)
 
     @property
     def data_dtype(self) -> Literal["float32", "float64"]:

@@ -1,50 +1,32 @@
 """The frontier of a checkpoint, `frontier.json`: what each solver costs on it, and how far from the exact end it stops.
 
-It lies beside the weights and is bound to their hash. It holds numbers and the texts of solvers, nothing executable. A
-checkpoint without one, or with one that cannot be used, is served all the same.
+A checkpoint without the file, or with one that cannot be used, is served all the same.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from models.checkpoint.bound import SHA256, Bound, BoundFile, Frozen, Size
 from models.checkpoint.card import Card
 from models.checkpoint.plans import PLANS_FILE
-from models.messages import explain
-from models.regular import NotRegular, open_regular, write_atomically
+from models.regular import open_regular
 
 FRONTIER_FILE = "frontier.json"
 
-_MOST_BYTES = 8 << 20
 _MOST_POINTS = 10_000
-_SHA256 = r"^[0-9a-f]{64}$"
-
-Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class FrontierError(Exception):
     """A frontier cannot be read, trusted or written; the message names the file and the fault."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Point(_Frozen):
+class Point(Frozen):
     """One solver, measured.
 
     Attributes:
@@ -67,7 +49,7 @@ class Point(_Frozen):
     failed: int = Field(default=0, ge=0)
 
 
-class Curve(_Frozen):
+class Curve(Frozen):
     """All solvers that were measured with one guidance.
 
     Attributes:
@@ -85,12 +67,11 @@ class Curve(_Frozen):
     points: Annotated[tuple[Point, ...], Field(max_length=_MOST_POINTS)]
 
 
-class Frontier(_Frozen):
+class Frontier(Bound):
     """The frontier of a checkpoint.
 
     Attributes:
         format: version of this format.
-        weights_sha256: hash of the weights that were measured.
         plans_sha256: hash of `plans.json` at that time; None if there was none.
         tight: the solution that stands for the exact one.
         conditions: which conditions the samples had; empty for an unconditional model.
@@ -100,12 +81,11 @@ class Frontier(_Frozen):
     """
 
     format: Literal[1] = 1
-    weights_sha256: str = Field(pattern=_SHA256)
-    plans_sha256: str | None = Field(default=None, pattern=_SHA256)
+    plans_sha256: str | None = Field(default=None, pattern=SHA256)
     tight: str = Field(max_length=200)
     conditions: str = Field(default="", max_length=200)
-    sizes: dict[str, int] = {}
-    libraries: dict[str, str] = {}
+    sizes: dict[str, int] = Field(default_factory=dict)
+    libraries: dict[str, str] = Field(default_factory=dict)
     curves: Annotated[tuple[Curve, ...], Field(min_length=1, max_length=100)]
 
     @model_serializer(mode="wrap")
@@ -149,6 +129,9 @@ def is_tuned(solver: str) -> bool:
     return solver.startswith("tuned") or "/tuned" in solver
 
 
+_FILE = BoundFile(FRONTIER_FILE, Frontier, FrontierError, "measure it again")
+
+
 def read_frontier(folder: Path, card: Card) -> Frontier | None:
     """Read the frontier of a checkpoint; None if it has none. Points of plans that have changed are left out.
 
@@ -159,26 +142,8 @@ def read_frontier(folder: Path, card: Card) -> Frontier | None:
     Raises:
         FrontierError: it is damaged, or of other weights.
     """
-    path = folder / FRONTIER_FILE
-    try:
-        with open_regular(path) as file:
-            content = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except (NotRegular, OSError) as error:
-        raise FrontierError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(content) > _MOST_BYTES:
-        raise FrontierError(f"{path}: is larger than {_MOST_BYTES} bytes, the most a frontier may have")
-    try:
-        found = Frontier.model_validate_json(content)
-    except ValidationError as error:
-        raise FrontierError(f"{path}: {explain(error)}; measure it again") from None
-    if found.weights_sha256 != card.weights_sha256:
-        raise FrontierError(
-            f"{path}: is of other weights: weights_sha256 found {found.weights_sha256}, the card has "
-            f"{card.weights_sha256}; measure it again"
-        )
-    if found.plans_sha256 == plans_hash(folder):
+    found = _FILE.read(folder, card.weights_sha256)
+    if found is None or found.plans_sha256 == plans_hash(folder):
         return found
     kept = [
         curve.model_copy(update={"points": tuple(point for point in curve.points if not is_tuned(point.solver))})
@@ -224,14 +189,9 @@ def write_frontier(folder: Path, frontier: Frontier) -> Path:
     """Write a frontier beside the weights, whole or not at all, in place of an earlier one.
 
     Raises:
-        FrontierError: the disk refuses; what was there is as it was.
+        FrontierError: the disk refuses; the earlier file is as it was.
     """
-    path = folder / FRONTIER_FILE
-    try:
-        write_atomically(path, json.dumps(frontier.model_dump(mode="json"), indent=1, allow_nan=False).encode() + b"\n")
-    except OSError as error:
-        raise FrontierError(f"{path}: cannot be written: {error.strerror or error}; it is as it was") from None
-    return path
+    return _FILE.write(folder, frontier)
 
 
 def table(curve: Curve, points: Sequence[Point]) -> str:

@@ -32,10 +32,12 @@ from models.mixing import find_mixing
 from models.named_conditions import Conditioning, NamedCondition, NamedConditions
 from models.network import Network
 from models.noise import noise
+from models.prelude import Prelude, PreludeCard
 from models.row_padding import RowByRow
+from models.velocity import Condition
 from solvers.tuned import TunedPlans
 
-_PROBE_ROWS = 2
+_TRIAL_ROWS = 2
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Checkpoint:
         plans: solvers tuned for it; None where there are none that can be used.
         plans_fault: why plans that are there cannot be used; empty if they can.
         nulls: of named conditions, those that are stored.
+        prelude: makes some conditions of the network from those of requests; None if it has no such program.
     """
 
     velocity: nn.Module
@@ -63,11 +66,29 @@ class Checkpoint:
     plans: TunedPlans | None = None
     plans_fault: str = ""
     nulls: Mapping[str, Tensor] = field(default_factory=dict)
+    prelude: Prelude | None = None
 
     @property
     def conditioning(self) -> Conditioning | None:
         """What the network is conditioned on; None if it is unconditional."""
-        takes = self.card.conditioning
+        return self._with_nulls(self.card.conditioning)
+
+    @property
+    def asked(self) -> Conditioning | None:
+        """What requests give; None if the network is unconditional."""
+        return self._with_nulls(self.card.asked)
+
+    def examples(self, rows: int, device: torch.device | str = "cpu") -> Condition | None:
+        """Conditions for some rows as the network takes them, no two alike where they can differ; None for none."""
+        takes = self.conditioning
+        if takes is None:
+            return None
+        shown = takes.sized({}).examples(rows, self.dtype, device)
+        if self.prelude is None:
+            return shown
+        return self.prelude.completed(self.asked, takes.sized({}), shown, rows, self.dtype, device)
+
+    def _with_nulls(self, takes: Conditioning | None) -> Conditioning | None:
         return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
 
     @property
@@ -108,8 +129,8 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
         velocity = RowByRow(velocity)
     digest = f"sha256:{card.card_sha256}"
     plans = _plans(path, card.weights_sha256)
-    checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls=nulls)
-    _probe(checkpoint, torch.device(device))
+    checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls, pair.prelude)
+    _try_out(checkpoint, torch.device(device))
     return checkpoint
 
 
@@ -123,25 +144,31 @@ def _plans(folder: Path, weights_sha256: str) -> tuple[TunedPlans | None, str]:
 
 
 class _Pair(nn.Module):
-    """The modules whose tensors are in the weights file, under `velocity.`, `decoder.` and `nulls.`."""
+    """The modules whose tensors are in the file, under `velocity.`, `decoder.`, `prelude.` and `nulls.`."""
 
-    def __init__(self, velocity: Network, decoder: Decoder, conditions: Mapping[str, NamedCondition]) -> None:
+    def __init__(
+        self, velocity: Network, decoder: Decoder, prelude: PreludeCard | None, nulls: Mapping[str, NamedCondition]
+    ) -> None:
         super().__init__()
         self.velocity = velocity
         self.decoder = decoder
+        self.prelude = None if prelude is None else Prelude(prelude)
         self.nulls = nn.Module()
-        for name, condition in conditions.items():
-            if condition.null == "stored":
-                self.nulls.register_buffer(name, torch.zeros(condition.sizes, dtype=condition.torch_dtype))
+        for name, condition in nulls.items():
+            self.nulls.register_buffer(name, torch.zeros(condition.sizes, dtype=condition.torch_dtype))
+
+    def may_be_infinite(self, key: str) -> bool:
+        """Whether a tensor may hold infinities, as masks of programs do."""
+        programs = ("prelude.program.", "decoder.program.")
+        return (key.startswith("velocity.") and self.velocity.may_hold_infinities) or key.startswith(programs)
 
 
 def _empty(card: Card, file: Path) -> _Pair:
     """Build what the card describes on the meta device, which allocates nothing."""
     try:
         with torch.device("meta"):
-            pair = _Pair(
-                build(card.architecture.name, card.architecture.config), Decoder(card.decoder), card.conditions
-            )
+            network = build(card.architecture.name, card.architecture.config)
+            pair = _Pair(network, Decoder(card.decoder), card.prelude, card.stored_nulls)
     except ArchitectureError as error:
         raise CheckpointError(f"{file}: architecture: {error}") from None
     if card.event_shape != (expected := pair.velocity.event_shape):
@@ -157,47 +184,50 @@ def _empty(card: Card, file: Path) -> _Pair:
         pair.velocity.to(DTYPES[card.dtype])
     else:
         to_half(pair.velocity, card.compute)
-    pair.decoder.to(DTYPES[card.data_dtype])
+    if card.decoder.program is None:  # the tensors of a program have dtypes of their own
+        pair.decoder.to(DTYPES[card.data_dtype])
     return pair
 
 
 def _fill(module: _Pair, tensors: dict[str, Tensor], file: Path) -> None:
     """Put the tensors into a module on the meta device; none of its keys may be missing."""
-    masks = module.velocity.may_hold_infinities
     for key, tensor in tensors.items():
-        if tensor.isnan().any() or not ((masks and key.startswith("velocity.")) or tensor.isfinite().all()):
+        if tensor.isnan().any() or not (module.may_be_infinite(key) or tensor.isfinite().all()):
             raise CheckpointError(f"{file}: key {key}: holds numbers that are not finite")
     module.load_state_dict(tensors, assign=True)
 
 
-def _probe(checkpoint: Checkpoint, device: torch.device) -> None:
+def _try_out(checkpoint: Checkpoint, device: torch.device) -> None:
     """Evaluate the velocity at t = 0, 0.5 and 1 and the decoder on starting noise.
 
     Both must be finite, and the velocity of a row must not depend on the rows beside it.
     """
     card = checkpoint.card
-    sizes = card.typical
-    event = card.event_of(sizes)
-    x = noise(0, 0, _PROBE_ROWS, event, checkpoint.dtype).to(device)
-    takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized(sizes)
-    given = None if takes is None else takes.examples(_PROBE_ROWS, x.dtype, device)
+    event = card.event_of(card.typical)
+    x = noise(0, 0, _TRIAL_ROWS, event, checkpoint.dtype).to(device)
+    takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized({})
+    mixing = None
     try:
         with torch.no_grad():
+            given = checkpoint.examples(_TRIAL_ROWS, device)
             for t in (0.0, 0.5, 1.0):
-                times = torch.full((_PROBE_ROWS,), t, dtype=x.dtype, device=device)
+                times = torch.full((_TRIAL_ROWS,), t, dtype=x.dtype, device=device)
                 if card.average:
                     times = torch.stack((times, torch.ones_like(times)), dim=1)
                 v = checkpoint.velocity(x, times, given)
                 _must_be(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
-            shape = (_PROBE_ROWS, *card.data_of(sizes))
+            shape = (_TRIAL_ROWS, *card.data_of(card.typical))
             decoded = checkpoint.decoder.decode(x)
             _must_be(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
-        mixing = None
         if not card.row_by_row:
             mixing = find_mixing(checkpoint.velocity, event, checkpoint.dtype, device, takes, checkpoint.compute)
+        if mixing is None and card.decoder.program is not None:
+            mixing = checkpoint.decoder.find_mixing(checkpoint.dtype, device)
+        if mixing is None and checkpoint.prelude is not None:
+            mixing = checkpoint.prelude.find_mixing(checkpoint.asked, takes, checkpoint.dtype, device)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
-        raise kind(f"{checkpoint.path}: the probe failed: {first_line(error)}") from None
+        raise kind(f"{checkpoint.path}: the trial call failed: {first_line(error)}") from None
     if mixing is not None:
         raise CheckpointError(f"{checkpoint.path}: {mixing}")
 

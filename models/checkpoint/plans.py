@@ -1,7 +1,6 @@
 """The tuned plans of a checkpoint, `plans.json`: solvers learned for its weights, as rows of numbers.
 
-The file lies beside the weights and is bound to their hash. It holds numbers and names, nothing executable. Without it,
-or where it cannot be used, a checkpoint serves stock solvers.
+Without the file, or with one that cannot be used, a checkpoint is served with stock solvers.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, model_validator
 
+from models.checkpoint.bound import SHA256, Bound, BoundFile, Frozen, Size, as_json
 from models.checkpoint.card import CheckpointError
-from models.messages import explain
-from models.regular import NotRegular, open_regular, write_atomically
 from solvers import SolverSpec
 from solvers.errors import SolverError
 from solvers.tuned import TUNED, TunedPlan, TunedPlans
@@ -26,22 +24,14 @@ PLANS_FILE = "plans.json"
 MOST_STEPS = 64
 """A lane keeps as many velocities as its longest plan has steps."""
 
-_MOST_BYTES = 8 << 20
-_SHA256 = r"^[0-9a-f]{64}$"
-
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class PlansError(CheckpointError):
     """Tuned plans cannot be read, trusted or written; the message names the file and the fault."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class StoredPlan(_Frozen):
+class StoredPlan(Frozen):
     """One tuned solver.
 
     Attributes:
@@ -50,6 +40,8 @@ class StoredPlan(_Frozen):
         weights: N rows of a learned plan, row n with the weights of velocities 0 to n; None for a tuned grid.
         error: endpoint error on noise that tuning never saw, as a share of the spread of the ends; root mean square.
         start_error: the same of what tuning began with.
+        tuning: how it was tuned: samples, seed, iterations, guidance.
+        libraries: versions of what tuned it.
     """
 
     solver: str = Field(min_length=1, max_length=200)
@@ -57,6 +49,8 @@ class StoredPlan(_Frozen):
     weights: Annotated[tuple[tuple[Number, ...], ...], Field(max_length=MOST_STEPS)] | None = None
     error: Size
     start_error: Size
+    tuning: dict[str, JsonValue] = Field(default_factory=dict)
+    libraries: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _is_a_plan(self) -> Self:
@@ -95,24 +89,18 @@ class StoredPlan(_Frozen):
             raise ValueError(f"{self.solver}: {error}") from None
 
 
-class Plans(_Frozen):
+class Plans(Bound):
     """The content of `plans.json`.
 
     Attributes:
         format: version of this format.
-        weights_sha256: hash of the weights that the plans were tuned for.
         plans: one a solver.
-        tuning: how they were tuned: seeds, samples, guidance, seconds.
-        libraries: versions of what tuned them.
         plans_sha256: SHA-256 of this file without this field, so that damage is seen.
     """
 
     format: Literal[1] = 1
-    weights_sha256: str = Field(pattern=_SHA256)
     plans: Annotated[tuple[StoredPlan, ...], Field(min_length=1, max_length=256)]
-    tuning: dict[str, JsonValue] = {}
-    libraries: dict[str, str] = {}
-    plans_sha256: str = Field(default="0" * 64, pattern=_SHA256)
+    plans_sha256: str = Field(default="0" * 64, pattern=SHA256)
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
@@ -130,7 +118,7 @@ class Plans(_Frozen):
                 grids[stored.solver.removesuffix(f"/{TUNED}")] = stored.plan()
             else:
                 plans[len(stored.times) - 1] = stored.plan()
-        return TunedPlans(plans, grids, f"sha256:{self.plans_sha256}")
+        return TunedPlans(plans, grids)
 
     def signed(self) -> Self:
         """Return the same with its `plans_sha256`."""
@@ -138,11 +126,17 @@ class Plans(_Frozen):
 
 
 def _sha256(fields: dict[str, JsonValue]) -> str:
-    return hashlib.sha256(_json({k: v for k, v in fields.items() if k != "plans_sha256"})).hexdigest()
+    return hashlib.sha256(as_json({k: v for k, v in fields.items() if k != "plans_sha256"})).hexdigest()
 
 
-def _json(fields: dict[str, JsonValue]) -> bytes:
-    return json.dumps(fields, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+def _damage(plans: Plans, content: bytes) -> str | None:
+    expected = _sha256(json.loads(content))
+    if plans.plans_sha256 == expected:
+        return None
+    return f"is damaged or was edited: plans_sha256 found {plans.plans_sha256}, expected {expected}"
+
+
+_FILE = BoundFile(PLANS_FILE, Plans, PlansError, "tune the model again: python -m training tune CHECKPOINT", _damage)
 
 
 def read_plans(folder: Path, weights_sha256: str) -> Plans | None:
@@ -153,47 +147,15 @@ def read_plans(folder: Path, weights_sha256: str) -> Plans | None:
         weights_sha256: hash of its weights.
 
     Raises:
-        PlansError: the file cannot be read, is damaged, holds what is no plan, or is of other weights.
+        PlansError: the file cannot be read, is damaged, holds something other than plans, or is of other weights.
     """
-    path = folder / PLANS_FILE
-    try:
-        with open_regular(path) as file:
-            content = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except (NotRegular, OSError) as error:
-        raise PlansError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(content) > _MOST_BYTES:
-        raise PlansError(f"{path}: is larger than {_MOST_BYTES} bytes, the most that plans may have")
-    again = "tune the model again: python -m training tune CHECKPOINT"
-    try:
-        found = Plans.model_validate_json(content)
-        expected = _sha256(json.loads(content))
-    except ValidationError as error:
-        raise PlansError(f"{path}: {explain(error)}; {again}") from None
-    except (ValueError, RecursionError) as error:
-        raise PlansError(f"{path}: {error}; {again}") from None
-    if found.plans_sha256 != expected:
-        raise PlansError(
-            f"{path}: is damaged or was edited: plans_sha256 found {found.plans_sha256}, expected {expected}; {again}"
-        )
-    if found.weights_sha256 != weights_sha256:
-        raise PlansError(
-            f"{path}: is of another checkpoint: weights_sha256 found {found.weights_sha256}, the card has "
-            f"{weights_sha256}; {again}"
-        )
-    return found
+    return _FILE.read(folder, weights_sha256)
 
 
 def write_plans(folder: Path, plans: Plans) -> Path:
     """Write plans beside the weights, signed, whole or not at all, in place of earlier ones.
 
     Raises:
-        PlansError: the disk refuses; what was there is as it was.
+        PlansError: the disk refuses; the earlier file is as it was.
     """
-    path = folder / PLANS_FILE
-    try:
-        write_atomically(path, _json(plans.signed().model_dump(mode="json")))
-    except OSError as error:
-        raise PlansError(f"{path}: cannot be written: {error.strerror or error}; it is as it was") from None
-    return path
+    return _FILE.write(folder, plans.signed())

@@ -37,6 +37,7 @@ from models.messages import explain
 from models.named_conditions import NamedConditions
 from models.network import Network
 from models.noise import FREE_SCHEME, SCHEME
+from models.prelude import Prelude
 from models.regular import sync_folder
 from models.shapes import Axis, free_axes
 
@@ -60,6 +61,8 @@ def save(
     sampling: SamplingCard | None = None,
     compute: Literal["bfloat16", "float16"] | None = None,
     axes: Mapping[str, Axis] | None = None,
+    prelude: Prelude | None = None,
+    nulls: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write a checkpoint; it appears under its final name complete and on disk, or not at all.
 
@@ -78,6 +81,8 @@ def save(
         sampling: how it is sampled where a request does not say; None leaves that to the service.
         compute: half precision that the parameters are stored in and the model computes in; None is `dtype`.
         axes: the sizes that the free axes of the model's states may have.
+        prelude: makes some of the model's conditions from those of requests; None for none.
+        nulls: the stored nulls of conditions by name; None takes those of the model.
 
     Returns:
         The folder `<repository_root>/<name>/<version>`.
@@ -94,7 +99,8 @@ def save(
         kind, known = type(model).__name__, ", ".join(ARCHITECTURES)
         raise CheckpointError(f"{kind} is not a registered architecture; known are {known}")
     dtype = (torch.float32 if compute else _dtype(model)) if dtype is None else dtype
-    weights = safetensors.torch.save(_tensors(model, decoder, dtype, compute) | _nulls(model))
+    tensors = _tensors(model, decoder, prelude, dtype, compute)
+    weights = safetensors.torch.save(tensors | _nulls(model, prelude, nulls))
     try:
         root.mkdir(parents=True, exist_ok=True)
         _remove_stale(root)
@@ -115,6 +121,7 @@ def save(
                 sampling,
                 compute,
                 axes or {},
+                prelude,
             )
             target = root / name / str(number)
             if _publish(root, target, {WEIGHTS_FILE: weights, CARD_FILE: card.to_json()}):
@@ -142,6 +149,7 @@ def _card(
     sampling: SamplingCard | None,
     compute: Literal["bfloat16", "float16"] | None,
     axes: Mapping[str, Axis],
+    prelude: Prelude | None,
 ) -> Card:
     """Describe a model; all but the version is a function of what is saved."""
     takes = model.condition
@@ -164,6 +172,7 @@ def _card(
             compute=compute,
             condition=None if isinstance(takes, NamedConditions) else takes,
             conditions=dict(takes.entries) if isinstance(takes, NamedConditions) else {},
+            prelude=None if prelude is None else prelude.card,
             decoder=decoder.config,
             dataset=dict(dataset),
             training=dict(training),
@@ -185,7 +194,9 @@ def _dtype(model: Network) -> torch.dtype:
     return kinds.pop()
 
 
-def _tensors(model: Network, decoder: Decoder, dtype: torch.dtype, compute: str | None) -> dict[str, Tensor]:
+def _tensors(
+    model: Network, decoder: Decoder, prelude: Prelude | None, dtype: torch.dtype, compute: str | None
+) -> dict[str, Tensor]:
     """All tensors by their key in the file, no two in the same memory; none is copied without need."""
     if dtype not in DTYPES.values():
         raise CheckpointError(f"dtype is {dtype}; a checkpoint holds torch.float32 or torch.float64")
@@ -193,30 +204,34 @@ def _tensors(model: Network, decoder: Decoder, dtype: torch.dtype, compute: str 
     seen: set[int] = set()
     parameters = {key for key, _ in model.named_parameters()}
     of_data = torch.float64 if decoder.config.dtype else dtype
-    for prefix, module, kind in (("velocity", model, dtype), ("decoder", decoder, of_data)):
+    modules = [("velocity", model, dtype), ("decoder", decoder, of_data)]
+    for prefix, module, kind in [*modules, *([] if prelude is None else [("prelude", prelude, dtype)])]:
         for key, tensor in module.state_dict().items():
+            if key.startswith("program."):  # of a prelude or a decoder: its tensors have dtypes of their own
+                kind = tensor.dtype
             if module is model and compute is not None:
                 kind = HALVES[compute] if key in parameters else tensor.dtype
             stored = tensor.detach().to("cpu", kind if tensor.is_floating_point() else tensor.dtype).contiguous()
             if stored.untyped_storage().data_ptr() in seen:
                 stored = stored.clone()
             seen.add(stored.untyped_storage().data_ptr())
-            masks = prefix == "velocity" and model.may_hold_infinities
+            masks = key.startswith("program.") or (prefix == "velocity" and model.may_hold_infinities)
             if stored.isnan().any() or not (masks or stored.isfinite().all()):
                 raise CheckpointError(f"key {prefix}.{key}: holds numbers that are not finite; nothing was saved")
             tensors[f"{prefix}.{key}"] = stored
     return tensors
 
 
-def _nulls(model: Network) -> dict[str, Tensor]:
+def _nulls(model: Network, prelude: Prelude | None, nulls: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
     """The stored nulls of named conditions by their key in the file."""
     takes = model.condition
     if not isinstance(takes, NamedConditions):
         return {}
     found = {}
-    for name, entry in takes.entries.items():
+    stored = takes.stored if nulls is None else nulls
+    for name, entry in (takes.entries if prelude is None else prelude.card.asked(takes.entries)).items():
         if entry.null == "stored":
-            null = takes.stored[name].detach().to("cpu", entry.torch_dtype).reshape(entry.sizes).contiguous()
+            null = stored[name].detach().to("cpu", entry.torch_dtype).reshape(entry.sizes).contiguous()
             if not null.isfinite().all():
                 raise CheckpointError(
                     f"the null of condition {name!r} holds numbers that are not finite; nothing was saved"

@@ -26,7 +26,7 @@ from solvers.lanes import Admission, Lanes
 
 __all__ = ["FusedError", "FusedResidualMLP", "Prepared", "can_fuse", "prepare", "warm_up"]
 
-_PROBE_ROWS = 64
+_TRIAL_ROWS = 64
 _MOST_ERROR = 2.0
 """A fused form is refused if its rms distance from float64 is more than this many times the eager network's."""
 
@@ -72,9 +72,9 @@ def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepa
 
 def _worse(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditioning | None) -> str | None:
     """Why a fused form is not accurate enough; None if it is."""
-    x = noise(0, 0, _PROBE_ROWS, sized(network.event_shape, {}), torch.float32)
-    t = torch.linspace(0.0, 1.0, _PROBE_ROWS)
-    given: Any = None if condition is None else condition.examples(_PROBE_ROWS, torch.float32)
+    x = noise(0, 0, _TRIAL_ROWS, sized(network.event_shape, {}), torch.float32)
+    t = torch.linspace(0.0, 1.0, _TRIAL_ROWS)
+    given: Any = None if condition is None else condition.examples(_TRIAL_ROWS, torch.float32)
     with torch.no_grad():
         exact = copy.deepcopy(network).double()(x.double(), t.double(), _doubled(given))
         eager, found = (_rms(field(x, t, given).double() - exact) for field in (network, fused))

@@ -24,33 +24,53 @@ PARTIAL = 64
 BIAS, BIAS_AND_OLD, OLD = 0, 1, 2
 """What a tile adds its products to: the bias, the bias and the old value, or the old value."""
 
-TALLEST = 12 if llvm.get_host_cpu_features().get("avx512f") else 6
-"""Rows of the tallest tile: as many sums as the processor's registers can hold."""
+_SHAPES = {6: 1, 4: 1, 3: 1, 2: 2, 1: 4}
+if llvm.get_host_cpu_features().get("avx512f"):
+    _SHAPES = {12: 2, 6: 4, 4: 4, 3: 4, 2: 4, 1: 4}
+
+HEIGHTS, WIDTHS = tuple(_SHAPES), tuple(_SHAPES.values())
+"""Rows of the tiles, the tallest first, and panels of each: enough sums that the processor never waits for one, and as
+many as its registers hold, so that few loads serve many products."""
 
 
 # An intrinsic is defined with a typing context as first argument, which callers do not pass.
 intrinsic = cast("Callable[[Callable[..., Any]], Callable[..., None]]", extending.intrinsic)
 
 
-def tile(rows: int, panels: int) -> Callable[..., None]:
-    """A tile of C = A B: `rows` x 16 `panels` numbers of C.
+@intrinsic
+def tile(
+    typing: Any,
+    rows: Any,
+    panels: Any,
+    a: Any,
+    a_stride: Any,
+    b: Any,
+    panel: Any,
+    terms: Any,
+    bias: Any,
+    c: Any,
+    c_stride: Any,
+    to: Any,
+) -> Any:
+    """A tile of C = A B: `rows` x 16 `panels` numbers of C; a height of `HEIGHTS`, and its width or one panel.
 
     Each number of C is one chain of additions: its starting value, then sums of 64 products, each a chain of fused
     multiply-adds from zero. The shape of the tile does not change that, so the number of rows does not change a bit.
     """
 
-    @intrinsic
-    def run(
-        typing: Any, a: Any, a_stride: Any, b: Any, panel: Any, terms: Any, bias: Any, c: Any, c_stride: Any, to: Any
-    ) -> Any:
-        signature = types.void(*[types.int64] * 9)
-        return signature, lambda context, builder, _, arguments: _tile(context, builder, rows, panels, *arguments)
+    def generate(context: Any, build: Any, signature: Any, arguments: Any) -> Any:
+        asked_rows, asked_panels, *rest = arguments
+        for height, most in _SHAPES.items():
+            for width in sorted({1, most}):
+                same = build.icmp_signed("==", asked_rows, I64(height))
+                with build.if_then(build.and_(same, build.icmp_signed("==", asked_panels, I64(width)))):
+                    _tile(build, height, width, *rest)
+        return context.get_dummy_value()
 
-    return run
+    return types.void(*[types.int64] * 11), generate
 
 
 def _tile(
-    context: Any,
     build: Any,
     rows: int,
     panels: int,
@@ -63,7 +83,7 @@ def _tile(
     c: Any,
     c_stride: Any,
     to: Any,
-) -> Any:
+) -> None:
     emit = Emitter(build)
     in_a, in_c = _addresses(build, a, a_stride, rows), _addresses(build, c, c_stride, rows)
     in_b = _addresses(build, b, panel, panels)
@@ -96,7 +116,6 @@ def _tile(
         return []
 
     emit.loop(build.sdiv(build.add(terms, I64(PARTIAL - 1)), I64(PARTIAL)), [], partial)
-    return context.get_dummy_value()
 
 
 def _addresses(build: Any, first: Any, stride: Any, count: int) -> list[Any]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from models.architectures.residual_mlp import ResidualMLP
 from models.conditions import LabelCondition
 from models.fused.packing import Floats, aligned_zeros, packed, room
-from models.fused.pieces import BIAS, BIAS_AND_OLD, BYTES, OLD, PANEL, TALLEST, normalise, silu, sinusoids, tile
+from models.fused.pieces import BIAS, BIAS_AND_OLD, BYTES, HEIGHTS, OLD, PANEL, WIDTHS, normalise, silu, sinusoids, tile
 from models.fused.vectors import LANES
 from models.velocity import VelocityError, refuse_condition
 from solvers.bank import Bank
@@ -31,16 +31,13 @@ from solvers.kernels_cpu import query, receive
 from solvers.state import Limits, Runner
 
 _BLOCK = 144
-"""Rows in a block, a multiple of both tallest tiles; larger blocks read the weights less often."""
+"""Rows in a block, a multiple of the tallest tile; larger blocks read the weights less often."""
 
 _ROWS_OF_A_THREAD = 48
 """Rows that are worth a thread of their own."""
 
 _TERMS = 256
 """Terms of a product for which a panel of weights fits in the first-level cache; a multiple of `PARTIAL`."""
-
-_tallest, _six, _four, _three = tile(TALLEST, 1), tile(6, 1), tile(4, 1), tile(3, 1)
-_two, _two_wide, _one, _one_wide = tile(2, 1), tile(2, 2), tile(1, 1), tile(1, 4)
 
 # Places among the addresses of parameters that `_evaluate` takes; those of a layer's norm and product are adjacent.
 _FREQUENCIES, _TABLE, _INPUT, _LAYERS = 0, 1, 2, 4
@@ -68,42 +65,22 @@ class FusedError(ValueError):
 
 
 @compiled
-def _tile(height, wide, a, a_stride, w, panel, count, bias, c, c_stride, to):
-    if height == TALLEST:
-        _tallest(a, a_stride, w, panel, count, bias, c, c_stride, to)
-    elif height == 6:
-        _six(a, a_stride, w, panel, count, bias, c, c_stride, to)
-    elif height == 4:
-        _four(a, a_stride, w, panel, count, bias, c, c_stride, to)
-    elif height == 3:
-        _three(a, a_stride, w, panel, count, bias, c, c_stride, to)
-    elif height == 2 and wide == 2:
-        _two_wide(a, a_stride, w, panel, count, bias, c, c_stride, to)
-    elif height == 2:
-        _two(a, a_stride, w, panel, count, bias, c, c_stride, to)
-    elif wide == 4:
-        _one_wide(a, a_stride, w, panel, count, bias, c, c_stride, to)
-    else:
-        _one(a, a_stride, w, panel, count, bias, c, c_stride, to)
-
-
-@compiled
 def _product(a, a_stride, rows, terms, weights, bias, panels, c, c_stride, to):
     """C = A W + bias (+ C), by addresses and strides in bytes, with W in `panels` panels."""
     panel, begin = terms * PANEL, 0
     while begin < terms:
-        count, row = min(_TERMS, terms - begin), 0
+        count, row, shape = min(_TERMS, terms - begin), 0, 0
         while row < rows:
-            left = rows - row
-            height = TALLEST if left >= TALLEST else 6 if left >= 6 else 4 if left >= 4 else left
-            end = row + (left // height * height if height == TALLEST else height)
-            most, column = 4 if height == 1 else 2 if height == 2 else 1, 0
+            while HEIGHTS[shape] > rows - row:
+                shape += 1
+            height, most = HEIGHTS[shape], WIDTHS[shape]
+            end, column = row + (rows - row) // height * height, 0
             while column < panels:
                 wide = most if column + most <= panels else 1
                 w, shift = weights + column * panel + begin * PANEL, bias + column * PANEL
-                for r in range(row, end, height):  # all tiles of this height share the panel while it is cached
+                for r in range(row, end, height):  # all tiles of this height share the panels while they are cached
                     from_a, to_c = a + r * a_stride + begin * BYTES, c + r * c_stride + column * PANEL
-                    _tile(height, wide, from_a, a_stride, w, panel, count, shift, to_c, c_stride, to)
+                    tile(height, wide, from_a, a_stride, w, panel, count, shift, to_c, c_stride, to)
                 column += wide
             row = end
         begin += count

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.importing.files import ForeignError
-from models.program.network import TENSOR_DTYPES
+from models.program.steps import TENSOR_DTYPES
 
 _MAJOR = 8  # the major version of torch.export's schema that is understood
 _MOST_JSON = 64 << 20

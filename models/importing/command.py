@@ -17,6 +17,7 @@ from models.architectures import SIZES
 from models.compute import Compute
 from models.conditions import LabelCondition
 from models.conventions import Predicts
+from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.preview import preview
@@ -76,6 +77,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--own-times", type=_times, metavar="T,T,...", help="the grid of --solver as own times, from noise to data"
     )
     parser.add_argument("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
+    parser.add_argument("--prelude", type=Path, metavar="FILE.pt2", help="program that makes conditions from others")
+    parser.add_argument(
+        "--prelude-inputs", type=_names, metavar="NAME,...", help="names of its arguments (default: its own)"
+    )
+    parser.add_argument(
+        "--prelude-outputs",
+        type=_names,
+        metavar="NAME,...",
+        help="which conditions its results are (default: the others)",
+    )
+    parser.add_argument("--decoder", type=Path, metavar="FILE.pt2", help="program from states to data")
+    parser.add_argument(
+        "--decoder-mean", type=_numbers, metavar="M,...", help="data = state * scale + mean: for all, for each channel"
+    )
+    parser.add_argument("--decoder-scale", type=_numbers, metavar="S,...", help="(numbers, or a file .npy)")
     parser.add_argument("--clip", type=float, nargs=2, metavar=("LOW", "HIGH"), help="range of decoded samples")
     parser.add_argument(
         "--row-by-row", action="store_true", help="give each row its own network call, for a network that mixes rows"
@@ -89,10 +105,13 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CheckpointError: the file was refused, or the checkpoint could not be written.
     """
-    given = {"data_shape": options.data_shape, "clip": options.clip}
+    given = {"data_shape": options.data_shape, "clip": options.clip, "program": options.decoder}
+    given |= {"mean": options.decoder_mean, "scale": options.decoder_scale}
     decoder = {name: value for name, value in given.items() if value is not None}
     declared = _declared(options)
     take = _program if options.program else _weights
+    if options.decoder is not None:
+        _check_allowed()
     imported = take(options, declared, decoder)
     print(*imported.report, f"saved: {imported.path}", sep="\n")
     if options.check:
@@ -116,9 +135,13 @@ def _declared(options: argparse.Namespace) -> Declared:
     return replace(declared, compute=options.compute, sampling=declared.sampled(options.solver, options.own_times))
 
 
-def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:
+def _check_allowed() -> None:
     if os.environ.get(ALLOW, "").strip().lower() not in ("1", "true", "yes", "on"):
         raise ForeignError(f"programs are off; set {ALLOW}=true to import them, and to serve them")
+
+
+def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:
+    _check_allowed()
     return import_program(
         options.file,
         options.models_dir,
@@ -132,8 +155,17 @@ def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         decoder=decoder,
         version=options.version,
         row_by_row=options.row_by_row,
+        prelude=_prelude(options),
         axes=read_config(options.axes, "--axes"),
     )
+
+
+def _prelude(options: argparse.Namespace) -> PreludeSource | None:
+    if options.prelude is None:
+        if options.prelude_inputs or options.prelude_outputs:
+            raise ForeignError("--prelude-inputs and --prelude-outputs need --prelude, the program")
+        return None
+    return PreludeSource(options.prelude, options.prelude_inputs, options.prelude_outputs)
 
 
 def _labels(options: argparse.Namespace) -> LabelCondition | None:
@@ -148,6 +180,8 @@ def _labels(options: argparse.Namespace) -> LabelCondition | None:
 
 
 def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str, Any]) -> Imported:
+    if options.prelude is not None:
+        raise ForeignError("--prelude makes conditions by name, which only a --program takes")
     if options.architecture is None:
         raise ForeignError("--architecture is missing; name the network that these weights are for, or say --program")
     return import_weights(
@@ -190,6 +224,17 @@ def _times(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of times; write it as 80,40,10,0") from None
+
+
+def _numbers(text: str) -> Tensor:
+    """Numbers with commas between them, or an array in a file."""
+    try:
+        if text.endswith(".npy"):
+            return torch.from_numpy(np.load(text, allow_pickle=False))
+        numbers = [float(part) for part in text.split(",")]
+        return torch.tensor(numbers[0] if len(numbers) == 1 else numbers, dtype=torch.float64)
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither numbers such as 0.5,0.1 nor an array: {error}") from None
 
 
 def _names(text: str) -> list[str]:

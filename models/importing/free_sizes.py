@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,9 @@ class FreeSizes:
         self._path, self._constraints = path, constraints
         self._axes: dict[str, _Free] = {}
 
-    def __len__(self) -> int:
-        """The number of axes so far."""
-        return len(self._axes)
+    def fresh(self) -> str:
+        """A name that no axis has yet: L, L2, L3, ..."""
+        return next(name for k in count(1) if (name := f"L{k}" if k > 1 else "L") not in self._axes)
 
     def axis(self, what: str, place: int, size: Meta, name: str, said: bool) -> int | str:
         """The size of one dimension, or the name of its axis.

@@ -49,14 +49,15 @@ def preview(path: Path) -> list[str]:
 def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Decoded samples, their states, and whether any path failed."""
     card = checkpoint.card
-    takes = checkpoint.conditioning
-    given = None if takes is None else takes.sized(card.typical).examples(count, checkpoint.dtype)
+    given = checkpoint.examples(count)
     start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype)
 
     def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        if given is None:
-            return checkpoint.velocity(x, t)
-        return checkpoint.velocity(x, t, each(given, lambda rows: rows[: len(x)]))
+        return (
+            checkpoint.velocity(x, t)
+            if given is None
+            else checkpoint.velocity(x, t, each(given, lambda a: a[: len(x)]))
+        )
 
     solution = integrate(velocity, start, solver="rk4", steps=_STEPS)
     with torch.no_grad():

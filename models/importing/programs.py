@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,55 @@ def read_program(
     Raises:
         ForeignError: it is not a program, or holds something that a program may not; the message says what.
     """
+    with _opened(path) as reader:
+        return reader.read(event_shape, labels, inputs, conditions or {}, axes or {})
+
+
+@dataclass(frozen=True)
+class ReadFunction:
+    """An exported function other than a velocity.
+
+    Attributes:
+        config: of a `models.program.function.Function`.
+        tensors: its tensors by name.
+        conditions: its inputs as a card has conditions, by name.
+        shapes: of one row of each result, by name; None for a size that is free.
+    """
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    conditions: dict[str, dict[str, Any]]
+    shapes: dict[str, list[int | None]]
+
+
+def read_function(
+    path: Path,
+    outputs: Sequence[str] | None = None,
+    inputs: Sequence[str] | None = None,
+    conditions: Mapping[str, Mapping[str, Any]] | None = None,
+) -> ReadFunction:
+    """Read an exported function of tensors with one row for each sample: a prelude or a decoder.
+
+    Args:
+        path: the archive.
+        outputs: the names of its results, in their order; None numbers them.
+        inputs: the names of its arguments, in their order; None takes those of the exported module.
+        conditions: fields of `NamedCondition` that it cannot declare itself, by name of the input; others are left
+            alone.
+
+    Raises:
+        ForeignError: as `read_program`.
+    """
+    with _opened(path) as reader:
+        return reader.function(outputs, inputs, conditions or {})
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Reader]:
     try:
         with opened(path) as stream, zipfile.ZipFile(stream) as archive:
             members = Members(path, archive)
-            reader = _Reader(path, members, members.program(), axes or {})
-            return reader.read(event_shape, labels, inputs, conditions or {})
+            yield _Reader(path, members, members.program())
     except zipfile.BadZipFile as error:
         raise ForeignError(f"{path}: is not an archive of torch.export: {error}") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
@@ -88,10 +133,8 @@ class Read:
 class _Reader:
     """Turns the JSON of one program into ours."""
 
-    def __init__(
-        self, path: Path, members: Members, document: Mapping[str, Any], said: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        self.path, self.members, self.document, self.said = path, members, document, said
+    def __init__(self, path: Path, members: Members, document: Mapping[str, Any]) -> None:
+        self.path, self.members, self.document = path, members, document
         self.free = FreeSizes(path, document["range_constraints"])
         self.graph = document["graph_module"]["graph"]
         self.names: dict[str, str] = {}  # theirs -> ours
@@ -105,6 +148,7 @@ class _Reader:
         labels: LabelCondition | None,
         names: Sequence[str] | None,
         declared: Mapping[str, Mapping[str, Any]],
+        bounds: Mapping[str, Mapping[str, Any]],
     ) -> Read:
         inputs = self._inputs()
         output = self._output()
@@ -115,14 +159,9 @@ class _Reader:
         if unknown := sorted(set(declared) - set(conditions)):
             known = ", ".join(conditions) or "none"
             raise ForeignError(f"--conditions names {unknown[0]!r}; the conditions among --inputs are {known}")
-        axes = self._bounds(shape, conditions)
+        axes = self._bounds(shape, conditions, bounds)
         dtype = self._rows(output, shape)
-        steps = [step for number, node in enumerate(self.graph["nodes"]) if (step := self._step(number, node))]
-        stored = {
-            name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
-            for name, tensor in self.tensors.items()
-        }
-        config = {"event_shape": list(shape), "dtype": dtype, "tensors": stored, "steps": steps, "condition": condition}
+        config = {"event_shape": list(shape), "dtype": dtype, **self._body(), "condition": condition}
         if conditions:
             config["conditions"] = conditions
         if self.time_dtype is not None:
@@ -130,6 +169,59 @@ class _Reader:
         if self.rows != [1, None]:
             config["rows"] = self.rows
         return Read(config | {"output": self.names[output]}, self.tensors, ", ".join(order), axes)
+
+    def _body(self) -> dict[str, Any]:
+        """The steps and the tensors as a card has them."""
+        steps = [step for number, node in enumerate(self.graph["nodes"]) if (step := self._step(number, node))]
+        stored = {
+            name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+            for name, tensor in self.tensors.items()
+        }
+        return {"tensors": stored, "steps": steps}
+
+    def function(
+        self, outputs: Sequence[str] | None, names: Sequence[str] | None, declared: Mapping[str, Mapping[str, Any]]
+    ) -> ReadFunction:
+        """See `read_function`."""
+        given = self._inputs()
+        names = given if names is None else names
+        if len(names) != len(given) or len(set(names)) != len(names):
+            raise ForeignError(
+                f"{self.path}: takes {len(given)} tensors, {', '.join(given)}; {len(names)} different names were "
+                f"given: {', '.join(names)}"
+            )
+        wrong = [name for name in names if not re.fullmatch(NAME, name) or (name in ("x", "t") and len(names) > 1)]
+        if wrong:
+            raise ForeignError(
+                f"{self.path}: {wrong[0]!r} cannot be the name of an input; use letters, digits and _, a letter first, "
+                "and neither x nor t"
+            )
+        self.names.update(zip(given, (f"c_{name}" for name in names), strict=True))
+        found = self._outputs()
+        outputs = [str(number) for number in range(len(found))] if outputs is None else outputs
+        if len(found) != len(outputs):
+            raise ForeignError(f"{self.path}: returns {len(found)} tensors; {len(outputs)} are wanted, {list(outputs)}")
+        metas = [self._meta(name) for name in (*given, *found)]
+        rows = self._row_limits([_rows_of(self.path, meta) for meta in metas])
+        kinds = {name: self._kind(theirs) for name, theirs in zip(names, given, strict=True)}
+        config: dict[str, Any] = {"inputs": kinds}
+        conditions = self._conditions([name for name in names if name != "x"], declared)
+        config |= self._body()
+        config["outputs"] = {name: self.names[theirs] for name, theirs in zip(outputs, found, strict=True)}
+        if rows != [1, None]:
+            config["rows"] = rows
+        shapes = {
+            name: [size.get("as_int") for size in self._meta(theirs)["sizes"][1:]]
+            for name, theirs in zip((*names, *outputs), (*given, *found), strict=True)
+        }
+        return ReadFunction(config, self.tensors, conditions, shapes)
+
+    def _outputs(self) -> list[str]:
+        """The names of the results, which are tensors of the program's own making."""
+        specs, outputs = self.document["graph_module"]["signature"]["output_specs"], self.graph["outputs"]
+        if any("user_output" not in spec for spec in specs) or any("as_tensor" not in output for output in outputs):
+            raise ForeignError(f"{self.path}: returns something else than tensors, or changes its inputs")
+        return [output["as_tensor"]["name"] for output in outputs]
 
     def _inputs(self) -> list[str]:
         """Read the tensors among the graph's inputs; return the names of the inputs that the caller gives."""
@@ -225,7 +317,7 @@ class _Reader:
             if "as_int" in size:
                 shape.append(size["as_int"])
                 continue
-            own = next(usual, f"L{len(self.free) + 1}" if len(self.free) else "L")
+            own = next(usual, None) or self.free.fresh()
             given = None if said is None else said[place]
             if given is not None and not isinstance(given, str):
                 raise ForeignError(f"{self.path}: dimension {place + 1} of its {what} is free; name it, as in 80xT")
@@ -246,9 +338,11 @@ class _Reader:
             )
         return self._axes("states", sizes, said)
 
-    def _bounds(self, shape: Shape, conditions: dict[str, dict[str, Any]]) -> dict[str, Axis]:
+    def _bounds(
+        self, shape: Shape, conditions: dict[str, dict[str, Any]], said: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Axis]:
         """The sizes that free axes may have; those of conditions get the same largest sizes."""
-        bounds = self.free.bounds(self.said)
+        bounds = self.free.bounds(said)
         try:
             for fields in conditions.values():
                 for axis, most in fields.get("max", {}).items():
@@ -324,7 +418,7 @@ class _Reader:
         rows = symbol(sizes[0])
         if rows is None or any(symbol(size) != rows for size in sizes):
             raise ForeignError(
-                f"{self.path}: its first dimension is not one number of rows in states, times and velocities; "
+                f"{self.path}: its first dimension is not one number of rows in all it takes and returns; "
                 "export with dynamic_shapes={'x': {0: Dim('rows')}, 't': {0: Dim('rows')}}"
             )
         limits = self.document["range_constraints"].get(rows, {})
@@ -408,3 +502,10 @@ def _float(content: float | str) -> float | dict[str, str]:
     if content not in ("Infinity", "-Infinity", "NaN"):
         raise ValueError(f"a number is {content[:40]!r}")
     return {"number": content}
+
+
+def _rows_of(path: Path, meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first size of a tensor."""
+    if not meta["sizes"]:
+        raise ForeignError(f"{path}: takes or returns a single number; each tensor must have one row for each sample")
+    return meta["sizes"][0]

@@ -15,7 +15,7 @@ from models.checkpoint.saving import save
 from models.compute import HALVES, Cast, missing_instructions, to_half
 from models.conditions import LabelCondition
 from models.conventions import TimeCard
-from models.decoder import Decoder, DecoderConfig
+from models.importing.beside import PreludeSource, make_decoder
 from models.importing.declared import Declared
 from models.importing.detection import Detected, detect, start_slope
 from models.importing.files import ForeignError, read_tensors
@@ -25,6 +25,7 @@ from models.messages import first_line
 from models.mixing import Mixing, find_mixing
 from models.named_conditions import Conditioning, NamedConditions
 from models.network import Network
+from models.prelude import Prelude
 from models.program.network import ProgramConfig
 from models.row_padding import RowByRow
 from models.shapes import Axis, Shape, sized, typical
@@ -61,7 +62,7 @@ def import_weights(
         config: its config.
         which: averaged or raw weights, if the file has both.
         declared: the network's convention; what is left out is detected.
-        decoder: `data_shape` and `clip` of an identity decoder; None leaves samples as they are.
+        decoder: what turns samples into data, see `models.importing.beside.make_decoder`; None leaves them as they are.
         version: an unused version; None takes the next.
         row_by_row: whether each row is to be a network call of its own.
 
@@ -100,6 +101,7 @@ def import_program(
     version: int | None = None,
     row_by_row: bool = False,
     axes: Mapping[str, Mapping[str, Any]] | None = None,
+    prelude: PreludeSource | None = None,
 ) -> Imported:
     """Turn a program of `torch.export` into a checkpoint; only data is read from its archive, and only ATen is run.
 
@@ -110,28 +112,36 @@ def import_program(
         labels: the class labels that it takes as a condition; it declares the width of a vector itself.
         inputs, conditions, axes: see `read_program`.
         nulls: tensors that stand for conditions that are not given, by name.
+        prelude: a program that makes some of the conditions from others, once for a request; None for none.
 
     Raises:
         ForeignError: the archive is not a program, holds what a program may not, or the program mixes rows.
         CheckpointError: the checkpoint cannot be written.
     """
-    told = _with_nulls(conditions or {}, nulls or {})
-    program = read_program(file, event_shape, labels, inputs, told, axes)
+    nulls, said = nulls or {}, _with_nulls(conditions or {}, nulls or {})
+    before = None if prelude is None else prelude.read(inputs or (), said)
+    said = said if before is None else before.left(said)
+    program = read_program(file, event_shape, labels, inputs, said, axes)
     try:
         with torch.device("meta"):
             network = build(PROGRAM, program.config)
     except ArchitectureError as error:
         raise ForeignError(f"{file}: {error}") from None
     network.load_state_dict({f"data_{key}": tensor for key, tensor in program.tensors.items()}, assign=True)
-    if isinstance(network.condition, NamedConditions):
-        network.condition = replace(network.condition, stored=_fitting(network.condition, nulls or {}))
     steps, tensors = len(program.config["steps"]), len(program.tensors)
     report = [f"program: {steps} steps, {tensors} tensors, arguments ({program.order})"]
     if program.axes:
         report.append(f"free axes: {', '.join(f'{name} {axis.describe()}' for name, axis in program.axes.items())}")
+    made, tried = None, _Sized(network, program.axes)
+    if isinstance(network.condition, NamedConditions):
+        network.condition = asked = replace(network.condition, bounds=program.axes)
+        if before is not None:
+            made, asked = before.made_for(network.condition, tried.dtype)
+            report.append(before.report)
+        network.condition = replace(network.condition, stored=_fitting(asked, nulls))
     source: dict[str, JsonValue] = {"imported_from": file.name}
-    rest = (source, declared or Declared(), decoder or {}, version, row_by_row)
-    path, stored = _store(_Sized(network, program.axes), repository, name, *rest)
+    rest = (source, declared or Declared(), decoder or {}, version, row_by_row, made)
+    path, stored = _store(tried, repository, name, *rest)
     return Imported(path, [*report, *stored])
 
 
@@ -202,6 +212,7 @@ def _store(
     decoder: Mapping[str, Any],
     version: int | None,
     row_by_row: bool,
+    prelude: Prelude | None = None,
 ) -> tuple[Path, list[str]]:
     network = tried.network
     network.eval().requires_grad_(False)
@@ -214,11 +225,13 @@ def _store(
         report.append("rows: each is a network call of its own")
     elif (mixing := _mixing(tried, called)) is not None:
         raise ForeignError(f"{source['imported_from']}: {mixing}")
+    decodes, said = make_decoder(network.event_shape, tried.dtype, decoder)
+    report += said
     path = save(
         repository,
         name,
         network,
-        make_decoder(network.event_shape, decoder),
+        decodes,
         dataset={"name": "imported"},
         training=source,
         seed=0,
@@ -228,6 +241,7 @@ def _store(
         sampling=declared.sampling,
         compute=compute,
         axes=tried.axes,
+        prelude=prelude,
     )
     return path, report
 
@@ -282,15 +296,6 @@ def _evaluated() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ForeignError(f"the network cannot be evaluated: {first_line(error)}") from None
-
-
-def make_decoder(event_shape: Shape, wanted: Mapping[str, Any]) -> Decoder:
-    """An identity decoder with a shape and range of its own; a ForeignError if they do not fit."""
-    try:
-        fields = {"kind": "identity", "event_shape": event_shape, "data_shape": event_shape, **wanted}
-        return Decoder(DecoderConfig.model_validate(fields))
-    except ValueError as error:
-        raise ForeignError(f"--data-shape or --clip: {first_line(error)}") from None
 
 
 def _usable(

@@ -18,8 +18,7 @@ from service.engine.cost import Cost
 from service.engine.forecast import KEPT, Demand, Lot, Prospects, alone_s, wall
 from service.engine.job import Job, Overloaded, Priority, TooSlow
 from service.engine.scheduler import Entry, Place
-from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
-from service.engine.workload import ArenaLoad
+from service.engine.snapshot import ArenaLoad, ArenaSnapshot, EngineSnapshot
 
 _LOT_S = 0.02
 """A forecast is used for so long, if no job has come to its queue since."""

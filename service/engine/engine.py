@@ -40,7 +40,7 @@ from service.engine.job import (
 )
 from service.engine.job_table import Observer, Told, settle
 from service.engine.loop import STOPPED, Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
-from service.engine.workload import Workload
+from service.engine.snapshot import Workload
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
 

@@ -1,4 +1,4 @@
-"""Snapshots of the engine, read by other threads: immutable, made by its thread, replaced after each tick.
+"""Snapshots of the engine, read by other threads: immutable, made by its thread, replaced after each tick; workloads.
 
 Making one costs a few small tuples, whatever is in hand: the places of jobs are listed anew only once one has changed.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -53,3 +54,40 @@ class EngineSnapshot(NamedTuple):
     def queues(self) -> list[SchedulerSnapshot]:
         """Those of all arenas and priorities."""
         return [queue for arena in self.arenas.values() for queue in (arena.interactive, arena.bulk)]
+
+
+@dataclass(frozen=True)
+class ArenaLoad:
+    """What one arena has to do, and how fast it is.
+
+    Attributes:
+        interactive, bulk: network rows that its jobs of a priority still need, over all calls.
+        budget: the most rows of one call.
+        tick_s: (rows, seconds) of a call with what surrounds it, rising in both; as measured of late.
+    """
+
+    interactive: float
+    bulk: float
+    budget: int
+    tick_s: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What an engine has to do.
+
+    Attributes:
+        jobs: that wait or run.
+        seconds: until all of them are done, by forecast.
+        arenas: (model, version, operation) -> its load; those that are loaded. Sizes of free axes follow the operation,
+            as in `sample L=12`.
+    """
+
+    jobs: int
+    seconds: float
+    arenas: dict[tuple[str, int, str], ArenaLoad]
+
+    @property
+    def work(self) -> float:
+        """Network rows that all jobs still need, over all calls."""
+        return sum(arena.interactive + arena.bulk for arena in self.arenas.values())

@@ -36,8 +36,8 @@ CORS: dict[str, Any] = {
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = {"/", "/docs", "/problems", "/openapi.json", "/favicon.ico"}
 _HEALTH = {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
-PROBED = frozenset(_HEALTH | {"/metrics"})
-"""Paths of health checks and metrics; they are answered even when all connections are taken."""
+ALWAYS_ANSWERED = frozenset(_HEALTH | {"/metrics"})
+"""Paths of health checks and metrics, answered even when all connections are taken."""
 
 _SHORT = re.compile(r"\d+(\.\d+){0,3}", re.ASCII)
 """IPv4 addresses, including short forms with fewer than four numbers."""

@@ -16,7 +16,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.errors import Kind, ProblemError
-from service.http.access import PROBED
+from service.http.access import ALWAYS_ANSWERED
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -252,7 +252,7 @@ class Connection(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.limits.max_header_bytes:
             self._refuse(self._too_large())
-        elif self._reserved and self.url.partition(b"?")[0].decode("latin-1") not in PROBED:
+        elif self._reserved and self.url.partition(b"?")[0].decode("latin-1") not in ALWAYS_ANSWERED:
             self._refuse(self._too_many())
         if self._refused:
             raise ValueError  # stops the parser

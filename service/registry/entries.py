@@ -12,10 +12,9 @@ from models.checkpoint.card import CheckpointError, UnreadableCheckpoint
 from models.repository import RepositoryError, Signature
 from service.errors import Kind, ProblemError
 from service.ports import Engine
-from service.registry.beside import Beside
 from service.registry.disk import Disk
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
-from service.registry.version import ModelVersion, load_version
+from service.registry.version import ModelVersion, PlansFile, load_version
 
 _log = logging.getLogger("pathline")
 
@@ -199,23 +198,24 @@ class Entries:
             return
         for version in versions:
             self._put(self._disk.compared(self.table[name], version, self._clock(), anew), changes)
-            self._look_beside(name, version, changes)
+            self._look_at_plans(name, version, changes)
         before = self.table[name].current
         current = next((version for version in reversed(versions) if self._answers(name, version, changes, load)), None)
         self._put(replace(self.table[name], current=current).with_versions(versions), changes)
         if before in versions and before != current and (name, before) not in self._pinned:
             self._put(self.table[name].without_loaded(before), changes)
 
-    def _look_beside(self, name: str, version: int, changes: Changes) -> None:
-        """Read what lies beside the weights of a loaded version again if it has changed."""
+    def _look_at_plans(self, name: str, version: int, changes: Changes) -> None:
+        """Read the tuned plans of a loaded version again if the file has changed."""
         model = self.table[name].loaded.get(version)
-        if model is None or (found := self._disk.repository.beside(name, version)) == model.beside.signature:
+        signature = self._disk.repository.plans_signature(name, version)
+        if model is None or signature == model.plans_file.signature:
             return
         folder = self._disk.repository.resolve(name, version)
-        after = replace(model, beside=Beside.read(name, version, folder, model.card.weights_sha256, found))
+        after = replace(model, plans_file=PlansFile.read(name, version, folder, model.card.weights_sha256, signature))
         self._memory.replace(model, after)
-        self._put(self.table[name].with_beside(after), changes)
-        _log.info("model %s version %d: tuned plans are now %s", name, version, after.beside.describe()["tuned"])
+        self._put(self.table[name].with_plans(after), changes)
+        _log.info("model %s version %d: tuned plans are now %s", name, version, after.plans_file.describe()["tuned"])
 
     def _answers(self, name: str, version: int, changes: Changes, load: bool) -> bool:
         """Whether a version is in memory, or can be: it is tried, unless it was and is only not needed now."""
@@ -266,8 +266,8 @@ class Entries:
             self._memory.make_room_among_old(self.current(), unload)
         needed = self._disk.repository.weight_bytes(name, version)
         self._memory.make_room((name, version), needed, self.loaded(), unload)
-        beside = self._disk.repository.beside(name, version)
-        model = load_version(self._engine, name, version, folder, self._allow_programs, signature, beside)
+        plans = self._disk.repository.plans_signature(name, version)
+        model = load_version(self._engine, name, version, folder, self._allow_programs, signature, plans)
         self._memory.add(model)
         return model
 

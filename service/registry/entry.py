@@ -71,8 +71,8 @@ class ModelEntry:
             signatures={**self.signatures, v: model.signature},
         )
 
-    def with_beside(self, model: ModelVersion) -> Self:
-        """With another description of a version in memory, as a file beside its weights has changed."""
+    def with_plans(self, model: ModelVersion) -> Self:
+        """With other tuned plans of a version in memory."""
         v = model.version
         facts = {**self.facts, v: (model.summary(), model.describe())}
         return replace(self, loaded={**self.loaded, v: model}, facts=facts)

@@ -22,6 +22,7 @@ from models.calibration import Agreement, RowFunction
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES, missing_instructions
 from models.decoder import Decoder, Inverse
 from models.named_conditions import Conditioning, NamedConditions
@@ -31,10 +32,40 @@ from models.row_padding import RowCaller
 from models.shapes import Shape, free_axes, sized
 from service.engine.job import Priority, Sizes
 from service.ports import Engine, Pace
-from service.registry.beside import NOTHING, Beside
 from solvers.tuned import TunedPlans
 
 _DECODED_AT_ONCE = 128  # rows
+
+
+@dataclass(frozen=True)
+class PlansFile:
+    """The tuned plans of a version as they were read; the file may change while the version is loaded.
+
+    Attributes:
+        plans: None without a file that can be used.
+        fault: why a file that is there cannot be used; empty otherwise.
+        signature: of the file, which changes when it does.
+    """
+
+    plans: TunedPlans | None = None
+    fault: str = ""
+    signature: Signature = ()
+
+    @classmethod
+    def read(cls, name: str, version: int, folder: Path, weights_sha256: str, signature: Signature) -> Self:
+        """Read the file; a fault is logged and kept, as the model is served without its plans."""
+        plans, fault = None, ""
+        try:
+            found = read_plans(folder, weights_sha256)
+            plans = None if found is None else found.tuned()
+        except PlansError as error:
+            fault = str(error).replace(f"{folder}/", "")
+            _log.warning("model %s version %d is served without its tuned plans: %s", name, version, fault)
+        return cls(plans, fault, signature)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the members of responses about it."""
+        return {"tuned": [] if self.plans is None else self.plans.texts, "tuned_fault": self.fault}
 
 
 def _unmeasured(calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()) -> float:
@@ -61,7 +92,7 @@ class ModelVersion:
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
         nulls: of named conditions, those that are stored.
-        beside: what lies beside its weights and may change while it is loaded.
+        plans_file: its tuned plans.
         frontier_file: what solvers cost on it, where that was measured.
         pace: see `Engine.pace`.
         sizes: of the free axes, for one request; none where it has none, or the version stands for all requests.
@@ -80,7 +111,7 @@ class ModelVersion:
     path_reason: str = ""
     signature: Signature = ()
     nulls: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    beside: Beside = NOTHING
+    plans_file: PlansFile = PlansFile()
     frontier_file: FrontierFile | None = None
     pace: Pace = _unmeasured
     sizes: Sizes = ()
@@ -98,7 +129,7 @@ class ModelVersion:
     @property
     def plans(self) -> TunedPlans | None:
         """The solvers that were tuned for it."""
-        return self.beside.plans
+        return self.plans_file.plans
 
     @property
     def compute(self) -> torch.dtype:
@@ -159,7 +190,7 @@ class ModelVersion:
             "path": self.path,
             "path_reason": self.path_reason,
             "frontier": self.frontier()[0] is not None,
-            **self.beside.describe(),
+            **self.plans_file.describe(),
             "card": card,
         }
 
@@ -176,7 +207,7 @@ class ModelVersion:
             "compute": self.card.compute or self.card.dtype,
             "field": self.card.field,
             "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
-            **self.beside.describe(),
+            **self.plans_file.describe(),
         }
 
     @classmethod
@@ -189,7 +220,7 @@ class ModelVersion:
         path: str = "eager",
         path_reason: str = "",
         signature: Signature = (),
-        beside: Beside = NOTHING,
+        plans_file: PlansFile = PlansFile(),
         free: Callable[[], None] = lambda: None,
         frontier_file: FrontierFile | None = None,
         pace: Pace | None = None,
@@ -204,9 +235,8 @@ class ModelVersion:
             deterministic: whether the engine found the network deterministic.
             path, path_reason: how the engine evaluates it, and why not fused.
             signature: the files it was loaded from.
-            beside: what lies beside its weights.
             free: frees the engine's memory, from any thread.
-            frontier_file, pace: see `ModelVersion`.
+            plans_file, frontier_file, pace: see `ModelVersion`.
         """
         checkpoint.decoder.cpu()
         decode = _row_caller(checkpoint.decoder.decode, checkpoint.card.event_shape, checkpoint.dtype)
@@ -222,7 +252,7 @@ class ModelVersion:
             path_reason,
             signature,
             checkpoint.nulls,
-            beside,
+            plans_file,
             frontier_file,
             pace or _unmeasured,
             leases=Leases(free),
@@ -396,7 +426,7 @@ def load_version(
     folder: Path,
     allow_programs: bool,
     signature: Signature = (),
-    beside: Signature = (),
+    plans_signature: Signature = (),
 ) -> ModelVersion:
     """Load and verify a checkpoint and give it to the engine.
 
@@ -405,19 +435,19 @@ def load_version(
         name, version: by which requests ask for it.
         folder: the checkpoint.
         allow_programs: whether it may be an imported program.
-        signature: of the files, which changes when they do.
+        signature, plans_signature: of the card and weights, and of the tuned plans; they change when the files do.
 
     Raises:
         CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes
             through.
     """
-    if not allow_programs and read_card(folder).architecture.name == PROGRAM:
+    if not allow_programs and read_card(folder).runs_programs:
         raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
     checkpoint = load(folder, engine.device)
     if slow := missing_instructions(str(checkpoint.card.compute), engine.device):
         _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.card.compute, slow)
-    files = Beside.read(name, version, folder, checkpoint.card.weights_sha256, beside)
-    loaded = engine.load(name, version, replace(checkpoint, plans=files.plans))
+    plans_file = PlansFile.read(name, version, folder, checkpoint.card.weights_sha256, plans_signature)
+    loaded = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
     found = (loaded.deterministic, loaded.path, loaded.path_reason)
     return ModelVersion.of(
         name,
@@ -425,7 +455,7 @@ def load_version(
         checkpoint,
         *found,
         signature,
-        files,
+        plans_file,
         lambda: engine.unload(loaded),
         FrontierFile(folder, checkpoint.card),
         partial(engine.pace, name, version),

@@ -13,20 +13,18 @@ import torch
 from pydantic import Field, WithJsonSchema
 
 from models.decoder import InverseError
-from models.noise import signs
+from models.noise import rademacher
 from service.engine.job import Operation
-from service.errors import invalid
+from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.requests.average import refuse_average
 from service.requests.conditions import Told
 from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
+from service.requests.solver import compiled, refuse_average
 from service.requests.validation import (
     Validated,
-    check_limit,
-    compiled,
     deadline_of,
     job_of,
     seed_of,
@@ -72,16 +70,16 @@ class LogProbRequest(Solving, Given):
 
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
     divergence: Literal["auto", "exact", "hutchinson"] = Field(
-        default="auto", description="exact, an estimate by random signs, or auto: exact up to 16 numbers a sample"
+        default="auto", description="exact, an estimate by Rademacher probes, or auto: exact up to 16 numbers a sample"
     )
     probes: int = Field(
         default=1,
         ge=1,
         le=MOST_PROBES,
-        description="estimates that are averaged, each with signs and a path of its own",
+        description="Rademacher probes of a sample, each with its own path; their estimates are averaged",
     )
     seed: int | None = Field(
-        default=None, ge=0, lt=SEED_LIMIT, description="seed of the signs; drawn and echoed where left out"
+        default=None, ge=0, lt=SEED_LIMIT, description="seed of the probes; drawn and echoed if omitted"
     )
 
 
@@ -137,7 +135,7 @@ def validate_log_prob(
     hold = take(needed + lanes_bytes(model, n, width) + _data_bytes(n, model) + response_bytes, deadline, told.bytes)
     states = _states_of(request, model)
     seed = 0 if exact else seed_of(request.seed)
-    drawn = [signs(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
+    drawn = [rademacher(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
     flat = states.x.reshape(n, width)
     job = job_of(
         request,
@@ -179,7 +177,7 @@ def _check_cost(n: int, probes: int, width: int, settings: Settings) -> None:
     if n * probes * width > settings.max_derivatives:
         raise invalid(
             "samples",
-            f"{n} samples of {width} numbers with probes = {probes} need {n * probes * width} random signs, over the "
+            f"{n} samples of {width} numbers with probes = {probes} need {n * probes * width} random numbers, over the "
             f"limit of {settings.max_derivatives} of this service; send at most "
             f"{settings.max_derivatives // (probes * width)} samples at a time",
         )

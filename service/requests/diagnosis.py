@@ -5,25 +5,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from service.errors import invalid
+from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.requests.average import refuse_average
 from service.requests.conditions import Told
 from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Drawn, Finite, Solving
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
+from service.requests.solver import WHOLE, compiled, refuse_average, times_of
 from service.requests.validation import (
-    WHOLE,
     Validated,
     check_indices,
-    check_limit,
-    compiled,
     deadline_of,
     job_of,
     seed_of,
     start_of,
-    times_of,
 )
 from service.responses.arrays import Encoder
 from service.settings import Settings

@@ -9,8 +9,7 @@ from pydantic import Field, PrivateAttr, WithJsonSchema
 from service.errors import Kind, ProblemError, invalid, invalid_fields
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.replay.environment import Difference, differences
-from service.replay.token import MOST_CHARACTERS, Token, TokenError, arrays_of, decode, digest_of
+from service.replay import MOST_CHARACTERS, Difference, Token, TokenError, arrays_of, decode, differences, digest_of
 from service.requests.parsing import check, parse
 from service.requests.schemas import CONDITIONS_SCHEMA, GRID_SCHEMA, X0_SCHEMA, Body, Positive, SampleRequest
 from service.requests.validation import Validated, validate_sample
@@ -128,9 +127,9 @@ def validate_replay(
         valid = validate_sample(request, model, settings, encoder, take)
     except ProblemError as problem:
         raise _of_the_token(problem, (*token.given, "timeout_s")) from None
-    if token.plans != (valid.job.solve.tuned or None):
-        reason = "other tuned plans give other samples"
-        found.append(Difference("plans", token.plans or "none", valid.job.solve.tuned or "none", reason))
+    if token.plan != (valid.job.solve.tuned or None):
+        reason = "another tuned plan gives other samples"
+        found.append(Difference("plan", token.plan or "none", valid.job.solve.tuned or "none", reason))
         if not request.force:
             raise not_promised(found)
     arrays = arrays_of(valid.job)

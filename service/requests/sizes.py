@@ -9,7 +9,7 @@ from models.pictures import PictureError, TooManyError
 from service.errors import Kind, ProblemError, invalid
 from service.ledger import Hold
 from service.registry.version import ModelVersion
-from service.replay.token import MOST_CHARACTERS
+from service.replay import MOST_CHARACTERS
 from service.requests.conditions import Told
 from service.requests.schemas import SampleRequest
 from service.responses.arrays import ENCODERS, Encoder

@@ -1,7 +1,7 @@
-"""Samples: the result of a job as the response of ``/v1/sample``, with its trace of steps."""
+"""Samples: the result of a job as the response of ``/v1/sample`` or ``/v1/replay``, with its trace of steps."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from service.engine.job import Job, JobResult
 from service.http.context import Context
 from service.registry.version import ModelVersion
-from service.replay.token import digest_of, token_of
+from service.replay import Difference, digest_of, token_of
 from service.responses.arrays import Array, ArrayResponse
 from solvers.errors import Status
 from solvers.plan import Plan
@@ -71,6 +71,18 @@ def sample_response(
         document["trace"] = trace.document
     limits = model.card.decoder.clip if decode else None
     return ArrayResponse(document, arrays, context.elapsed, timings(result), limits)
+
+
+def replay_response(response: ArrayResponse, matches: bool, differences: Sequence[Difference]) -> ArrayResponse:
+    """Return the response to a replay.
+
+    Args:
+        response: the samples.
+        matches: whether their digest is that of the token.
+        differences: why that could not be promised.
+    """
+    found = {"digest_matches": matches, "differences": [each.document() for each in differences]}
+    return replace(response, document=found | response.document)
 
 
 def origin(model: ModelVersion, context: Context) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from service.errors import ClientGoneError, problem_of
 from service.examples import CHECKPOINT, DOPRI5, LATENCY, RK4
 from service.http.context import context_of
 from service.http.negotiation import choose
-from service.openapi import ANALYSIS, BINARY, SOLVING_PROBLEMS, ModelName, asked, shown
+from service.openapi import ANALYSIS, ModelName, solving
 from service.requests import pipeline
 from service.requests.densities import EncodeRequest, LogProbRequest, validate_encode, validate_log_prob
 from service.requests.diagnosis import DiagnoseRequest, validate_diagnose
 from service.requests.parsing import parse
 from service.requests.schemas import Solving
 from service.requests.validation import Validated
-from service.responses.arrays import ARRAY_FORMATS, ENCODERS, NPZ, ArrayResponse
+from service.responses.arrays import ARRAY_FORMATS, ENCODERS, ArrayResponse
 from service.responses.densities import (
     EncodeResponse,
     LogProbResponse,
@@ -98,11 +98,16 @@ def _described(
     requests: Mapping[str, Any],
     responses: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the arguments of a route: its OpenAPI description, with examples that tests send."""
-    content = {"application/json": shown(responses), NPZ: BINARY}
-    found = {"model": response, "description": "What was found, in the format that Accept asks for", "content": content}
-    described = {"tags": [ANALYSIS], "summary": summary, "openapi_extra": asked(body, requests)}
-    return described | {"responses": {200: found, **SOLVING_PROBLEMS}}
+    return solving(
+        ANALYSIS,
+        summary,
+        body,
+        response,
+        requests=requests,
+        responses=responses,
+        media=ARRAY_FORMATS,
+        what="What was found",
+    )
 
 
 @router.post(

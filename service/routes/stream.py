@@ -22,12 +22,13 @@ import torch
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from service import examples
 from service.engine.job import DeadlineExceeded, JobResult, Progress
 from service.errors import REFUSALS, problem_of
 from service.http.context import context_of
 from service.http.negotiation import choose
 from service.metrics import CLIENT_GONE
-from service.openapi import STREAM_OPERATION
+from service.openapi import SAMPLING, SOLVING_PROBLEMS, asked, shown
 from service.requests import pipeline
 from service.requests.parsing import parse
 from service.requests.schemas import SampleRequest
@@ -37,6 +38,22 @@ from service.responses.samples import decoder_of, origin, sample_response, saved
 from service.state import service_of
 
 router = APIRouter()
+
+_STREAM: dict[str, Any] = {
+    "tags": [SAMPLING],
+    "summary": "Draw samples and follow their progress",
+    "openapi_extra": asked(SampleRequest, {"adaptive": examples.REQUESTS["adaptive"]}),
+    "response_class": Response,
+    "responses": {
+        **SOLVING_PROBLEMS,
+        200: {
+            "description": "Server-sent events: start, then progress and sample, finally completed or error",
+            "content": {
+                "text/event-stream": {"schema": {"type": "string"}} | shown({"adaptive": examples.STREAM}),
+            },
+        },
+    },
+}
 
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 10.0
@@ -95,7 +112,7 @@ class Feed:
         return newest
 
 
-@router.post("/v1/sample/stream", **STREAM_OPERATION)
+@router.post("/v1/sample/stream", **_STREAM)
 async def stream(request: Request) -> Response:
     """Draw samples like `/v1/sample`, and tell how far they are: progress, states at `save_at`, the result."""
     accept = request.headers.get("accept")

@@ -13,9 +13,9 @@ export function ms(seconds) {
   return `${seconds >= 0.0995 ? Math.round(seconds * 1e3) : (seconds * 1e3).toPrecision(2)} ms`;
 }
 
-function readout(term, name, value, more = "") {
+function readout(term, name, value, more) {
   const head = make("dt", {}, name, what(term, name));
-  return make("div", { class: "readout" }, head, make("dd", {}, value), make("dd", { class: "quiet" }, more));
+  return make("div", { class: "readout" }, head, make("dd", {}, String(value)), make("dd", { class: "quiet" }, more ?? ""));
 }
 
 /** What the service chose for a budget, and what it promised. */
@@ -24,18 +24,16 @@ function promise({ solver, promised_error: error, predicted_ms: time, reason }) 
   return make("p", { class: "promise" }, make("strong", {}, `The service chose ${solver}`), `: ${kept}; ${reason}.`);
 }
 
-/** What a run cost and how far off it is, as a list; dots until it is known. */
+/** What a run cost and how far off it is, as a list; dots until it is known, so that nothing moves when it is. */
 function readouts({ response, errors }) {
-  if (!response) return make("dl", { class: "readouts" }, readout("nfe", "NFE", "…"), readout("latency", "Latency", "…"));
-  const { min, mean: usual, max } = response.nfe_per_sample;
-  const { latency } = response;
-  const list = make(
+  const { nfe, nfe_per_sample: each, latency } = response ?? {};
+  const spent = each && (each.min === each.max ? "every sample" : `${each.min}–${each.max}, mean ${each.mean.toFixed(1)}`);
+  return make(
     "dl", { class: "readouts" },
-    readout("nfe", "NFE", String(response.nfe), min === max ? "every sample" : `${min}–${max}, mean ${usual.toFixed(1)}`),
-    readout("latency", "Latency", ms(latency.total_s), `network ${ms(latency.network_s)}`),
+    readout("nfe", "NFE", nfe ?? "…", spent),
+    readout("latency", "Latency", latency ? ms(latency.total_s) : "…", latency && `network ${ms(latency.network_s)}`),
+    readout("error", "Error", errors ? percent(errors.mean) : errors === null ? "–" : "…", errors && `worst ${percent(errors.worst)}`),
   );
-  if (errors) list.append(readout("error", "Error", percent(errors.mean), `worst ${percent(errors.worst)}`));
-  return list;
 }
 
 function latencyBar({ latency }) {

@@ -111,7 +111,7 @@ async function draw() {
     const moving = [];
     for (run of runs) {
       const mineAlone = run;
-      moving.push(glide(run, () => figures.runs === runs && figures.paint(), mine.signal));
+      moving.push(glide(run, () => moved(runs, mineAlone), mine.signal));
       await run.draw(view.timeout ? Number(view.timeout) : undefined, mine.signal, () => arrived(runs, mineAlone, mine));
       run.ended = true;
       figures.tell(run);
@@ -144,8 +144,14 @@ function arrived(runs, run, mine) {
     figures.show(runs, view.layout);
     $("figures").hidden = false;
   } else if (figures.runs === runs) figures.widen();
-  player.tell(run.page?.frames.length ? (run.t ?? 1) : 1);
   if (run.response && run.page) figures.tell(run);
+}
+
+/** The samples of a run have moved on their way; the slider goes along. */
+function moved(runs, run) {
+  if (figures.runs !== runs) return;
+  player.tell(run.t ?? 1);
+  figures.paint();
 }
 
 /** A drawing has ended: all can be moved through t, and everything tells of it. */

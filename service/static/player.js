@@ -82,6 +82,7 @@ export function glide(run, paint, signal) {
   return new Promise((resolve) => {
     let before = null;
     let page = run.page;
+    let painted = null; // the time that was painted last
     let rested = 0; // when it may be painted again
     const frame = (now) => {
       if (signal.aborted) return resolve();
@@ -89,13 +90,13 @@ export function glide(run, paint, signal) {
       const reached = run.page ? (run.page.frames.at(-1)?.t ?? 0) : 1;
       const step = before === null ? 0 : (now - before) / (GLIDE * 1e3);
       before = now;
-      const { t } = run;
       run.t = still() ? reached : Math.min(reached, (run.t ?? 0) + step);
       const moves = run.frames.length > 0 && run.pages.length === 1; // a later page moves alone, and then is there
       const arrived = run.ended && (run.t >= 1 || !moves);
       if (arrived) run.t = null;
-      if (arrived || (run.t !== t && now >= rested)) {
+      if (arrived || (run.t !== painted && now >= rested)) {
         paint(run);
+        painted = run.t;
         rested = now + (REST + 1) * (performance.now() - now);
       }
       if (arrived) resolve();

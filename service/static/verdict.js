@@ -51,7 +51,9 @@ export async function judge(runs, dtype, signal, worst) {
     for (const run of runs) run.errors = errors(run.response, exact.response);
     say(runs[1] ? compared(runs, worst) : alone(runs[0], exact.label, worst), runs);
   } catch (error) {
-    if (error.name !== "AbortError") say([`The error is unknown: ${line(error)}`], runs);
+    if (error.name === "AbortError") return;
+    for (const run of runs) run.errors ??= null; // known to be unknown
+    say([`The error is unknown: ${line(error)}`], runs);
   }
 }
 

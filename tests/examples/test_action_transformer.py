@@ -1,10 +1,8 @@
 """The example of an action transformer: served actions are those of a plain loop, and requests share network calls."""
 
 import asyncio
-import importlib.util
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
@@ -18,32 +16,22 @@ from models.noise import noise
 from service.app import create_app
 from service.settings import Settings
 from solvers import integrate
+from tests.examples.support import load_example
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "action_transformer.py"
-
-
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("action_transformer", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
     repository = tmp_path_factory.mktemp("actions") / "checkpoints"
-    return example().imported(repository)[0], repository
+    return load_example("action_transformer").imported(repository)[0], repository
 
 
 @pytest.fixture
 async def http(made: tuple[nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(models_dir=made[1], device="cpu", threads=1, watch_s=0, allow_programs=True))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield http
 
 

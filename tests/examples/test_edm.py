@@ -1,12 +1,10 @@
 """The example's denoiser is imported by its own options, and the service samples it as its plain loop does."""
 
 import asyncio
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -16,19 +14,15 @@ from models.checkpoint.loading import load
 from models.noise import noise
 from service.app import create_app
 from service.settings import Settings
+from tests.examples.support import load_example
+from tests.service.serving import calling
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "edm.py"
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("edm", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_example("edm")
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +40,7 @@ async def test_a_request_that_names_no_solver_gets_the_samples_of_the_plain_loop
     example: ModuleType, root: Path
 ) -> None:
     app = create_app(Settings(models_dir=root, allow_programs=True))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         answer = await http.post("/v1/sample", json={"model": "edm", "num_samples": 5, "seed": 7})
         others = [{"solver": "rk4-6"}, {"solver": "dopri5@1e-3"}, {"solver": "ab2-8/shift(3)"}, {}]
         bodies = [{"model": "edm", "num_samples": 9, "seed": 1, **other} for other in others]

@@ -1,7 +1,6 @@
 """The example trains, saves and is imported on both routes; TorchCFM itself is stood in for (see tests/system)."""
 
 import gzip
-import importlib.util
 import struct
 from pathlib import Path
 from types import ModuleType
@@ -14,8 +13,7 @@ from torch import Tensor, nn
 
 from models.checkpoint.loading import load
 from models.importing.weights import import_program, import_weights
-
-SCRIPT = Path(__file__).parents[2] / "examples" / "torchcfm_mnist.py"
+from tests.examples.support import load_example
 
 
 class Matcher:
@@ -40,11 +38,7 @@ class Net(nn.Module):
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("torchcfm_mnist", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_example("torchcfm_mnist")
     monkeypatch.setattr(module, "torchcfm_matcher", Matcher)
     monkeypatch.setattr(module, "torchcfm_unet", Net)
     return module

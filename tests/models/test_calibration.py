@@ -61,7 +61,7 @@ def test_without_time_only_what_was_tried_is_used_and_the_rest_is_tried_later() 
 def test_the_most_rows_follow_from_work_and_memory_and_not_from_time() -> None:
     layer = nn.Linear(1000, 1000).requires_grad_(False)
 
-    def probe(rows: int) -> tuple[Tensor]:
+    def trial(rows: int) -> tuple[Tensor]:
         return (torch.zeros(rows, 1000),)
 
     def deep(x: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def test_the_most_rows_follow_from_work_and_memory_and_not_from_time() -> None:
         return x
 
     work = 20 * 2e6
-    assert most_rows(deep, probe, 1024, 1, Allowance()) == 64 <= CALL_FLOPS["cpu"] / work
+    assert most_rows(deep, trial, 1024, 1, Allowance()) == 64 <= CALL_FLOPS["cpu"] / work
     wide = CALL_NUMBERS // 5
     assert most_rows(lambda x: x, lambda rows: (torch.empty(rows, wide),), 1024, 1, Allowance()) == 4
 

@@ -6,7 +6,8 @@ import pytest
 from models.__main__ import main
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-from models.program.network import Program, ProgramConfig, Step
+from models.program.network import Program, ProgramConfig
+from models.program.steps import Step
 
 
 def test_list_shows_each_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,8 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.measure import Field, MeasureError, _Behind, limit_95, measure, measure_curve
+from models.endpoint_error import Field, limit_95
+from models.measure import MeasureError, _Behind, measure, measure_curve
 from models.noise import noise
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
@@ -248,7 +249,7 @@ def test_a_full_disk_leaves_what_was_there(saved: Path, monkeypatch: pytest.Monk
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("models.checkpoint.frontier.write_atomically", full)
+    monkeypatch.setattr("models.checkpoint.bound.write_atomically", full)
     with pytest.raises(FrontierError, match="No space left on device; it is as it was"):
         write_frontier(saved, _frontier(saved))
     assert (saved / FRONTIER_FILE).read_bytes() == before

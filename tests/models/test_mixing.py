@@ -18,7 +18,8 @@ from models.conditions import LabelCondition
 from models.decoder import Decoder
 from models.mixing import find_mixing
 from models.noise import noise
-from models.program.network import Program, ProgramConfig, Step, Stored
+from models.program.network import Program, ProgramConfig
+from models.program.steps import Step, Stored
 from models.row_padding import RowByRow, RowStable
 
 Field = Callable[..., Tensor]

@@ -39,7 +39,7 @@ def network(**sizes: Any) -> ResidualMLP:
     return ResidualMLP(ResidualMLPConfig(**sizes)).requires_grad_(False)
 
 
-def probe(limit: int) -> list[Tensor]:
+def trial(limit: int) -> list[Tensor]:
     return [noise(0, 0, limit, (3,), torch.float64)]
 
 
@@ -129,17 +129,17 @@ def test_buckets_that_differ_in_a_bit_are_dropped() -> None:
     def spoiled(x: Tensor) -> Tensor:  # other bits unless the rows are a multiple of 16
         return x if len(x) % 16 == 0 else x.nextafter(torch.zeros_like(x))
 
-    assert measure(spoiled, probe(512), 512).found.buckets == (16, 32, 64, 128)
+    assert measure(spoiled, trial(512), 512).found.buckets == (16, 32, 64, 128)
 
 
 def test_where_only_small_calls_agree_calls_are_limited() -> None:
     def spoiled(x: Tensor) -> Tensor:
         return x if len(x) <= 128 else x.nextafter(torch.zeros_like(x))
 
-    found = measure(spoiled, probe(1024), 1024).found
+    found = measure(spoiled, trial(1024), 1024).found
     assert found.buckets == BUCKETS
     assert found.limit == 128
-    call = RowCaller(spoiled, probe(1024), 1024)
+    call = RowCaller(spoiled, trial(1024), 1024)
     x = noise(1, 0, 1000, (3,), torch.float64)
     assert torch.equal(call(x), x)
 
@@ -148,7 +148,7 @@ def test_a_function_of_the_place_in_the_batch_is_not_deterministic() -> None:
     def placed(x: Tensor) -> Tensor:
         return x + torch.arange(len(x))[:, None]
 
-    call = RowCaller(placed, probe(256), 256)
+    call = RowCaller(placed, trial(256), 256)
     assert not call.deterministic
     assert call.buckets == ()
     assert torch.equal(call(torch.zeros(3, 1)), torch.tensor([[0.0], [1.0], [2.0]]))
@@ -161,7 +161,7 @@ def test_padding_copies_a_live_row() -> None:
         seen.append(x)
         return x * 2
 
-    call = RowCaller(spy, probe(128), 128)
+    call = RowCaller(spy, trial(128), 128)
     seen.clear()
     x = torch.arange(18.0).reshape(6, 3)
     assert torch.equal(call(x), x * 2)
@@ -177,7 +177,7 @@ def test_calls_over_the_limit_are_made_in_pieces() -> None:
         sizes.append(len(x))
         return x
 
-    call = RowCaller(spy, probe(128), 128)
+    call = RowCaller(spy, trial(128), 128)
     sizes.clear()
     x = noise(0, 0, 261, (3,))
     assert torch.equal(call(x), x)

@@ -22,10 +22,11 @@ from models.decoder import Decoder
 from models.noise import noise
 from service.app import create_app
 from service.engine.job import Job, JobResult, Operation, Sizes
-from service.engine.workload import ArenaLoad, Workload
+from service.engine.snapshot import ArenaLoad, Workload
 from service.settings import Settings
 from service.state import Service
 from solvers.trace import Trace
+from tests.service.serving import calling
 
 torch.set_num_threads(1)
 
@@ -133,7 +134,9 @@ class FakeEngine:
             future.set_result(self._result(job))
         return future
 
-    def pace(self, name: str, version: int, calls: float, work: float, rows: float, priority: Any) -> float:
+    def pace(
+        self, name: str, version: int, calls: float, work: float, rows: float, priority: Any, sizes: Any = ()
+    ) -> float:
         return 1e-3 * calls
 
     def cancel(self, future: Future[JobResult]) -> None:
@@ -143,7 +146,7 @@ class FakeEngine:
         checkpoint, n = self.loaded[job.model, job.version], job.num_samples
         x = job.x0
         if x is None:
-            x = noise(job.seed, job.first_index, n, checkpoint.card.event_shape, checkpoint.dtype)
+            x = noise(job.seed, job.first_index, n, checkpoint.card.event_of(), checkpoint.dtype)
         saved = None if job.save_at is None else torch.stack([x + float(t) for t in job.save_at], 1)
         times = job.solve.times if job.solve.times is not None else np.array([0.0, 0.25, 1.0])
         steps = np.full(n, len(times) - 1)
@@ -220,8 +223,7 @@ class Running:
 @pytest.fixture
 async def running(settings: Settings, engine: FakeEngine) -> AsyncIterator[Running]:
     app = create_app(settings, engine)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield Running(http, engine, app.state.service)
 
 

@@ -1,14 +1,25 @@
-"""A real service in a process of its own, for tests that need its sockets."""
+"""A service under test: in this process behind a client, or in its own process for tests that need its sockets."""
 
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import httpx
+from fastapi import FastAPI
+
 ROOT = Path(__file__).parents[2]
+
+
+@asynccontextmanager
+async def calling(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """Start an application and give a client of it; stop both at the end."""
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield http
 
 
 @contextmanager

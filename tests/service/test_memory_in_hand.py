@@ -20,6 +20,7 @@ from service.http.context import Context
 from service.ledger import Hold, Ledger
 from service.requests.parsing import LARGE_BODY
 from service.settings import Settings
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
@@ -178,8 +179,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def real(root: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Ledger]]:
     settings = Settings(models_dir=root, device="cpu", threads=1, watch_s=0, timeout_s=300, max_job_bytes=40_000_000)
     app = create_app(settings)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield http, app.state.service.ledger
 
 

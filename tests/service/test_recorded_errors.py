@@ -22,7 +22,7 @@ from service import examples
 from service.app import create_app
 from service.engine.job import EngineFailed
 from service.errors import Kind
-from service.replay.token import decode, encode
+from service.replay import decode, encode
 from service.settings import Settings
 
 from .serving import serving

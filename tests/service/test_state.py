@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from models.repository import RepositoryError
@@ -15,6 +14,7 @@ from service.app import create_app
 from service.settings import Settings
 from service.state import Service
 from tests.service.registry.asking import Gate
+from tests.service.serving import calling
 from tests.service.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -35,8 +35,7 @@ async def test_the_service_answers_while_models_are_loaded(many: Settings, engin
     app = create_app(many, engine)
     service: Service = app.state.service
     service.start(beside=True, on_loaded=done.set)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         await asyncio.to_thread(gate.entered.acquire)
         assert (await http.get("/livez")).status_code == 200
         unready = await http.get("/readyz")

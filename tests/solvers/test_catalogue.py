@@ -58,7 +58,7 @@ def test_stability_limits(name: str, limit: float) -> None:
 def test_observed_orders(width: int, grid: Any) -> None:
     """Regression of log error on log steps, for every method with fixed steps, all of them in one set of lanes.
 
-    Those of `solvers.exponential` have tests of their own, as their order depends on the span.
+    DPM-Solver++ and UniPC have tests of their own, as their order depends on the span.
     """
     x0 = torch.linspace(0.6, 1.2, 5).double()[:, None].expand(5, width)
     exact = fall_exact(x0, 1.0)

@@ -19,7 +19,7 @@ A = torch.tensor([[1.0, 2.0, 0.0], [0.5, -3.0, 4.0], [0.0, 7.0, 0.25]], dtype=to
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(5, 3, generator=GENERATOR, dtype=torch.float64)
 T = torch.linspace(0.0, 1.0, 5, dtype=torch.float64)
-SIGNS = torch.randint(0, 2, (4, 5, 3), generator=GENERATOR).double() * 2 - 1
+PROBES = torch.randint(0, 2, (4, 5, 3), generator=GENERATOR).double() * 2 - 1
 
 
 def linear(x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
@@ -30,7 +30,7 @@ def linear(x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
 def test_a_pullback_and_the_jacobian_are_those_of_the_matrix():
     v, pull = pullback(linear, X, T)
     assert torch.equal(v, linear(X, T))
-    torch.testing.assert_close(pull(SIGNS[0]), SIGNS[0] @ A)
+    torch.testing.assert_close(pull(PROBES[0]), PROBES[0] @ A)
     torch.testing.assert_close(jacobian(linear, X, T), A.expand(5, 3, 3))
 
 
@@ -39,8 +39,10 @@ def test_the_divergence_is_the_trace_and_its_estimate_the_quadratic_form():
     assert torch.equal(v, linear(X, T))
     torch.testing.assert_close(divergence, A.trace().expand(5))
     for probes in (1, 4):
-        _, estimate = hutchinson_divergence(linear, X, T, SIGNS[:probes])
-        torch.testing.assert_close(estimate, torch.einsum("pri,ij,prj->pr", SIGNS[:probes], A, SIGNS[:probes]).mean(0))
+        _, estimate = hutchinson_divergence(linear, X, T, PROBES[:probes])
+        torch.testing.assert_close(
+            estimate, torch.einsum("pri,ij,prj->pr", PROBES[:probes], A, PROBES[:probes]).mean(0)
+        )
 
 
 def test_a_field_that_does_not_depend_on_the_state_has_no_derivative():
@@ -55,9 +57,9 @@ def test_a_field_that_does_not_depend_on_the_state_has_no_derivative():
 def test_rows_of_the_log_density_are_the_velocity_and_minus_the_divergence(probes: int):
     field = LogDensityField((3,), probes)
     assert (field.width, field.constants) == (4, 3 * probes)
-    signs = SIGNS[:probes].transpose(0, 1).reshape(5, -1)
-    rate = field(linear, torch.cat((X, torch.full((5, 1), 9.0), signs), dim=1), T)
-    exact, estimate = exact_divergence(linear, X, T)[1], hutchinson_divergence(linear, X, T, SIGNS[: probes or 1])[1]
+    rows = PROBES[:probes].transpose(0, 1).reshape(5, -1)
+    rate = field(linear, torch.cat((X, torch.full((5, 1), 9.0), rows), dim=1), T)
+    exact, estimate = exact_divergence(linear, X, T)[1], hutchinson_divergence(linear, X, T, PROBES[: probes or 1])[1]
     assert torch.equal(rate[:, :3], linear(X, T))
     torch.testing.assert_close(rate[:, 3], -(estimate if probes else exact))
     assert torch.equal(rate[:, 4:], torch.zeros(5, 3 * probes).double())

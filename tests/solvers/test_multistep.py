@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from solvers import SolverError, catalogue, integrate, resolve
-from solvers.multistep import weights
+from solvers.multistep import adams_bashforth_weights
 from tests.solvers.support import MULTISTEP, Watched, decay, fall, fall_exact, gaussian, ones, slope
 
 TEXTBOOK = {
@@ -24,14 +24,14 @@ UNEVEN = np.array([0.0, 0.07, 0.1, 0.26, 0.3, 0.55, 0.61, 0.8, 1.0])
 
 @pytest.mark.parametrize("order", [2, 3, 4])
 def test_uniform_weights_are_the_textbook_ones(order: int) -> None:
-    assert np.allclose(weights(np.linspace(0, 1, 9), order), TEXTBOOK[order], atol=1e-12)
+    assert np.allclose(adams_bashforth_weights(np.linspace(0, 1, 9), order), TEXTBOOK[order], atol=1e-12)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("direction", [1, -1])
 def test_weights_integrate_polynomials_exactly_on_any_grid(order: int, direction: int) -> None:
     points = UNEVEN[::direction]
-    table = weights(points, order)
+    table = adams_bashforth_weights(points, order)
     for degree in range(order):
         for row, n in enumerate(range(order - 1, len(points) - 1)):
             h = points[n + 1] - points[n]

@@ -78,17 +78,17 @@ def test_the_weights_are_those_of_the_formula() -> None:
     v1 = gaussian(1 + 0.3 * v0, torch.full((1,), 0.25).double())
     assert found.x.item() == pytest.approx((1 + 0.3 * v0 + 0.1 * v0 + 0.6 * v1).item(), rel=1e-15)
     assert watched.times == [0.0, 0.25]
-    assert found.settings == {"name": "tuned", "steps": 2}
+    assert found.settings == {"name": "tuned", "steps": 2, "plan": one.digest}
 
 
 def test_weights_of_a_stock_method_give_that_method() -> None:
     times = np.array([0.0, 0.1, 0.4, 1.0])
-    euler = TunedPlans({3: TunedPlan(times, np.diag(np.diff(times)))}, {"ab2-3": TunedPlan(times)}, "sha256:ab")
+    euler = TunedPlans({3: TunedPlan(times, np.diag(np.diff(times)))}, {"ab2-3": TunedPlan(times)})
     by_grid = integrate(gaussian, ones(), solver="euler", grid=times.tolist())
     assert torch.allclose(integrate(gaussian, ones(), solver="tuned-3", tuned=euler).x, by_grid.x, rtol=1e-15)
     on_grid = integrate(gaussian, ones(), solver="ab2-3/tuned", tuned=euler)
     assert torch.equal(on_grid.x, integrate(gaussian, ones(), solver="ab2", grid=times.tolist()).x)
-    shown = {"name": "ab2", "steps": 3, "grid": "tuned", "start": "ramp", "plans": "sha256:ab"}
+    shown = {"name": "ab2", "steps": 3, "grid": "tuned", "start": "ramp", "plan": TunedPlan(times).digest}
     assert on_grid.settings == shown
     assert euler.texts == ["tuned-3", "ab2-3/tuned"]
 
@@ -100,6 +100,8 @@ def test_specs_print_and_are_cached_for_each_plan() -> None:
     assert str(SolverSpec.parse("ab4-9/tuned")) == "ab4-9/tuned"
     assert compile(spec, tuned=first) is compile(spec, tuned=first)
     assert compile(spec, tuned=first) is not compile(spec, tuned=second)
+    assert compile(spec, tuned=first).tuned == plan(4, 1).digest != plan(4, 2).digest
+    assert TunedPlan(plan(4, 1).times).digest != plan(4, 1).digest  # the grid alone is another solver
     assert "tuned" not in catalogue.solvers()
 
 

@@ -27,6 +27,6 @@ def until(what: str, condition: Callable[[], Any], seconds: float = 60) -> Any:
 
 def free_port() -> int:
     """Return a port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -53,6 +54,45 @@ def bodies(page: Page) -> list[dict[str, Any]]:
 
     page.on("request", keep)
     return found
+
+
+HOLD = """(after => {
+    const ask = window.ask ??= fetch;
+    let [states, wake] = [0, () => {}];
+    window.held = false;
+    window.release = (more = Infinity) => { after += more; window.held = false; wake() };
+    window.fetch = async (path, options) => {
+        const answer = await ask(path, options);
+        if (!String(path).endsWith('v1/sample/stream') || !answer.ok) return answer;
+        const left = new Promise((_, reject) =>
+            options.signal?.addEventListener('abort', () => reject(options.signal.reason)));
+        left.catch(() => {});
+        let text = '';
+        const gate = new TransformStream({ async transform(piece, out) {
+            text += piece;
+            for (let end; (end = text.indexOf('\\n\\n')) >= 0; text = text.slice(end + 2)) {
+                if (text.startsWith('event: sample')) states++;
+                while (states > after) {
+                    window.held = true;
+                    await Promise.race([new Promise(resolve => wake = resolve), left]);
+                }
+                out.enqueue(text.slice(0, end + 2));
+            }
+        } });
+        const body = answer.body.pipeThrough(new TextDecoderStream()).pipeThrough(gate);
+        return new Response(body.pipeThrough(new TextEncoderStream()), answer);
+    };
+})"""
+
+
+def hold(page: Page, after: int) -> Callable[[], None]:
+    """Let that many states of drawings through; `release(more)` in the page lets more through, `release()` the rest.
+
+    Returns a function that waits until they are held back: however fast the service is, a drawing is then under way.
+    """
+    page.add_init_script(f"{HOLD}({after})")
+    page.evaluate(f"{HOLD}({after})")
+    return lambda: page.wait_for_function("() => window.held") and None
 
 
 def picture(page: Page) -> str:
@@ -153,7 +193,7 @@ def test_a_conditional_model_has_a_class_and_guidance(page: Page, service: str) 
     drawn_again(page)
     page.select_option("#model", "gaussian")
     settled(page)
-    assert page.locator("#conditional").is_hidden()
+    page.wait_for_selector("#conditional", state="hidden")  # the model is described after its samples were asked for
     assert not {"condition", "guidance"} & set(sent[-1])
 
 

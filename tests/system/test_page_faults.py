@@ -178,6 +178,7 @@ def test_no_button_moves_while_a_drawing_reports_progress(
     page.goto(f"{service}/")
     page.evaluate("yes => localStorage[yes ? 'setItem' : 'removeItem']('pathline-introduced', 'yes')", introduced)
     show(page, service, **RK4)
+    page.wait_for_selector("body[data-judged]")
     assert page.locator("#intro").is_hidden() == bool(introduced)
     before = page.locator("#new-seed").bounding_box(), page.locator("#results").bounding_box()
     page.route("**/v1/sample/stream", lambda route: None)  # no answer
@@ -185,6 +186,25 @@ def test_no_button_moves_while_a_drawing_reports_progress(
     page.wait_for_selector("#cancel:not([hidden])")
     assert (page.locator("#new-seed").bounding_box(), page.locator("#results").bounding_box()) == before
     page.click("#cancel")
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 390])
+@pytest.mark.parametrize(
+    "view", [RK4, PAIR, {"a.solver": "dopri5", "a.rtol": "1e-3", "a.atol": "1e-3", "model": "moons"}]
+)
+def test_the_verdict_finds_its_room_kept(page: Page, service: str, width: int, view: dict[str, Any]) -> None:
+    """Nothing moves when the error, which is measured in the background, becomes known."""
+    page.set_viewport_size({"width": width, "height": 844})
+    page.route("**/v1/sample", lambda route: None)  # the reference has to wait until this is taken back
+    show(page, service, **view)
+    places = (
+        "() => [...document.querySelectorAll('#results > section')].map(e => JSON.stringify(e.getBoundingClientRect()))"
+    )
+    before = page.evaluate(places)
+    page.unroute("**/v1/sample")
+    page.wait_for_selector("body[data-judged]")
+    assert "of the spread away" in page.inner_text("#verdict")
+    assert page.evaluate(places) == before
 
 
 def test_a_link_to_overlaid_points_keeps_the_room_of_one_figure(page: Page, service: str) -> None:
@@ -217,5 +237,5 @@ def test_impatience_does_no_harm(page: Page, service: str) -> None:
         page.keyboard.press("Enter")
     page.wait_for_selector("body[data-judged*='b.solver']")
     assert page.locator("#problem").is_hidden()
+    page.wait_for_selector("#cancel", state="hidden")  # one more drawing may be under way, for the last of all presses
     assert titles(page) == ["rk4-4", "euler-10"]
-    assert page.locator("#cancel").is_hidden()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from models.architectures.analytic import Gaussian
-from models.measure import Field, endpoint_error, exact_ends
+from models.endpoint_error import Field, endpoint_error, exact_ends
 from models.noise import noise
 from solvers import integrate
 from training.errors import TrainingError

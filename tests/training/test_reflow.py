@@ -16,21 +16,16 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 from models.noise import noise
 from solvers import Solution, integrate
+from tests.training.support import small
 from training import reflow
 from training.__main__ import main
-from training.config import CONFIGS, Recipe, ReflowConfig, load_recipe
+from training.config import CONFIGS, Recipe, ReflowConfig
 from training.data import prepare
 from training.draws import Purpose, seed32
 from training.errors import DataError, TrainingError, UsageError
 from training.fit import Options, fit
 from training.parents import pin_parent
 from training.reflow import with_pairs
-
-
-def small(name: str = "moons", **changes: object) -> Recipe:
-    recipe = load_recipe(CONFIGS / f"{name}.toml", {"epochs": 2})
-    network = recipe.network.model_copy(update={"hidden": 16, "blocks": 1})
-    return recipe.model_copy(update={"network": network, **changes})
 
 
 @pytest.fixture(scope="module")

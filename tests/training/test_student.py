@@ -15,6 +15,7 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
+from tests.training.support import small
 from training import draws
 from training.__main__ import main
 from training.assess import evaluate_checkpoint
@@ -25,12 +26,6 @@ from training.fit import Options, fit, new_trainer
 from training.parents import pin_parent
 from training.student import Teacher, take_over, with_teacher
 from training.trainer import Hooks
-
-
-def small(name: str = "moons", **changes: Any) -> Recipe:
-    recipe = load_recipe(CONFIGS / f"{name}.toml", {"epochs": 2})
-    network = recipe.network.model_copy(update={"hidden": 16, "blocks": 1})
-    return recipe.model_copy(update={"network": network, **changes})
 
 
 @pytest.fixture(scope="module")

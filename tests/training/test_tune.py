@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,9 @@ def test_the_file_holds_what_was_asked_for_and_more_is_added(folder: Path, capsy
     assert sorted(checkpoint.plans.plans) == [2, 3]
     stored = read_plans(folder, checkpoint.card.weights_sha256)
     assert stored is not None
-    assert stored.tuning == {"samples": 16, "seed": 0, "iterations": 3}
+    made: dict[str, Any] = {"samples": 16, "seed": 0, "iterations": 3}
+    assert [plan.tuning for plan in stored.plans] == [made, made | {"methods": ["ab2"]}] * 2
+    assert all(plan.libraries["torch"] == torch.__version__ for plan in stored.plans)
     assert main(["evaluate", str(folder), "--solver", "tuned-3", "--samples", "8", "--out", str(folder.parent)]) == 0
     assert "tuned-3" in capsys.readouterr().out
     assert main(["evaluate", str(folder), "--solver", "tuned-4", "--samples", "8", "--out", str(folder.parent)]) == 2
@@ -115,6 +118,19 @@ def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(folder: Path, mo
         tune(folder, QUICK, force=True)
 
 
+def test_each_plan_says_how_it_was_tuned_and_other_recipes_replace_their_own_only(folder: Path) -> None:
+    first = {plan.solver: plan for plan in tune(folder, QUICK).plans}
+    other = Recipe(nfe=(3, 4), methods=("ab2",), samples=20, iterations=2)
+    second = {plan.solver: plan for plan in tune(folder, other).plans}
+    for solver in ("ab2-2/tuned", "tuned-2"):
+        assert second[solver] == first[solver]
+    for solver in ("ab2-3/tuned", "tuned-3", "ab2-4/tuned", "tuned-4"):
+        assert second[solver].tuning["samples"] == 20
+    more = {plan.solver: plan for plan in tune(folder, replace(QUICK, methods=("ab2", "ab3"))).plans}
+    assert more["tuned-2"].tuning["methods"] == ["ab2", "ab3"]  # it may begin with another grid
+    assert more["ab2-2/tuned"] == first["ab2-2/tuned"]
+
+
 def test_plans_that_cannot_be_used_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / PLANS_FILE).write_text("{")
     tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=16, iterations=1))
@@ -137,7 +153,7 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
     plain, guided = (target_of(checkpoint, (g,), 0, 0, 6).ends for g in (1.0, 3.0))
     assert not torch.allclose(plain, guided)
     plans = tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=18, iterations=2, guidance=(1.0, 3.0)))
-    assert plans.tuning["guidance"] == [1.0, 3.0]
+    assert all(plan.tuning["guidance"] == [1.0, 3.0] for plan in plans.plans)
 
 
 @pytest.mark.parametrize(

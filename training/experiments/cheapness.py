@@ -2,7 +2,7 @@
 
 Every model is trained anew with three seeds. Choices but the frequency are compared with the recipe at `BASE`, which
 is the paper's but for the highest frequency of the time embedding. The run can be stopped at any time: what decides
-most is measured first, and the report shows what there is (`--measured`).
+most is measured first, and the report shows what there is (`--measured`) and names what is missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from models.noise import noise
 from training.config import CONFIGS, Recipe, ReflowConfig, load_recipe
-from training.data_config import MnistData
+from training.data_config import MnistData, PointsData
 from training.draws import Purpose, seed32
 from training.evaluation import evaluate
 from training.experiments.cells import Missing
@@ -139,7 +139,7 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 _REFLOW = "reflow"
 REFLOWED = ("moons", "circles")
-"""Data sets on which a second model is trained on the paths of the first."""
+"""Data sets of points, on which a second model is trained on the paths of the first."""
 
 EVERYWHERE = ("ema 0.999", "cosine schedule", "OT coupling", "cosine and OT")
 """Choices that are tried on all data sets; the others on moons only."""
@@ -183,15 +183,23 @@ class _Plain(nn.Module):
         return self._velocity(x, t)
 
 
+def _trained(dataset: str) -> tuple[str, ...]:
+    """The names of all that is trained on a data set."""
+    return (*settings(dataset), *((_REFLOW,) if dataset in REFLOWED else ()))
+
+
 def order(context: Context) -> list[tuple[str, str, int]]:
-    """All models as (data set, setting, seed): the decisive first, seed by seed, so that a stopped run has those."""
-    whole = [
-        (dataset, name, seed)
-        for seed in context.sizes.training_seeds
-        for dataset in context.sizes.price_datasets
-        for name in (*settings(dataset), *((_REFLOW,) if dataset in REFLOWED else ()))
-    ]
-    return sorted(whole, key=lambda model: (model[1] not in DECISIVE, model[1] not in NEXT, model[0] not in REFLOWED))
+    """All models as (data set, setting, seed): what a stopped run should have comes first.
+
+    First the decisive settings; of them and of the others, those on points before those on digits, which take longer.
+    On digits each setting gets all its seeds before the next begins, as a verdict needs them.
+    """
+    seeds = context.sizes.training_seeds
+    points = [dataset for dataset in context.sizes.price_datasets if dataset in REFLOWED]
+    digits = [dataset for dataset in context.sizes.price_datasets if dataset not in REFLOWED]
+    whole = [(dataset, name, seed) for seed in seeds for dataset in points for name in _trained(dataset)]
+    whole += [(dataset, name, seed) for dataset in digits for name in _trained(dataset) for seed in seeds]
+    return sorted(whole, key=lambda model: (model[1] not in DECISIVE, model[0] not in REFLOWED, model[1] not in NEXT))
 
 
 def run(context: Context) -> Results:
@@ -221,19 +229,30 @@ def _cell(context: Context, dataset: str, name: str, seed: int) -> Results:
     base = base_recipe(context, dataset, seed)
     label, samples = f"{dataset}-{_key(name)}-{seed}", context.sizes.price_samples
     if name == _REFLOW:
-        return context.cell(
-            label, {"recipe": base.hash, "reflow": 1, "samples": samples}, lambda: _reflowed(context, base)
-        )
+        pairs, epochs = context.sizes.price_pairs, _reflow_epochs(context, base)
+        key = {"recipe": base.hash, "pairs": pairs, "epochs": epochs, "samples": samples}
+        return context.cell(label, key, lambda: _reflowed(context, base))
     recipe = changed(base, settings(dataset)[name])
     return context.cell(
         label, {"recipe": recipe.hash, "samples": samples}, lambda: _measure(context, context.models.get(recipe))
     )
 
 
+def _reflow_epochs(context: Context, parent: Recipe) -> int:
+    """Epochs over the pairs that are as many steps as the parent had over its data."""
+    assert isinstance(parent.data, PointsData)  # noqa: S101  (`REFLOWED`)
+    return max(1, round(parent.epochs * parent.data.samples / context.sizes.price_pairs))
+
+
 def _reflowed(context: Context, parent: Recipe) -> Results:
-    """Measure a model that was trained on the paths of another one."""
+    """Measure a model that was trained on the paths of another one, in as many steps."""
     path = context.models.get(parent).path
-    recipe = parent.model_copy(update={"reflow": ReflowConfig(checkpoint=str(path), pairs=context.sizes.price_pairs)})
+    recipe = parent.model_copy(
+        update={
+            "reflow": ReflowConfig(checkpoint=str(path), pairs=context.sizes.price_pairs),
+            "epochs": _reflow_epochs(context, parent),
+        }
+    )
     return _measure(context, context.models.get(pin_parent(recipe)))
 
 
@@ -303,6 +322,20 @@ def tables(results: Results) -> list[Table]:
     return [Table("cheapness", "Price and quality by recipe; means over training seeds", columns, rows, shown=60)]
 
 
+def notes(results: Results) -> list[str]:
+    """Say which models have not been measured: settings that lack seeds, by data set."""
+    most = max((len(seeds) for models in results.values() for seeds in models.values()), default=0)
+    missing = list[str]()
+    for dataset, models in results.items():
+        counts = {name: len(models.get(name, {})) for name in _trained(dataset)}
+        lacking = [
+            f"{name} ({count} of {most} seeds)" if count else name for name, count in counts.items() if count < most
+        ]
+        if lacking:
+            missing.append(f"{dataset}: {', '.join(lacking)}")
+    return [f"Not measured: {'; '.join(missing)}."] if missing else []
+
+
 def draw(results: Results, figures: Figures) -> None:
     """NFE and SWD against the highest frequency, a column a data set."""
     figure, axes = figures.panels(2, len(results), width=2.9, height=2.3)
@@ -340,4 +373,5 @@ EXPERIMENT = Experiment(
     judge=judge,
     tables=tables,
     draw=draw,
+    notes=notes,
 )

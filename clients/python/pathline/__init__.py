@@ -13,11 +13,12 @@
 from importlib.metadata import version as _version
 
 from pathline._async_client import AsyncClient
+from pathline._bulk import BulkResult
 from pathline._client import Client
 from pathline._compare import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
 from pathline._frontier import Frontier, FrontierCurve, FrontierPoint
-from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
+from pathline._info import Axis, ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import Budget, SampleOptions, SolverOptions
 from pathline._results import (
     DiagnoseResult,
@@ -32,6 +33,8 @@ from pathline._retry import RetryPolicy
 from pathline.errors import (
     APIError,
     BadRequest,
+    BulkConflict,
+    BulkIncomplete,
     ConnectError,
     ConnectionLost,
     DeadlineExceeded,
@@ -79,8 +82,12 @@ __version__ = _version("pathline")
 __all__ = [
     "APIError",
     "AsyncClient",
+    "Axis",
     "BadRequest",
     "Budget",
+    "BulkConflict",
+    "BulkIncomplete",
+    "BulkResult",
     "Client",
     "Comparison",
     "ComparisonRow",

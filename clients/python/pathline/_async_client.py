@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 
@@ -11,7 +12,8 @@ import httpx
 import numpy as np
 
 from pathline._bar import Follow
-from pathline._calls import Call, Emit, Flow, Run, Wait, configured
+from pathline._bulk import Asked, BulkResult, Counts, begin, shown
+from pathline._calls import Call, Do, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
 from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
 from pathline._events import Event
@@ -124,6 +126,34 @@ class AsyncClient:
         """Draw samples page by page (``async for``); arguments and errors as for `Client.iter_samples`."""
         return self._drive(Run(self._calls.pages(model, total, batch, options, progress)))
 
+    async def bulk(
+        self,
+        model: str,
+        total: int | None = None,
+        *,
+        to: str | PathLike[str],
+        counts: Counts | None = None,
+        format: Literal["npy", "parquet"] | None = None,  # noqa: A002 - as NumPy and pandas call it
+        workers: int = 2,
+        tries: int = 3,
+        shard_rows: int | None = None,
+        progress: bool | Follow | None = None,
+        **options: Any,
+    ) -> BulkResult:
+        """Draw any number of samples into a folder; arguments, result and errors as for `Client.bulk`."""
+        asked = Asked.of(model, total, counts, format, shard_rows, workers, tries, options)
+        job = await self._run(begin(self._calls, to, asked))
+        with shown(progress) as tell:
+            job.follow(tell)
+            tasks = [asyncio.ensure_future(self._run(job.worker(tries))) for _ in range(workers)]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        return await self._run(job.result())
+
     @spelled_out(SampleOptions)
     def stream(
         self, model: str, num_samples: int | None = None, **options: Unpack[SampleOptions]
@@ -235,6 +265,8 @@ class AsyncClient:
                 try:
                     if isinstance(step, Wait):
                         await asyncio.sleep(step.seconds)
+                    elif isinstance(step, Do):
+                        outcome = await asyncio.to_thread(step.call)
                     elif isinstance(step, Call):
                         if opened is not None:  # a stream that is given up for another attempt
                             await opened[0].aclose()

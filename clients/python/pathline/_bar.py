@@ -31,19 +31,19 @@ class Bar:
     """
 
     def __init__(self, always: bool = False) -> None:
-        self._share, self._left = 0.0, None
+        self._share, self._left, self._rate = 0.0, None, None
         self._shown = always or sys.stderr.isatty()
         self._began = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._draw, name="pathline-bar", daemon=True)
 
-    def update(self, share: float, seconds_left: float | None) -> None:
-        """Note how much of the work is done, and how long the rest takes."""
-        self._share, self._left = share, seconds_left
+    def update(self, share: float, seconds_left: float | None, rate: float | None = None) -> None:
+        """Note how much of the work is done, how long the rest takes, and how many samples come in a second."""
+        self._share, self._left, self._rate = share, seconds_left, rate
 
     def follow(self, progress: Progress) -> None:
         """Note the progress of a request."""
-        self.update(progress.share, progress.seconds_left)
+        self.update(progress.share, progress.seconds_left, progress.fields.get("rows_per_s"))
 
     def __enter__(self) -> Self:
         if self._shown:
@@ -60,7 +60,7 @@ class Bar:
     def _draw(self) -> None:
         drawn = 0
         while not self._over.wait(_EVERY_S):
-            line = text(self._share, time.monotonic() - self._began, self._left)
+            line = text(self._share, time.monotonic() - self._began, self._left, self._rate)
             sys.stderr.write("\r" + line.ljust(drawn))
             sys.stderr.flush()
             drawn = max(drawn, len(line))
@@ -78,11 +78,12 @@ def following(progress: bool | Follow) -> Iterator[Follow]:
             yield bar.follow
 
 
-def text(share: float, elapsed_s: float, seconds_left: float | None) -> str:
-    """Return a bar for a share of the work, with the time it took and, where that is known, the time that is left."""
+def text(share: float, elapsed_s: float, seconds_left: float | None, rate: float | None = None) -> str:
+    """Return a bar for a share of the work, with the time it took and, where known, the rate and the time left."""
     share = min(1.0, share)
     left = "" if seconds_left is None else f", about {_time(seconds_left)} left"
-    return f"[{'#' * int(_WIDTH * share):<{_WIDTH}}] {100 * share:3.0f} %, {_time(elapsed_s)}{left}"
+    pace = "" if rate is None else f", {rate:,.0f} samples/s"
+    return f"[{'#' * int(_WIDTH * share):<{_WIDTH}}] {100 * share:3.0f} %, {_time(elapsed_s)}{pace}{left}"
 
 
 def _time(seconds: float) -> str:

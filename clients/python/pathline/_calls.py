@@ -1,7 +1,7 @@
 """The service's operations, each described once for both clients, as a generator that performs no I/O.
 
-It yields steps (a request to send, bytes to read, a pause, a value for the user), is resumed with the outcome of each,
-and returns the result. A client only drives it: blocking, or with await.
+It yields steps (a request to send, bytes to read, a pause, a file to write, a value for the user), is resumed with the
+outcome of each, and returns the result. A client only drives it: blocking, or with await.
 """
 
 from __future__ import annotations
@@ -79,13 +79,20 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Do:
+    """A step: call a function that reads or writes files; the outcome is what it returns."""
+
+    call: Callable[[], Any]
+
+
+@dataclass(frozen=True)
 class Emit:
     """A step: hand a value to the user."""
 
     value: Any
 
 
-Step = Call | Read | Wait | Emit
+Step = Call | Read | Wait | Do | Emit
 Flow = Generator[Step, Any, T]
 
 
@@ -140,8 +147,12 @@ class Calls:
         """Draw samples, and tell the progress if that is asked for."""
         return self._sample(sample_request(model, num_samples, options, self.url), progress)
 
+    def sampled(self, request: SampleRequest) -> Flow[SampleResult]:
+        """Draw the samples of a request."""
+        return self._asked(request, _decode.decode_npz)
+
     def _sample(self, request: SampleRequest, progress: bool | Follow | None) -> Flow[SampleResult]:
-        return self._followed(request, progress) if progress else self._asked(request, _decode.decode_npz)
+        return self._followed(request, progress) if progress else self.sampled(request)
 
     def replay(self, token: str | SampleResult, options: Mapping[str, Any]) -> Flow[SampleResult]:
         """Draw the samples of an earlier answer again."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from os import PathLike
+from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 
@@ -11,7 +14,8 @@ import httpx
 import numpy as np
 
 from pathline._bar import Follow
-from pathline._calls import Call, Emit, Flow, Run, Wait, configured
+from pathline._bulk import Asked, BulkResult, Counts, Job, begin, shown
+from pathline._calls import Call, Do, Emit, Flow, Run, Wait, configured
 from pathline._calls import headers as all_headers
 from pathline._compare import CANDIDATES, Comparison, SolverLike, compare
 from pathline._events import Event
@@ -159,6 +163,56 @@ class Client:
         """
         return self._drive(Run(self._calls.pages(model, total, batch, options, progress)))
 
+    def bulk(
+        self,
+        model: str,
+        total: int | None = None,
+        *,
+        to: str | PathLike[str],
+        counts: Counts | None = None,
+        format: Literal["npy", "parquet"] | None = None,  # noqa: A002 - as NumPy and pandas call it
+        workers: int = 2,
+        tries: int = 3,
+        shard_rows: int | None = None,
+        progress: bool | Follow | None = None,
+        **options: Any,
+    ) -> BulkResult:
+        """Draw any number of samples into a folder, or go on with the job that it holds.
+
+        Row k of the job is sample ``first_index + k`` of the seed. The folder is that of ``python -m fleet sample``,
+        whose ``verify`` and ``export`` read it. What is done stays done: after Ctrl-C, a crash or an error, the same
+        call makes what is missing. A full service is waited for.
+
+        Args:
+            model: Name of the model.
+            total: How many samples; needed for a new job without `counts`.
+            to: A folder: empty, new, or that of the job.
+            counts: How many samples of each condition: a mapping such as ``{7: 100}``, or pairs of condition and count.
+            format: Of the files: ``"npy"`` (the default: samples alone), or ``"parquet"`` with index, NFE, status and
+                condition too, which needs pyarrow.
+            workers: Requests at the same time; two keep one service busy.
+            tries: Of a shard, before it is given up.
+            shard_rows: Rows of a file, a multiple of 64; so that one takes two minutes at most if left out.
+            progress: True draws a bar with the rate and the time left; a function is called with each `Progress`, the
+                `fields` of which have ``rows``, ``total`` and ``rows_per_s``.
+            **options: `solver`, `steps`, `rtol`, `atol`, `grid`, `start`, `controller`, `first_step`, `max_step`,
+                `max_nfe`, `condition`, `guidance`, `decode`, `seed`, `first_index` and `version` as for `sample`;
+                `timeout_s` is that of each request.
+
+        Raises:
+            BulkConflict: The folder holds another job or something else, or the service's model has changed.
+            BulkIncomplete: Shards were given up after `tries` tries; the others are done.
+            OSError: The folder cannot be read or written.
+            PathlineError: See `pathline.errors`.
+            TypeError, InvalidValue: As for `sample`.
+        """
+        asked = Asked.of(model, total, counts, format, shard_rows, workers, tries, options)
+        job = self._run(begin(self._calls, to, asked))
+        with shown(progress) as tell:
+            job.follow(tell)
+            self._work(job, workers, tries)
+        return self._run(job.result())
+
     @spelled_out(SampleOptions)
     def stream(
         self, model: str, num_samples: int | None = None, **options: Unpack[SampleOptions]
@@ -215,10 +269,10 @@ class Client:
         Args:
             model: Name of the model.
             samples: Data, shape (n, *data_shape), as `sample` returns them.
-            divergence: ``"exact"``, ``"hutchinson"`` (estimated with random signs), or ``"auto"``: exact for samples of
-                up to 16 numbers.
+            divergence: ``"exact"``, ``"hutchinson"`` (estimated with Rademacher probes), or ``"auto"``: exact for
+                samples of up to 16 numbers.
             probes: Estimates that are averaged; with two or more there is a standard error.
-            seed: Seed of the signs; drawn here where left out, so that a retry is the same request.
+            seed: Seed of the probes; drawn here where left out, so that a retry is the same request.
             decode: False if `samples` are states in the model's own coordinates.
             **options: See `SolverOptions`.
 
@@ -329,6 +383,31 @@ class Client:
     ) -> None:
         self.close()
 
+    def _work(self, job: Job, workers: int, tries: int) -> None:
+        """Have threads make a job; whatever ends the wait for them stops them."""
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def work() -> None:
+            try:
+                self._run(job.worker(tries))
+            except BaseException as error:
+                job.stop()
+                ended.put(error)
+            else:
+                ended.put(None)
+
+        threads = [threading.Thread(target=work, name="pathline-bulk", daemon=True) for _ in range(workers)]
+        for thread in threads:
+            thread.start()
+        try:
+            found = [ended.get() for _ in threads]
+        except BaseException:  # Ctrl-C: the threads end after the page that they wait for
+            job.stop()
+            raise
+        for error in found:
+            if error is not None:
+                raise error
+
     def _run(self, flow: Flow[T]) -> T:
         run = Run(flow)
         for _ in self._drive(run):
@@ -348,6 +427,8 @@ class Client:
                 try:
                     if isinstance(step, Wait):
                         time.sleep(step.seconds)
+                    elif isinstance(step, Do):
+                        outcome = step.call()
                     elif isinstance(step, Call):
                         if opened is not None:  # a stream that is given up for another attempt
                             opened[0].close()

@@ -49,6 +49,7 @@ class SolverOptions(TypedDict, total=False):
         conditions: Conditions by name, each one for all samples or one for each: numbers, lists, NumPy arrays or torch
             tensors. Arrays keep their dtype.
         negative: Conditions that take the place of nulls in guidance, likewise.
+        shape: Size of each free axis of the samples, by name: ``{"T": 344}``. Leave out what follows from a condition.
         guidance: Strength of classifier-free guidance, or an object with terms, interval and channels.
         timeout_s: Time limit in seconds, queueing included.
         priority: ``"interactive"``, or ``"bulk"`` for work that yields to others: the default of `log_prob` and
@@ -70,6 +71,7 @@ class SolverOptions(TypedDict, total=False):
     condition: Any
     conditions: Mapping[str, Any] | None
     negative: Mapping[str, Any] | None
+    shape: Mapping[str, int] | None
     guidance: float | Mapping[str, Any] | None
     timeout_s: float | None
     priority: Literal["interactive", "bulk"]
@@ -155,6 +157,7 @@ _MEANT = {
     **dict.fromkeys(("label", "labels", "class_label", "y"), ("condition",)),
     **dict.fromkeys(("guidance_scale", "cfg_scale", "cfg"), ("guidance",)),
     **dict.fromkeys(("random_state", "generator"), ("seed",)),
+    **dict.fromkeys(("size", "sizes", "length", "height", "width"), ("shape",)),
     "timeout": ("timeout_s",),
     "num_samples": ("total",),
 }
@@ -268,11 +271,11 @@ def sample_request(model: str, num_samples: int | None, options: Mapping[str, An
         TypeError: An option is unknown, a count is not an integer, or JSON cannot represent a value.
         InvalidValue: A number is out of range or not finite, or the text of the solver is not understood.
     """
-    given = _given(options, _SAMPLE, ("num_samples",))
+    given = plain_options(options, _SAMPLE, ("num_samples",))
     if num_samples is None:
         num_samples = len(given["x0"]) if isinstance(given.get("x0"), list) else DEFAULT_NUM_SAMPLES
-    count, chosen = _integer("num_samples", num_samples), chosen_seed(options.get("seed"))
-    first = _integer("first_index", given.get("first_index", 0))
+    count, chosen = integer("num_samples", num_samples), chosen_seed(options.get("seed"))
+    first = integer("first_index", given.get("first_index", 0))
     body = _encoded({"model": model, "num_samples": count, **given, "seed": chosen})
     span = given.get("t_span")
     end = span[1] if isinstance(span, list) and len(span) == 2 else 1.0
@@ -288,7 +291,7 @@ def operation_request(operation: str, model: str, own: Mapping[str, Any], option
         own: What only this operation takes.
         options: See `SolverOptions`.
     """
-    given = {**_given(own, tuple(own)), **_given(options, _SOLVER, tuple(own))}
+    given = {**plain_options(own, tuple(own)), **plain_options(options, _SOLVER, tuple(own))}
     return Request(model, operation, _settings(given), *_encoded(given))
 
 
@@ -308,7 +311,7 @@ def chosen_seed(seed: SupportsIndex | None) -> int:
         TypeError: It is not an integer.
         InvalidValue: It is out of range.
     """
-    chosen = draw_seed() if seed is None else _integer("seed", seed)
+    chosen = draw_seed() if seed is None else integer("seed", seed)
     if not 0 <= chosen < SEED_LIMIT:
         message = f"seed={chosen} is not allowed; use an integer from 0 to 2**63 - 1, or None for a fresh one"
         raise InvalidValue(message, "seed")
@@ -327,10 +330,10 @@ class Pages:
     """
 
     def __init__(self, model: str, total: int, batch: int, options: Mapping[str, Any], url: str) -> None:
-        self.total, self._batch = _integer("total", total), _integer("batch", batch)
+        self.total, self._batch = integer("total", total), integer("batch", batch)
         if self.total < 1 or self._batch < 1:
             raise ValueError(f"total={total} and batch={batch}: both must be at least 1")
-        _given(options, _SAMPLE, ("total", "batch"))
+        plain_options(options, _SAMPLE, ("total", "batch"))
         options = expand_solver(options)
         if options.get("x0") is not None:
             raise ValueError("x0 cannot be paged; call sample() for each slice of your start states")
@@ -341,7 +344,7 @@ class Pages:
             )
         self._url = url
         self._model, self._options = model, {**options, "seed": chosen_seed(options.get("seed"))}
-        self._start = _integer("first_index", options.get("first_index") or 0)
+        self._start = integer("first_index", options.get("first_index") or 0)
         self._page(0)  # so that a bad value is reported here
 
     def __iter__(self) -> Iterator[SampleRequest]:
@@ -358,7 +361,7 @@ class Pages:
         return sample_request(self._model, count, {**self._options, "first_index": self._start + done}, self._url)
 
 
-def _given(options: Mapping[str, Any], allowed: Sequence[str], arguments: Sequence[str] = ()) -> dict[str, Any]:
+def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments: Sequence[str] = ()) -> dict[str, Any]:
     """Return the options that are not None, as JSON can represent them, with the text of a solver spelled out.
 
     Args:
@@ -393,7 +396,8 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
     return near[0] if near else None
 
 
-def _integer(name: str, value: Any) -> int:
+def integer(name: str, value: Any) -> int:
+    """Return a count as an integer; a TypeError for what is none, such as 2.0 or True."""
     if not isinstance(value, (bool, np.bool_)):
         try:
             return operator.index(value)

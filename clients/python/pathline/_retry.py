@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pathline.errors import APIError, ConnectError, PathlineError
 
@@ -47,6 +47,15 @@ class RetryPolicy:
         for name in ("max_total_s", "base_s", "cap_s", "connect_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not allowed; use seconds of at least 0")
+
+    def at_least(self, attempts: int, seconds: float) -> RetryPolicy:
+        """Return a policy that tries at least so often and so long."""
+        return replace(
+            self,
+            max_attempts=max(attempts, self.max_attempts),
+            max_total_s=max(seconds, self.max_total_s),
+            connect_s=max(seconds, self.connect_s),
+        )
 
     def wait(self, attempt: int, retry_after_s: float | None, factor: float) -> float:
         """Return the seconds between attempt number `attempt` (from 1) and the next."""

@@ -9,6 +9,8 @@
      +- InvalidEnvironment             the environment names an unusable proxy or certificates (also a ValueError)
      +- InvalidKey                     the API key cannot be sent (also a ValueError)
      +- InvalidValue                   the value cannot be sent, and nothing was (also a ValueError)
+     +- BulkConflict                   the folder holds another job, or the model has changed since
+     +- BulkIncomplete                 the shards in `failed` were given up; the others are done
      +- APIError                       the service answered with a problem
      |   +- InvalidRequest             422 invalid-request
      |   |   +- BadRequest             400 bad-request
@@ -59,6 +61,8 @@ from typing import Any, ClassVar
 __all__ = [
     "APIError",
     "BadRequest",
+    "BulkConflict",
+    "BulkIncomplete",
     "ConnectError",
     "ConnectionLost",
     "DeadlineExceeded",
@@ -145,6 +149,22 @@ class InvalidValue(PathlineError, ValueError):
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
         self.field = field
+
+
+class BulkConflict(PathlineError):
+    """A folder holds another bulk job or something else, or the model has changed since the job began."""
+
+
+class BulkIncomplete(PathlineError):
+    """Shards of a bulk job were given up; the same call tries them again.
+
+    Attributes:
+        failed: Number of each such shard -> why.
+    """
+
+    def __init__(self, message: str, failed: Mapping[int, str] | None = None) -> None:
+        super().__init__(message)
+        self.failed = dict(failed or {})
 
 
 class TransportError(PathlineError):

@@ -20,7 +20,7 @@ from models.importing.archive import SCALAR_TYPES
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
 from models.importing.weights import import_program
-from models.program.network import TENSOR_DTYPES
+from models.program.steps import TENSOR_DTYPES
 from models.row_padding import RowStable
 from models.shapes import Axis
 from models.velocity import rows_of

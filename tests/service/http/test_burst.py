@@ -71,7 +71,7 @@ def test_it_serves_a_loop_after_another_was_left() -> None:
 
 
 async def _most_in_a_turn(asking: list[asyncio.Task[httpx.Response]]) -> int:
-    """How many end within one turn of the loop at most, while a task that is always ready, as a probe is, has each."""
+    """Most requests that end in one turn of the loop, beside a task that is ready in each turn, like a health check."""
     seen = [0]
     while seen[-1] < len(asking):
         await asyncio.sleep(0)

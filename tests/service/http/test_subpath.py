@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.app import create_app
 from service.settings import Settings, SettingsError, load_settings
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
@@ -123,10 +124,9 @@ async def test_a_path_without_its_slash_is_completed(repository: Path, engine: A
         assert (await http.post(ROOT)).status_code == 404
 
 
-async def test_probes_need_no_path_in_front(repository: Path, engine: Any) -> None:
+async def test_health_checks_need_no_path_in_front(repository: Path, engine: Any) -> None:
     app = create_app(Settings(models_dir=repository, root_path=ROOT), engine)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+    async with calling(app) as http:
         assert (await http.get("/livez")).status_code == (await http.get(f"{ROOT}/livez")).status_code == 200
 
 

@@ -17,7 +17,7 @@ from .conftest import Live
 pytestmark = pytest.mark.anyio
 
 
-_PROBE = """
+_HEALTH_CHECKS = """
 import json, socket, sys, time
 raw = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
 waited, end = [], time.monotonic() + float(sys.argv[3])
@@ -37,12 +37,12 @@ print(json.dumps(waited))
 
 
 async def _livez(live: Live, seconds: float) -> list[float]:
-    """What each of many probes took, from a process of its own: the one that makes the load is busy itself."""
+    """What each of many health checks took, from a process of its own: the one that makes the load is busy itself."""
     host, port = live.address
-    arguments = [sys.executable, "-c", _PROBE, host, str(port), str(seconds)]
-    probe = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
-    told, _ = await probe.communicate()
-    assert probe.returncode == 0
+    arguments = [sys.executable, "-c", _HEALTH_CHECKS, host, str(port), str(seconds)]
+    checks = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+    told, _ = await checks.communicate()
+    assert checks.returncode == 0
     return json.loads(told)
 
 
@@ -79,9 +79,9 @@ async def test_ten_times_overload_gives_only_200_429_and_504(launch: Callable[..
         writer.close()
         await writer.wait_closed()
 
-    probing = asyncio.ensure_future(_livez(live, 3))
+    checking = asyncio.ensure_future(_livez(live, 3))
     await asyncio.gather(*(client() for _ in range(150)))
-    waited = await probing
+    waited = await checking
     assert set(seen) <= {200, 429, 504}
     assert seen[200] > 0
     assert seen[429] > 0

@@ -16,6 +16,7 @@ from models.decoder import Decoder
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
@@ -41,8 +42,7 @@ def root(built: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 async def served(root: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Service]]:
     app = create_app(Settings(models_dir=root, device="cpu", threads=1, watch_s=0.02))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield http, app.state.service
 
 

@@ -20,6 +20,7 @@ from service.app import create_app
 from service.requests import parsing as bodies
 from service.settings import Settings
 from tests.service.conftest import FakeEngine
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
@@ -46,8 +47,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(models_dir=root, watch_s=0), FakeEngine())
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield http
 
 

@@ -11,7 +11,7 @@ import torch
 from service.errors import ProblemError
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
-from service.requests.validation import compiled
+from service.requests.solver import compiled
 from service.settings import Settings
 from solvers.plan import Plan
 from tests.solvers.support import TUNED

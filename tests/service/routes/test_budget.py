@@ -24,7 +24,8 @@ from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from models.measure import Field, measure_curve
+from models.endpoint_error import Field
+from models.measure import measure_curve
 from models.noise import noise
 from service.app import create_app
 from service.engine.job import Overloaded
@@ -32,6 +33,7 @@ from service.requests.budget import _fits
 from service.requests.schemas import Budget
 from service.responses.schemas import FrontierBody, SampleResponse
 from service.settings import Settings
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
@@ -146,8 +148,7 @@ async def test_without_a_frontier_the_command_is_named(running: Any) -> None:
 
 async def test_times_and_limits_narrow_the_choice(repository: Path, engine: Any) -> None:
     app = create_app(Settings(models_dir=repository, max_steps=8), engine)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         ask = {"model": "moons", "num_samples": 1, "budget": {"max_error": 0.01}}
         assert (await http.post("/v1/sample", json=ask)).json()["budget"]["solver"] == "rk4-5"  # ab4-9 has 9 steps
         saved = await http.post("/v1/sample", json={**ask, "save_at": [0.5]})
@@ -175,8 +176,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def test_guidance_is_that_which_was_measured(labels: Path, engine: Any) -> None:
     app = create_app(Settings(models_dir=labels), engine)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 0.05}, "condition": 1}
         for guidance in ({}, {"guidance": 1}, {"guidance": 2}):
             answer = await http.post("/v1/sample", json={**ask, **guidance})
@@ -240,8 +240,7 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def measured(exact: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
     app = create_app(Settings(models_dir=exact, threads=1, budget_check_fraction=1.0))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield http, app.state.service
 
 
@@ -296,8 +295,7 @@ async def test_checks_are_one_at_a_time_dropped_under_load_and_over_when_drainin
     repository: Path, engine: Any
 ) -> None:
     app = create_app(Settings(models_dir=repository, budget_check_fraction=1.0), engine)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         service, ask = app.state.service, {"model": "moons", "num_samples": 2, "budget": {"max_error": 0.01}}
 
         async def answered() -> int:
@@ -329,8 +327,7 @@ async def test_no_check_by_default(running: Any) -> None:
 
 async def test_a_sample_that_failed_breaks_the_promise(repository: Path, engine: Any) -> None:
     app = create_app(Settings(models_dir=repository, budget_check_fraction=1.0), engine)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         failed = np.array(["success", "non_finite"])
         engine.edit = lambda result: replace(result, status=failed if len(engine.jobs) == 1 else result.status)
         await http.post("/v1/sample", json={"model": "moons", "num_samples": 2, "budget": {"max_error": 0.01}})

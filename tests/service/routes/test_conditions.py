@@ -15,6 +15,7 @@ from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
 from service.app import create_app
 from service.settings import Settings
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
@@ -38,8 +39,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(models_dir=root, device="cpu", threads=1, watch_s=0))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield http
 
 

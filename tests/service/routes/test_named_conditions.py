@@ -13,6 +13,7 @@ import pytest
 
 from service.app import create_app
 from service.settings import Settings
+from tests.service.serving import calling
 
 from ..named import imported
 
@@ -38,8 +39,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def served(root: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(models_dir=root, device="cpu", threads=1, watch_s=0, allow_programs=True, **settings))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield http
 
 

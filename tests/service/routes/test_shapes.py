@@ -156,7 +156,8 @@ async def test_stream_npz_and_the_protocol(http: httpx.AsyncClient) -> None:
     streamed = json.loads(done.split("data: ", 1)[1])
     assert streamed["samples"] == plain["samples"]
     file = io.BytesIO()
-    np.savez(file, request=np.array(json.dumps(BODY)), **{"conditions.mu": mu_of(12)})
+    arrays: dict[str, Any] = {"request": np.array(json.dumps(BODY)), "conditions.mu": mu_of(12)}
+    np.savez(file, **arrays)
     headers = {"Content-Type": "application/x-npz", "Accept": "application/x-npz"}
     answer = await http.post("/v1/sample", content=file.getvalue(), headers=headers)
     told = await ask(http, conditions={"mu": mu_of(12).tolist()})

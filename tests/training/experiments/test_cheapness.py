@@ -97,6 +97,7 @@ def test_a_stopped_run_reports_what_it_measured(tmp_path: Path, monkeypatch: pyt
     text = reproduce(options).read_text()
     assert "| moons | frequency 6 | 1 |" in text
     assert "frequency 100" not in text.split("Price and quality")[1]
+    assert "Not measured: moons: frequency 100, reflow.\n" in text
     assert (tmp_path / "tiny" / "figures" / "cheapness.png").stat().st_size > 1000
 
 
@@ -116,3 +117,15 @@ def test_the_decisive_settings_come_first() -> None:
     assert decisive == sorted(decisive, reverse=True)
     points = [seed for dataset, name, seed in order if name in cheapness.DECISIVE and dataset in ("moons", "circles")]
     assert points == sorted(points)
+    others = [dataset in cheapness.REFLOWED for dataset, name, _ in order if name not in cheapness.DECISIVE]
+    assert others == sorted(others, reverse=True)
+    digits = [(dataset, name) for dataset, name, _ in order if dataset == "mnist" and name not in cheapness.DECISIVE]
+    assert digits[0] == digits[1] == digits[2] == ("mnist", "cosine schedule")
+
+
+def test_settings_that_lack_seeds_are_named() -> None:
+    one, two = _seeds(_model(70, 10, 0.03)), _seeds(*[_model(70, 10, 0.03)] * 2)
+    models = dict.fromkeys(cheapness.settings("circles"), two)
+    (text,) = cheapness.notes({"circles": {**models, "ema 0.999": one}})
+    assert text == "Not measured: circles: ema 0.999 (1 of 2 seeds), reflow."
+    assert cheapness.notes({"circles": {**models, "reflow": two}}) == []

@@ -21,6 +21,7 @@ from models.decoder import Decoder
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service
+from tests.service.serving import calling
 
 
 @pytest.fixture(scope="session")
@@ -75,8 +76,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 async def real(kinds: Path, anyio_backend: str) -> AsyncIterator[Real]:
     app = create_app(Settings(models_dir=kinds, threads=1, max_diagnosed=40, max_derivatives=20_000))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         await asyncio.sleep(0)
         yield Real(http, app.state.service)
 

@@ -1,5 +1,6 @@
 """``POST /v1/replay``: the same samples again, and every reason why not."""
 
+import asyncio
 import base64
 import io
 import json
@@ -14,20 +15,23 @@ import pytest
 import torch
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.card import read_card
+from models.checkpoint.plans import Plans, StoredPlan, write_plans
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
 from service.app import create_app
-from service.replay.token import PREFIX, decode, encode
+from service.replay import PREFIX, decode, encode
 from service.responses.schemas import ReplayResponse
 from service.settings import Settings
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """plain, by label, by a vector of 80 numbers, and one with a decoder."""
+    """plain with tuned plans, by label, by a vector of 80 numbers, and one with a decoder."""
     root = tmp_path_factory.mktemp("replayed")
     about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
     torch.manual_seed(0)
@@ -36,16 +40,25 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, condition in conditions.items():
         network = ResidualMLP(ResidualMLPConfig(dim=2, condition=condition, **size))
         save(root, name, network, Decoder.identity((2,)), **about)
+    _tune(root / "plain" / "1", steps=3)
     pca = Decoder.pca(torch.full((16,), 0.5), torch.randn(3, 16), torch.ones(3), (4, 4), clip=(0.0, 1.0))
     save(root, "digits", ResidualMLP(ResidualMLPConfig(dim=3, **size)), pca, **about)
     return root
 
 
+def _tune(folder: Path, steps: int) -> None:
+    """Write a plan of some weights and a grid of as many steps."""
+    times = tuple((k / steps) ** 1.5 for k in range(steps + 1))
+    rows = tuple(tuple(0.1 * (1 + n - j) for j in range(n + 1)) for n in range(steps))
+    plan = StoredPlan(solver=f"tuned-{steps}", times=times, weights=rows, error=0.1, start_error=0.2)
+    grid = StoredPlan(solver=f"ab2-{steps}/tuned", times=times, error=0.1, start_error=0.2)
+    write_plans(folder, Plans(weights_sha256=read_card(folder).weights_sha256, plans=(plan, grid)))
+
+
 @pytest.fixture
 async def http(models: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(models_dir=models, threads=1))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         yield http
 
 
@@ -76,6 +89,8 @@ GRID = [0.0, *(k**1.5 / 100**1.5 for k in range(1, 100)), 1.0]
         ({"solver": "tsit5@1e-3/1e-6+batch+max_nfe=400", "save_at": [0.1, 0.3000001192]}, {}),
         ({"solver": "rk4", "grid": [0, 0.1 + 0.2, 1], "t_span": [0, 1]}, {}),
         ({"solver": "euler", "grid": GRID}, {"grid": GRID}),
+        ({"solver": "tuned-3", "trace": "full", "save_at": [1.0]}, {}),
+        ({"solver": "ab2", "steps": 3, "grid": "tuned"}, {}),
         ({"x0": [[0.1, 2], [3, 4], [5, 1e-8]], "t_span": [0.3, 0.9], "decode": False}, {}),
         ({"x0": [[k, -k] for k in range(40)], "num_samples": 40}, {"x0": [[k, -k] for k in range(40)]}),
         ({"model": "labels", "condition": 2, "guidance": 1.5}, {}),
@@ -150,11 +165,28 @@ async def test_differences_are_named_and_can_be_overruled(http: httpx.AsyncClien
     assert anyway["samples"] == first["samples"]
 
 
-async def test_other_tuned_plans_are_named(http: httpx.AsyncClient) -> None:
-    token = _changed((await _sampled(http))["replay"], plans="sha256:" + "0" * 64)
+async def test_a_tuned_plan_is_streamed_and_batched_like_any_solver(http: httpx.AsyncClient) -> None:
+    body = {"model": "plain", "num_samples": 3, "seed": 5, "solver": "tuned-3"}
+    alone = (await http.post("/v1/sample", json=body)).json()
+    others = [body | {"solver": solver} for solver in ("euler-7", "dopri5", "ab2-3/tuned")]
+    together = await asyncio.gather(*(http.post("/v1/sample", json=each) for each in (*others, body)))
+    assert together[-1].json()["samples"] == alone["samples"]
+    stream = (await http.post("/v1/sample/stream", json={**body, "trace": "full"})).text
+    completed = json.loads(stream.partition("event: completed\ndata: ")[2].partition("\n")[0])
+    assert completed["samples"] == alone["samples"]
+    assert completed["nfe"] == 3
+    assert completed["trace"]
+
+
+async def test_another_tuned_plan_is_named(http: httpx.AsyncClient) -> None:
+    token = _changed((await _sampled(http))["replay"], plan="sha256:" + "0" * 64)
     refused = await _replayed(http, token)
     assert refused.status_code == 409
-    assert [each["what"] for each in refused.json()["differences"]] == ["plans"]
+    assert [each["what"] for each in refused.json()["differences"]] == ["plan"]
+    tuned = _changed((await _sampled(http, solver="tuned-3"))["replay"], plan="sha256:" + "0" * 64)
+    anyway = (await _replayed(http, tuned, force=True)).json()
+    assert anyway["digest_matches"] is True
+    assert [each["what"] for each in anyway["differences"]] == ["plan"]
 
 
 async def test_threads_matter_where_torch_computes(http: httpx.AsyncClient) -> None:

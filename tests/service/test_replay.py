@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service import examples
-from service.replay.environment import differences, environment
-from service.replay.token import MOST_CHARACTERS, PREFIX, Token, TokenError, decode, digest_of, encode
+from service.replay import (
+    MOST_CHARACTERS,
+    PREFIX,
+    Token,
+    TokenError,
+    decode,
+    differences,
+    digest_of,
+    encode,
+    environment,
+)
 from service.requests.parsing import parse
 
 

@@ -73,11 +73,11 @@ def test_plans_that_cannot_be_used_leave_the_model_served(
         models.load_all()
     texts, fault = tuned(models)
     assert texts == []
-    assert fault.startswith("plans.json: is of another checkpoint")
+    assert fault.startswith("plans.json: is of other weights")
     assert "ab" * 32 in fault
     assert read_card(folder).weights_sha256 in fault
     assert str(root) not in fault
-    assert "is served without its tuned plans: plans.json: is of another checkpoint" in caplog.text
+    assert "is served without its tuned plans: plans.json: is of other weights" in caplog.text
     assert models.summary("moons")["status"] == "served"
     write(folder, 5)
     models.refresh()
@@ -111,7 +111,7 @@ def settings(root: Path) -> Settings:
 async def test_requests(running: Any) -> None:
     body = (await running.post(solver="tuned-6", num_samples=3)).json()
     assert {"name": "tuned", "steps": 6}.items() <= body["solver"].items()
-    assert body["solver"]["plans"].startswith("sha256:")
+    assert body["solver"]["plan"].startswith("sha256:")
     assert running.engine.jobs[0].solve.nfe == 6
     apart = (await running.post(solver="tuned", steps=4, num_samples=1)).json()
     assert apart["solver"]["steps"] == 4

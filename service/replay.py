@@ -1,4 +1,4 @@
-"""Replay tokens: an answer's request and environment as a short text that says all that is needed to ask again.
+"""Replay tokens: a short text that holds the request and the environment of an answer, enough to draw it again.
 
 A token is ``plr1.`` and the base64url of deflated JSON. It is data, and never trusted: what it says is validated like
 any request. What would make it long (many start states, a condition for each sample) is in it as a hash only, and
@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import platform
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
 import torch
+from llvmlite import binding
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.conditions import ONE
 from models.guidance import document_of
 from models.named_conditions import Distinct
+from service import VERSION
 from service.engine.job import Job
 from service.registry.version import ModelVersion
 
@@ -52,7 +57,7 @@ class Token(BaseModel):
 
     Attributes:
         model, version, checkpoint: the weights.
-        plans: hash of the checkpoint's tuned plans, where the solver is one of them.
+        plan: hash of the tuned plan, where the solver is one.
         solver, t_span: the solver as text, without a grid that is in `given`.
         seed, first_index, num_samples: which samples.
         condition, guidance, x0, save_at: as in a request, or None.
@@ -60,7 +65,7 @@ class Token(BaseModel):
         given: hashes of the members that are too long for a token; whoever replays gives them again.
         decode, trace: as in a request.
         partial: whether the time limit cut the answer short, at a moment that does not come again.
-        environment: see `environment.environment`.
+        environment: see `environment`.
         digest: hash of the bytes of the samples.
     """
 
@@ -69,7 +74,7 @@ class Token(BaseModel):
     model: str
     version: int
     checkpoint: str = Field(pattern=HASH)
-    plans: str | None = Field(default=None, pattern=HASH)
+    plan: str | None = Field(default=None, pattern=HASH)
     solver: str
     t_span: tuple[float, float] = Field(default=(0.0, 1.0), strict=False)
     seed: int
@@ -167,7 +172,7 @@ def token_of(
     }
     values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
     usual = {
-        "plans": (job.solve.tuned or None, None),
+        "plan": (job.solve.tuned or None, None),
         "t_span": (job.solve.t_span, (0.0, 1.0)),
         "first_index": (job.first_index, 0),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),
@@ -210,3 +215,74 @@ def decode(text: str) -> bytes:
     if not reader.eof or reader.unused_data or urlsafe_b64encode(deflated).rstrip(b"=").decode() != body:
         raise TokenError("it is cut off or too long; copy all of it")
     return content
+
+
+LIBRARIES = ("torch", "numpy", "scipy", "numba", "llvmlite")
+"""What computes: networks, noise, steps."""
+
+_REASONS = {
+    "pathline": "another release may order a sum otherwise",
+    "device": "other devices have other kernels",
+    "machine": "kernels are chosen, and compiled, by the kind of processor",
+    "path": "the fused network and the torch module round otherwise",
+    "threads": "kernels of torch share out sums by the number of threads",
+}
+_LIBRARY = "another version may have other kernels"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs between the token and this service.
+
+    Attributes:
+        what: its name.
+        token, here: what the token says, and what is found here.
+        reason: why the bits cannot be promised.
+    """
+
+    what: str
+    token: str
+    here: str
+    reason: str
+
+    def document(self) -> dict[str, str]:
+        """Return the difference as it stands in responses."""
+        return {"what": self.what, "token": self.token, "here": self.here, "reason": self.reason}
+
+    def __str__(self) -> str:
+        token, here = (text[:19] if text.startswith("sha256:") else text for text in (self.token, self.here))
+        return f"{self.what} (token: {token}; here: {here}; {self.reason})"
+
+
+@lru_cache(maxsize=4)
+def environment(device: str, device_name: str, threads: int) -> Mapping[str, str]:
+    """Return the environment of this process by name: release, libraries, device, machine, threads.
+
+    Args:
+        device: torch's name of the device; which of several equal ones it is does not matter.
+        device_name: its maker's.
+        threads: CPU threads of the networks.
+    """
+    kind = device.partition(":")[0]
+    cpu = f"{platform.machine()} {binding.get_host_cpu_name()} {torch.backends.cpu.get_cpu_capability()}"
+    return {
+        "pathline": VERSION,
+        **{name: str(torch.__version__) if name == "torch" else version(name) for name in LIBRARIES},
+        "device": kind if kind == "cpu" else f"{kind} {device_name}",
+        "machine": cpu,
+        "threads": str(threads),
+    }
+
+
+def differences(token: Mapping[str, str], here: Mapping[str, str], threads_matter: bool) -> list[Difference]:
+    """Return where two environments differ.
+
+    Args:
+        token, here: that of the answer, and that of this process.
+        threads_matter: whether anything was computed by torch, whose bits depend on the number of threads.
+    """
+    return [
+        Difference(name, token.get(name, "not named"), here[name], _REASONS.get(name, _LIBRARY))
+        for name in here
+        if token.get(name) != here[name] and (name != "threads" or threads_matter)
+    ]

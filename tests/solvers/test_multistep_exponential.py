@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers import SolverError, SolverSpec, Status, catalogue, exponential, integrate, reference, resolve
-from solvers.exponential import Exponential
+from solvers import SolverError, SolverSpec, Status, catalogue, integrate, multistep, reference, resolve
 from solvers.grids import times
+from solvers.multistep import Exponential
 from tests.solvers.support import EXPONENTIAL, Watched, gaussian, ones, slope
 
 X0 = torch.linspace(-2, 2, 9).double()[:, None]
@@ -66,9 +66,9 @@ def test_observed_orders_to_both_ends(solver: str) -> None:
 def test_predictors_are_exact_for_predictions_that_are_polynomials_of_lambda() -> None:
     """The integral of e^l (c0 + c1 l + c2 l^2) over a step, for UniP of order 3; moments at small and large steps."""
     t = np.array([0.2, 0.26, 0.41, 0.55, 0.9, 0.9999, 1 - 1e-12])
-    lam = exponential.log_snr(t)
+    lam = multistep.log_snr(t)
     n = np.arange(2, len(t) - 1)
-    table = exponential._predictor(lam, n, 3)
+    table = multistep._predictor(lam, n, 3)
     for step, weights in zip(n, table, strict=True):
         h = lam[step + 1] - lam[step]
         for power in (1, 2):

@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from pydantic import SecretStr
 
 from service.app import create_app
 from service.responses.schemas import Reloaded
 from service.settings import Settings
+from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
@@ -36,8 +36,7 @@ async def test_others_are_refused(running: Any, path: str, sent: str | None) -> 
 
 async def test_off_without_a_key(repository: Path, engine: Any) -> None:
     app = create_app(Settings(models_dir=repository, watch_s=0), engine)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         answer = await http.post("/v1/models:reload", headers=KEY)
     assert answer.status_code == 403
     assert "PATHLINE_ADMIN_KEY" in answer.json()["detail"]
@@ -78,8 +77,7 @@ async def test_unload(running: Any) -> None:
 async def test_the_watch_sees_new_versions(repository: Path, tmp_path: Path, engine: Any) -> None:
     shutil.copytree(repository / "moons", tmp_path / "moons")
     app = create_app(Settings(models_dir=tmp_path, watch_s=0.01), engine)
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with calling(app) as http:
         shutil.copytree(tmp_path / "moons" / "2", tmp_path / "moons" / ".3")
         (tmp_path / "moons" / ".3").rename(tmp_path / "moons" / "3")
         for _ in range(1000):

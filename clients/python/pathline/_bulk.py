@@ -1,0 +1,499 @@
+"""Bulk jobs: samples of a service as files, the same rows whatever happens on the way.
+
+The rows of a job are cut into shards. A shard is asked for in pages that the service answers in a few seconds, written,
+and gets a receipt; a shard without one is made when the same call is made again. Like every operation this performs no
+I/O by itself: a client drives one flow for each worker.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pathline._bar import Follow, following
+from pathline._bulk_folder import BLOCK, FORMATS, Folder, Rows, Table, shard_range, together
+from pathline._calls import Calls, Do, Flow, Wait
+from pathline._events import Progress
+from pathline._plot import needed
+from pathline._request import chosen_seed, integer, plain_options, sample_request
+from pathline._results import SampleResult
+from pathline.errors import (
+    APIError,
+    BulkConflict,
+    BulkIncomplete,
+    DeadlineExceeded,
+    InvalidRequest,
+    InvalidValue,
+    JobTooLarge,
+    Overloaded,
+    PathlineError,
+    ProxyRefused,
+    ServerError,
+    Unavailable,
+)
+
+Counts = Mapping[Any, int] | Sequence[tuple[Any, int]]
+"""How many samples of each condition: a mapping, or pairs where conditions are vectors."""
+
+_SAID = (
+    *("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe"),
+    *("condition", "guidance", "decode"),
+)
+"""Options that decide the rows."""
+
+_OPTIONS = (*_SAID, "seed", "first_index", "version", "timeout_s")
+
+_SHARD_S, _PAGE_S, _PROBE_S = 120.0, 2.0, 0.5  # seconds of one worker
+_MOST_BYTES = 512 << 20  # of a shard's samples
+_FOR_EACH_WORKER = 4  # shards at least, so that workers end at about the same time
+_FIRST_PAGE, _LEAST_PAGE = 1024, 1
+_PATIENCE_S, _ATTEMPTS = 60.0, 100  # of one request: a service that restarts is waited for
+
+
+@dataclass(frozen=True)
+class BulkResult:
+    """A bulk job that is complete.
+
+    Attributes:
+        folder: Where it is.
+        model, version, checkpoint: What made the samples.
+        seed, first_index: Row k of the job is sample `first_index` + k of the seed.
+        rows: The number of samples.
+        shape: Of one sample.
+        nfe: Velocity evaluations of all samples.
+        status: How many samples ended in each way.
+        fingerprint: Hash of all rows, 64 hexadecimal digits: that of `python -m fleet sample` for the same samples.
+        deterministic: Whether the service promises the same bits for the same job.
+    """
+
+    folder: Path
+    model: str
+    version: int
+    checkpoint: str
+    seed: int
+    first_index: int
+    rows: int
+    shape: tuple[int, ...]
+    nfe: int
+    status: Mapping[str, int]
+    fingerprint: str
+    deterministic: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether every sample reached the end."""
+        return set(self.status) <= {"success"}
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of samples, in the order of their rows."""
+        return sorted(path for path in (self.folder / "shards").iterdir() if not path.name.startswith("."))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a call asks for; None is not said, and in a job that is there already means: as it is."""
+
+    model: str
+    total: int | None
+    table: Table | None
+    format: str | None
+    shard_rows: int | None
+    workers: int
+    options: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        total: int | None,
+        counts: Counts | None,
+        format: str | None,  # noqa: A002 - the name of the option
+        shard_rows: int | None,
+        workers: int,
+        tries: int,
+        options: Mapping[str, Any],
+    ) -> Asked:
+        """Check what can be checked here.
+
+        Raises:
+            TypeError: An option is unknown, or a count is not an integer.
+            InvalidValue: A number is out of range, or options contradict each other.
+            ImportError: Parquet is asked for, and pyarrow is not installed.
+        """
+        given = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
+        table = None if counts is None else _table(counts)
+        if table is not None and "condition" in given:
+            raise InvalidValue("condition and counts are both given; give one of them", "condition")
+        total = None if total is None else integer("total", total)
+        if total is not None and total < 1:
+            raise InvalidValue(f"total={total} is not allowed; ask for at least 1 sample", "total")
+        if table is not None and total not in (None, table.total):
+            raise InvalidValue(f"total={total}, but the counts add up to {table.total}; leave it out", "total")
+        if format not in (None, *FORMATS):
+            raise InvalidValue(f"format={format!r} is not allowed; use one of {', '.join(FORMATS)}", "format")
+        if format == "parquet":
+            needed("pyarrow", "bulk")
+        if shard_rows is not None and (shard_rows < BLOCK or shard_rows % BLOCK):
+            raise InvalidValue(f"shard_rows={shard_rows} is not allowed; use a multiple of {BLOCK}", "shard_rows")
+        for name, number in (("workers", workers), ("tries", tries)):
+            if integer(name, number) < 1:
+                raise InvalidValue(f"{name}={number} is not allowed; use at least 1", name)
+        if "seed" in given:
+            given["seed"] = chosen_seed(given["seed"])
+        total = total if table is None else table.total
+        return cls(model, total, table, format, shard_rows, workers, given)
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The options that decide the rows."""
+        return {name: self.options[name] for name in _SAID if name in self.options}
+
+    def refuse_other(self, spec: Mapping[str, Any], folder: Folder) -> None:
+        """Check that a job is the one asked for.
+
+        Raises:
+            BulkConflict: It differs; with both values.
+        """
+        asked = {
+            "model": self.model,
+            "version": self.options.get("version"),
+            "seed": self.options.get("seed"),
+            "first_index": self.options.get("first_index"),
+            "total": self.total,
+            "conditions": None if self.table is None else self.table.digest,
+            "format": self.format,
+            "shard_rows": self.shard_rows,
+            **self.request,
+        }
+        mine = {**spec, **spec["request"]}
+        for name, wanted in asked.items():
+            if wanted is not None and mine.get(name) != wanted:
+                raise BulkConflict(
+                    f"{folder.path} holds another job: its {name} is {mine.get(name)!r}, not {wanted!r}; "
+                    "name another folder, or ask for the same"
+                )
+
+
+def _table(counts: Counts) -> Table:
+    pairs = list(counts.items()) if isinstance(counts, Mapping) else [tuple(pair) for pair in counts]
+    if not pairs:
+        raise InvalidValue("counts is empty; name a condition and how many samples of it", "counts")
+    plain = plain_options({"condition": [condition for condition, _ in pairs]}, ("condition",))["condition"]
+    numbers = [integer("counts", count) for _, count in pairs]
+    for condition, count in zip(plain, numbers, strict=True):
+        if count < 1:
+            raise InvalidValue(f"counts asks for {count} samples of {condition!r}; ask for at least 1", "counts")
+    return Table(plain, numbers)
+
+
+class _Page:
+    """How many rows to ask for at a time, so that an answer takes about two seconds."""
+
+    def __init__(self) -> None:
+        self.rows = _FIRST_PAGE
+        self._most = 1 << 30
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Learn from a page that was answered."""
+        wanted = int(rows * min(4.0, max(0.25, _PAGE_S / max(seconds, 1e-3))))
+        self.rows = max(_LEAST_PAGE, min(self._most, wanted))
+
+    def refused(self, rows: int) -> bool:
+        """Learn from a page that was too large; whether a smaller one can be tried."""
+        self.rows = self._most = max(_LEAST_PAGE, rows // 2)
+        return rows > _LEAST_PAGE
+
+
+class Job:
+    """A job that is being made by the flows of several workers, which may be driven by threads.
+
+    Attributes:
+        spec: What decides every row.
+    """
+
+    def __init__(
+        self, calls: Calls, folder: Folder, spec: Mapping[str, Any], table: Table | None, asked: Asked, labels: Any
+    ) -> None:
+        policy = calls.retry
+        if policy.max_attempts > 1:  # retries are not turned off
+            policy = policy.at_least(_ATTEMPTS, _PATIENCE_S)
+        self.spec, self._folder, self._table, self._labels = spec, folder, table, labels
+        self._calls, self._timeout_s = replace(calls, retry=policy), asked.options.get("timeout_s")
+        self._page, self._lock = _Page(), threading.Lock()
+        self._stopped = False
+        shards = -(-spec["total"] // spec["shard_rows"])
+        self._waiting = deque(sorted(set(range(shards)) - folder.done()))
+        self._tried: dict[int, int] = {}
+        self._failed: dict[int, str] = {}
+        self._made = 0
+        self._before = spec["total"] - sum(shard_range(spec, shard)[1] for shard in self._waiting)
+        self._began = time.monotonic()
+        self._tell: Callable[[Progress], None] = lambda _: None
+
+    def stop(self) -> None:
+        """Have workers end after the page that they wait for."""
+        self._stopped = True
+
+    def follow(self, tell: Callable[[Progress], None]) -> None:
+        """Tell the progress from now on."""
+        self._tell = tell
+
+    def worker(self, tries: int) -> Flow[None]:
+        """Make shards until none is left.
+
+        Args:
+            tries: Of a shard, before it is given up.
+        """
+        while not self._stopped and self._waiting:
+            try:
+                shard = self._waiting.popleft()
+            except IndexError:  # another worker took it
+                return
+            try:
+                yield from self._shard(shard)
+            except PathlineError as error:
+                if not _passes(error):
+                    raise
+                self._tried[shard] = tried = self._tried.get(shard, 0) + 1
+                if tried < tries:
+                    self._waiting.append(shard)  # after the others, which may be well
+                else:
+                    self._failed[shard] = str(error)
+                    yield Do(lambda shard=shard, said=str(error), tried=tried: self._folder.note_failure(
+                        shard, said, tried
+                    ))  # fmt: skip
+
+    def _shard(self, shard: int) -> Flow[None]:
+        first, rows = shard_range(self.spec, shard)
+        samples = np.empty((rows, *self.spec["shape"]), self.spec["dtype"])
+        nfe, status, deterministic = np.empty(rows, np.int32), np.empty(rows, object), True
+        done, begin = 0, time.monotonic()
+        try:
+            while done < rows:
+                if self._stopped:
+                    return
+                result = yield from self._paged(first + done, rows - done)
+                part = slice(done, done + len(result))
+                samples[part], nfe[part] = result.samples, result.nfe_per_sample
+                status[part], deterministic = result.status_per_sample, deterministic and result.deterministic
+                done += len(result)
+                self._advance(len(result))
+        except BaseException:
+            self._advance(-done)
+            raise
+        found = Rows(first, samples, nfe, status.astype(np.str_), self._conditions_of(first, rows))
+        seconds = time.monotonic() - begin
+        yield Do(lambda: self._folder.commit(self.spec, shard, found, deterministic, seconds))
+
+    def _paged(self, first: int, most: int) -> Flow[SampleResult]:
+        """Ask for as many rows as make a page."""
+        while True:
+            rows, begin = min(self._page.rows, most), time.monotonic()
+            given = None if self._table is None else self._table.of(first, rows)
+            try:
+                result = yield from self._calls.sampled(
+                    _request(self.spec, first, rows, given, self._timeout_s, self._calls.url)
+                )
+            except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
+                if not (_too_many(error) and self._page.refused(rows)):
+                    raise
+                continue
+            except Overloaded as error:  # others come first: that is no fault of the shard
+                yield Wait(error.retry_after_s or 1.0)
+                continue
+            _refuse_changed(self.spec, result)
+            if rows < most:
+                self._page.took(rows, time.monotonic() - begin)
+            return result
+
+    def _conditions_of(self, first: int, rows: int) -> np.ndarray | None:
+        if self._table is None:
+            return None
+        given = self._table.of(first, rows)
+        if isinstance(given[0], list):
+            return np.asarray(given, self.spec["dtype"])
+        return np.asarray([self._labels.get(each, each) for each in given])
+
+    def _advance(self, rows: int) -> None:
+        with self._lock:
+            self._made += rows
+            total, done, passed = self.spec["total"], self._before + self._made, time.monotonic() - self._began
+            rate = self._made / passed if passed > 0 else 0.0
+            left = (total - done) / rate if rate > 0 else None
+            fields = {"rows": done, "total": total, "rows_per_s": rate}
+            self._tell(Progress(0, 0.0, done / total, left, fields))
+
+    def result(self) -> Flow[BulkResult]:
+        """Return what the receipts say.
+
+        Raises:
+            BulkIncomplete: Shards were given up; the others are done.
+        """
+        receipts = yield Do(self._folder.receipts)
+        if self._failed:
+            (shard, why), *others = sorted(self._failed.items())
+            more = f", and {len(others)} more" if others else ""
+            raise BulkIncomplete(
+                f"{self._folder.path}: shard {shard} was given up ({why}){more}; {len(receipts)} are done, "
+                "call again to make the rest",
+                self._failed,
+            )
+        yield Do(self._folder.clear)
+        status: dict[str, int] = {}
+        for receipt in receipts:
+            for name, count in receipt["status"].items():
+                status[name] = status.get(name, 0) + count
+        spec = self.spec
+        return BulkResult(
+            self._folder.path,
+            spec["model"],
+            spec["version"],
+            spec["checkpoint"],
+            spec["seed"],
+            spec["first_index"],
+            sum(receipt["rows"] for receipt in receipts),
+            tuple(spec["shape"]),
+            sum(receipt["nfe"] for receipt in receipts),
+            status,
+            together(receipt["fingerprint"] for receipt in receipts),
+            all(receipt["deterministic"] for receipt in receipts),
+        )
+
+
+def _passes(error: PathlineError) -> bool:
+    """Whether another try of a shard may go better."""
+    if isinstance(error, APIError):
+        return error.retryable or isinstance(error, ServerError | Unavailable | DeadlineExceeded)
+    return not isinstance(error, BulkConflict | InvalidValue | ProxyRefused)
+
+
+def _too_many(error: PathlineError) -> bool:
+    if isinstance(error, InvalidRequest):
+        return any(fault.get("field") == "num_samples" for fault in error.errors)
+    return True
+
+
+def _refuse_changed(spec: Mapping[str, Any], result: SampleResult) -> None:
+    noise = result.extra.get("noise", spec["noise"])
+    for name, found in (("checkpoint", result.checkpoint), ("version", result.version), ("noise", noise)):
+        if found != spec[name]:
+            raise BulkConflict(
+                f"the model of the service has changed since the job began: its {name} is {found!r}, not "
+                f"{spec[name]!r}; restore it, or begin anew in another folder"
+            )
+
+
+def _request(
+    spec: Mapping[str, Any], first: int, rows: int, conditions: list[Any] | None, timeout_s: float | None, url: str
+) -> Any:
+    options = {**spec["request"], "version": spec["version"], "seed": spec["seed"], "trace": "none"}
+    options |= {"first_index": spec["first_index"] + first, "priority": "bulk", "timeout_s": timeout_s}
+    if conditions is not None:
+        options["condition"] = conditions
+    return sample_request(spec["model"], rows, options, url)
+
+
+def begin(calls: Calls, to: str | PathLike[str], asked: Asked) -> Flow[Job]:
+    """Begin a job, or go on with the one that a folder holds.
+
+    Raises:
+        BulkConflict: The folder holds another job, or something else.
+        InvalidValue: A new job needs a `total`.
+        PathlineError: The service refuses the request.
+        OSError: The folder cannot be read or written.
+    """
+    if "://" in str(to):
+        raise InvalidValue(f"to={str(to)!r} is not a folder of this machine; `python -m fleet sample` writes to stores")
+    folder = Folder(Path(to).expanduser())
+    spec = yield Do(folder.spec)
+    if spec is None:
+        spec = yield from _new(calls, asked)
+        yield Do(lambda: folder.create(spec, asked.table))
+    else:
+        asked.refuse_other(spec, folder)
+    table = yield Do(lambda: folder.conditions(spec))
+    labels = {} if table is None else _labels((yield from calls.model(spec["model"])), spec["version"])
+    return Job(calls, folder, spec, table, asked, labels)
+
+
+def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
+    if asked.total is None:
+        raise InvalidValue("a new job needs total, or counts", "total")
+    spec: dict[str, Any] = {
+        "bulk": 1,
+        "model": asked.model,
+        "version": asked.options.get("version"),
+        "checkpoint": "",
+        "path": "",
+        "threads": 0,  # the service's own, as are the numbers of the solver
+        "noise": "",
+        "request": asked.request,
+        "plan": "",
+        "seed": chosen_seed(asked.options.get("seed")),
+        "first_index": integer("first_index", asked.options.get("first_index", 0)),
+        "total": asked.total,
+        "conditions": "" if asked.table is None else asked.table.digest,
+        "shape": [],
+        "dtype": "",
+        "format": asked.format or "npy",
+        "shard_rows": asked.shard_rows,
+    }
+    timeout_s, most = asked.options.get("timeout_s"), min(_FIRST_PAGE, asked.total)
+    rows = min(BLOCK, most)
+    while True:  # ever more of the first rows, until they take long enough to tell how fast the service is
+        started = time.monotonic()
+        given = None if asked.table is None else asked.table.of(0, rows)
+        try:
+            probe: SampleResult = yield from calls.sampled(_request(spec, 0, rows, given, timeout_s, calls.url))
+        except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
+            if not _too_many(error) or rows == _LEAST_PAGE:
+                raise
+            rows = most = rows // 2
+            continue
+        seconds = time.monotonic() - started
+        spec["version"] = probe.version
+        if asked.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
+            break
+        rows = min(4 * rows, most)
+    info = yield from calls.model(asked.model)
+    spec |= {
+        "checkpoint": probe.checkpoint,
+        "path": _served(info, probe.version).get("path") or "",
+        "noise": probe.extra.get("noise", ""),
+        "shape": list(probe.samples.shape[1:]),
+        "dtype": str(probe.samples.dtype),
+    }
+    if asked.shard_rows is None:
+        spec["shard_rows"] = _shard_rows(rows / seconds, asked.total, asked.workers, probe.samples[0].nbytes)
+    return spec
+
+
+def _shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
+    rows = min(rate * _SHARD_S, total / (_FOR_EACH_WORKER * workers), _MOST_BYTES / row_bytes)
+    return max(1, math.ceil(rows / BLOCK)) * BLOCK
+
+
+def _served(info: Any, version: int) -> Mapping[str, Any]:
+    served = [each for each in info.fields.get("served", ()) if each.get("version") == version]
+    return served[0] if served else {}
+
+
+def _labels(info: Any, version: int) -> dict[str, int]:
+    condition = (_served(info, version).get("card") or {}).get("condition") or {}
+    return {name: label for label, name in enumerate(condition.get("names") or ())}
+
+
+def shown(progress: bool | Follow | None) -> AbstractContextManager[Follow]:
+    """Return a context in which progress is told, if that is asked for."""
+    return following(progress or (lambda _: None))

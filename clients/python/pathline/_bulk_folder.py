@@ -1,0 +1,241 @@
+"""The folder of a bulk job, laid out as `python -m fleet sample` does it, whose `verify` and `export` read it.
+
+job.json, conditions.json      what decides every row, and the table of conditions
+shards/00000.npy               rows
+receipts/00000.json            the shard is done: its rows, NFE and fingerprint
+failed/00000.json              the shard was given up, and why
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from pathline._files import replacing
+from pathline._plot import needed
+from pathline.errors import BulkConflict
+
+BLOCK = 64
+"""Rows that are hashed together; shards begin at multiples of it."""
+
+FORMATS = ("npy", "parquet")
+
+_MODULUS = 1 << 256
+_JOB, _CONDITIONS = "job.json", "conditions.json"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a shard.
+
+    Attributes:
+        first: Number of the first, counted from the job's first.
+        samples: Shape (rows, *shape).
+        nfe: Velocity evaluations of each, shape (rows,), int32.
+        status: How each ended, shape (rows,), strings.
+        condition: Labels (rows,) or vectors (rows, width) of a table of conditions, or None.
+    """
+
+    first: int
+    samples: np.ndarray
+    nfe: np.ndarray
+    status: np.ndarray
+    condition: np.ndarray | None = None
+
+
+def digest_of(content: Any) -> str:
+    """Return the SHA-256 of plain data, in hexadecimal digits."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def fingerprint(first: int, samples: np.ndarray) -> str:
+    """Return the fingerprint of consecutive rows: the sum of the hashes of their blocks, modulo 2**256.
+
+    Args:
+        first: Number of the first row in the job, a multiple of `BLOCK`.
+        samples: Shape (rows, *shape).
+    """
+    rows, total = np.ascontiguousarray(samples, samples.dtype.newbyteorder("<")), 0
+    for begin in range(0, len(rows), BLOCK):
+        block = hashlib.sha256((first + begin).to_bytes(8, "little"))
+        block.update(rows[begin : begin + BLOCK].tobytes())
+        total += int.from_bytes(block.digest(), "little")
+    return f"{total % _MODULUS:064x}"
+
+
+def together(parts: Iterable[str]) -> str:
+    """Return the fingerprint of all rows from those of the shards, in any order."""
+    return f"{sum(int(part, 16) for part in parts) % _MODULUS:064x}"
+
+
+def shard_range(spec: Mapping[str, Any], shard: int) -> tuple[int, int]:
+    """Return the first row of a shard, counted from the job's first, and the number of its rows."""
+    first = shard * spec["shard_rows"]
+    return first, min(spec["shard_rows"], spec["total"] - first)
+
+
+class Folder:
+    """A folder of one job.
+
+    Args:
+        path: Where it is, or will be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def spec(self) -> dict[str, Any] | None:
+        """Return the spec of the job that is here; None where the folder is empty or missing.
+
+        Raises:
+            BulkConflict: There is something, but no job that a client makes.
+            OSError: It cannot be read.
+        """
+        try:
+            found = json.loads((self.path / _JOB).read_bytes())
+        except FileNotFoundError:
+            if self.path.exists() and any(self.path.iterdir()):
+                raise BulkConflict(f"{self.path} is not empty and holds no job; name an empty or new folder") from None
+            return None
+        except ValueError as error:
+            raise BulkConflict(f"{self.path / _JOB} is damaged ({error}); name a new folder") from None
+        if not isinstance(found, dict) or found.get("bulk") != 1 or found.get("threads") != 0:
+            raise BulkConflict(
+                f"{self.path} holds a job of another release or of `python -m fleet sample`; "
+                "go on with what began it, or name a new folder"
+            )
+        return found
+
+    def conditions(self, spec: Mapping[str, Any]) -> Table | None:
+        """Return the table of conditions of a job, if it has one.
+
+        Raises:
+            BulkConflict: It is not the one that the job began with.
+            OSError: It cannot be read.
+        """
+        if not spec["conditions"]:
+            return None
+        found = json.loads((self.path / _CONDITIONS).read_bytes())
+        table = Table(found["condition"], found["count"])
+        if table.digest != spec["conditions"]:
+            raise BulkConflict(f"{self.path / _CONDITIONS} was changed after the job had begun; restore it")
+        return table
+
+    def create(self, spec: Mapping[str, Any], table: Table | None) -> None:
+        """Begin a job; the spec is written last. An OSError if that is not possible."""
+        for name in ("shards", "receipts"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+        if table is not None:
+            self._json((_CONDITIONS,), {"condition": table.conditions, "count": table.counts})
+        self._json((_JOB,), spec)
+
+    def done(self) -> set[int]:
+        """Return the shards that have receipts; an OSError if they cannot be listed."""
+        names = [path.stem for path in (self.path / "receipts").glob("*.json")]
+        return {int(name) for name in names if name.isdecimal()}
+
+    def receipts(self) -> list[dict[str, Any]]:
+        """Return all receipts.
+
+        Raises:
+            BulkConflict: One is damaged.
+            OSError: One cannot be read.
+        """
+        found = []
+        for shard in sorted(self.done()):
+            path = self.path / "receipts" / f"{shard:05d}.json"
+            try:
+                found.append(json.loads(path.read_bytes()))
+            except ValueError:
+                raise BulkConflict(f"{path} is damaged; delete it to make the shard again") from None
+        return found
+
+    def commit(self, spec: Mapping[str, Any], shard: int, rows: Rows, deterministic: bool, seconds: float) -> None:
+        """Store a shard, and then its receipt; an OSError if that is not possible."""
+        with replacing(self.path / "shards" / f"{shard:05d}.{spec['format']}") as file:
+            if spec["format"] == "npy":
+                np.lib.format.write_array(file, rows.samples, allow_pickle=False)
+            else:
+                _write_parquet(spec, rows, file)
+        ended, counts = np.unique(rows.status, return_counts=True)
+        receipt = {
+            "job": digest_of(spec),
+            "shard": shard,
+            "first": rows.first,
+            "rows": len(rows.samples),
+            "nfe": int(rows.nfe.sum(dtype=np.int64)),
+            "status": dict(zip(ended.tolist(), counts.tolist(), strict=True)),
+            "failed": (rows.first + np.flatnonzero(rows.status != "success")).tolist(),
+            "fingerprint": fingerprint(rows.first, rows.samples),
+            "deterministic": deterministic,
+            "seconds": seconds,
+        }
+        self._json(("receipts", f"{shard:05d}.json"), receipt)
+        (self.path / "failed" / f"{shard:05d}.json").unlink(missing_ok=True)
+
+    def note_failure(self, shard: int, said: str, tries: int) -> None:
+        """Note that a shard could not be made; an OSError if that is not possible."""
+        (self.path / "failed").mkdir(exist_ok=True)
+        self._json(("failed", f"{shard:05d}.json"), {"shard": shard, "error": said, "tries": tries})
+
+    def clear(self) -> None:
+        """Remove what writers that died have left."""
+        for part in self.path.rglob(".*.part"):
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+    def _json(self, place: tuple[str, ...], content: Mapping[str, Any]) -> None:
+        with replacing(self.path.joinpath(*place)) as file:
+            file.write(json.dumps(content, indent=2 if place == (_JOB,) else None, allow_nan=False).encode())
+
+
+@dataclass(frozen=True)
+class Table:
+    """Conditions in the order in which their samples come, and how many samples are wanted of each."""
+
+    conditions: list[Any]
+    counts: list[int]
+
+    @property
+    def total(self) -> int:
+        """The number of samples."""
+        return sum(self.counts)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the table."""
+        return digest_of([self.conditions, self.counts])
+
+    def of(self, first: int, rows: int) -> list[Any]:
+        """Return the conditions of consecutive rows, one each."""
+        places = np.searchsorted(np.cumsum(self.counts), np.arange(first, first + rows), side="right")
+        return [self.conditions[place] for place in places.tolist()]
+
+
+def _write_parquet(spec: Mapping[str, Any], rows: Rows, file: IO[bytes]) -> None:
+    arrow, parquet = needed("pyarrow", "bulk"), needed("pyarrow.parquet", "bulk")
+
+    def lists(found: np.ndarray) -> Any:
+        flat = found.reshape(len(found), -1)
+        return arrow.FixedSizeListArray.from_arrays(arrow.array(flat.reshape(-1)), flat.shape[1])
+
+    first = spec["first_index"] + rows.first
+    columns = {
+        "index": arrow.array(np.arange(first, first + len(rows.samples), dtype=np.int64)),
+        "sample": lists(rows.samples),
+        "nfe": arrow.array(rows.nfe),
+        "status": arrow.array(rows.status.astype(object), arrow.string()).dictionary_encode(),
+    }
+    if rows.condition is not None:
+        given = rows.condition
+        columns["condition"] = arrow.array(given) if given.ndim == 1 else lists(given)
+    said = {name: spec[name] for name in ("shape", "model", "version", "seed")} | {"job": digest_of(spec)}
+    table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(said)})
+    parquet.write_table(table, file, compression="zstd")

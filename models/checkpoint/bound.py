@@ -1,0 +1,114 @@
+"""Files bound to the weights of a checkpoint: JSON beside them that names their hash, such as tuned plans.
+
+They hold numbers and names, nothing executable. A checkpoint is served without a file that cannot be used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from models.messages import explain
+from models.regular import NotRegular, open_regular, write_atomically
+
+SHA256 = r"^[0-9a-f]{64}$"
+
+_MOST_BYTES = 8 << 20
+
+Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Frozen(BaseModel):
+    """A part of such a file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Bound(Frozen):
+    """The content of such a file.
+
+    Attributes:
+        weights_sha256: hash of the weights that it belongs to.
+    """
+
+    weights_sha256: str = Field(pattern=SHA256)
+
+
+B = TypeVar("B", bound=Bound)
+
+
+@dataclass(frozen=True)
+class BoundFile(Generic[B]):
+    """One kind of such a file.
+
+    Attributes:
+        name: of the file.
+        content: its model.
+        error: raised for a file that cannot be read, trusted or written.
+        remedy: how to make the file again.
+        fault_of: content, bytes -> a fault of a valid file, or None.
+    """
+
+    name: str
+    content: type[B]
+    error: type[Exception]
+    remedy: str
+    fault_of: Callable[[B, bytes], str | None] = lambda *_: None
+
+    def read(self, folder: Path, weights_sha256: str) -> B | None:
+        """Read and check the file; None if a checkpoint has none.
+
+        Args:
+            folder: of the checkpoint.
+            weights_sha256: hash of its weights.
+
+        Raises:
+            Exception: `error`; the file cannot be read, is damaged or too large, or is of other weights.
+        """
+        path = folder / self.name
+        try:
+            with open_regular(path) as file:
+                content = file.read(_MOST_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except (NotRegular, OSError) as error:
+            raise self.error(f"{path}: cannot be read: {error.strerror or error}") from None
+        if len(content) > _MOST_BYTES:
+            raise self.error(f"{path}: is larger than {_MOST_BYTES} bytes, the limit for this file")
+        try:
+            found = self.content.model_validate_json(content)
+            fault = self.fault_of(found, content)
+        except ValidationError as error:
+            fault = explain(error)
+        except (ValueError, RecursionError) as error:
+            fault = str(error)
+        else:
+            if fault is None and found.weights_sha256 == weights_sha256:
+                return found
+            fault = fault or (
+                f"is of other weights: weights_sha256 found {found.weights_sha256}, the card has {weights_sha256}"
+            )
+        raise self.error(f"{path}: {fault}; {self.remedy}")
+
+    def write(self, folder: Path, content: B) -> Path:
+        """Write the file whole or not at all, in place of an earlier one.
+
+        Raises:
+            Exception: `error`; the disk refuses, and the earlier file is as it was.
+        """
+        path = folder / self.name
+        try:
+            write_atomically(path, as_json(content.model_dump(mode="json")))
+        except OSError as error:
+            raise self.error(f"{path}: cannot be written: {error.strerror or error}; it is as it was") from None
+        return path
+
+
+def as_json(fields: dict[str, JsonValue]) -> bytes:
+    """Return fields as JSON: indented, sorted, without NaN."""
+    return json.dumps(fields, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"

@@ -1,0 +1,198 @@
+"""The prelude: a program that turns conditions of requests into those that the network takes, once for a request.
+
+    "prelude": {"conditions": {"image": {"dtype": "uint8", "shape": [3, 96, 96], "scale": 0.00392}}, "program": {...}}
+
+A text encoder, a vision encoder, the keys and values of a prefix: what does not depend on states and times is computed
+before the first network call, in one row for each distinct condition. Its results are conditions of the network, by
+name; the network's other conditions still come from the request. Nulls and negative conditions go through it as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from models.conditions import ConditionError, Device
+from models.mixing import Mixing, find_mixing_of
+from models.named_conditions import NAME, Conditioning, Distinct, NamedCondition, NamedConditions
+from models.program.function import Function, FunctionConfig
+from models.program.steps import Frozen
+
+_Name = Annotated[str, Field(pattern=NAME)]
+
+
+class PreludeError(ConditionError):
+    """The prelude gave something else than the network takes."""
+
+
+class PreludeCard(Frozen):
+    """The prelude in a card.
+
+    Attributes:
+        conditions: what requests give to it, by the names of the program's inputs.
+        program: its results have the names of the network's conditions.
+    """
+
+    conditions: dict[_Name, NamedCondition] = Field(min_length=1, max_length=64)
+    program: FunctionConfig
+
+    @model_validator(mode="after")
+    def _inputs_are_conditions(self) -> Self:
+        if set(self.program.inputs) != set(self.conditions):
+            raise ValueError(
+                f"the prelude's program takes {', '.join(sorted(self.program.inputs))}, and its conditions are "
+                f"{', '.join(sorted(self.conditions))}; they must be the same"
+            )
+        return self
+
+    def asked(self, taken: Mapping[str, NamedCondition]) -> dict[str, NamedCondition]:
+        """The conditions that requests give, by name.
+
+        Args:
+            taken: what the network takes.
+
+        Raises:
+            ValueError: the two do not fit each other.
+        """
+        made = set(self.program.outputs)
+        if unknown := sorted(made - set(taken)):
+            raise ValueError(f"the prelude makes {unknown[0]!r}, which is no condition of the network")
+        for name in sorted(made):
+            entry = taken[name]
+            if name in self.conditions:
+                raise ValueError(f"the prelude takes and makes {name!r}; give one of them another name")
+            if entry.null is not None or entry.default is not None or entry.scale is not None:
+                raise ValueError(
+                    f"{name} is made by the prelude, so requests cannot leave it out: give null, default and scale to "
+                    "what the prelude takes"
+                )
+        asked = dict(self.conditions)
+        for name, entry in taken.items():
+            if name in asked and asked[name] != entry:
+                raise ValueError(f"the prelude and the network take {name!r} in different ways; give it two names")
+            if name not in made:
+                asked[name] = entry
+        NamedConditions(asked).check_entries()
+        axes = NamedConditions(asked).axes
+        for name in sorted(made):
+            if lacking := [axis for axis in taken[name].free if axis not in axes]:
+                raise ValueError(f"axis {lacking[0]} of {name} is of no condition that requests give")
+        return asked
+
+
+class Prelude(nn.Module):
+    """A prelude with its tensors.
+
+    Attributes:
+        card: the description.
+    """
+
+    def __init__(self, card: PreludeCard) -> None:
+        super().__init__()
+        self.card = card
+        self.program = Function(card.program)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The conditions that it takes, in their order."""
+        return tuple(self.card.program.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The conditions that it makes, in their order."""
+        return tuple(self.card.program.outputs)
+
+    def call(self, makes: NamedConditions, *given: Tensor) -> tuple[Tensor, ...]:
+        """The conditions that it makes, (rows, *shape) each.
+
+        Args:
+            makes: what the network takes, without free axes.
+            given: conditions (rows, *shape), in the order of `inputs`.
+
+        Raises:
+            VelocityError: a step of the program fails.
+            PreludeError: a result has another shape or dtype than the network takes, or is not finite.
+        """
+        found = self.program(dict(zip(self.inputs, given, strict=True)))
+        rows = len(given[0])
+        for name, tensor in found.items():
+            entry = makes.entries[name]
+            wanted = (rows, *entry.sizes)
+            if tuple(tensor.shape) != wanted or tensor.dtype != entry.torch_dtype:
+                raise PreludeError(
+                    f"the prelude made {name} as {tensor.dtype} of shape {list(tensor.shape[1:])}; the network takes "
+                    f"{entry.torch_dtype} of shape {list(entry.sizes)}"
+                )
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise PreludeError(f"the prelude made {name} with numbers that are not finite")
+        return tuple(found[name] for name in self.outputs)
+
+    def examples(
+        self, asked: Conditioning | None, rows: int, dtype: torch.dtype, device: Device = "cpu"
+    ) -> tuple[Tensor, ...]:
+        """Its arguments for some rows, no two alike where they can differ.
+
+        Args:
+            asked: what requests give; free axes get a typical size.
+            rows: how many.
+            dtype: of states.
+            device: where they go.
+        """
+        assert isinstance(asked, NamedConditions)  # noqa: S101  (with a prelude all conditions have names)
+        shown = asked.sized({}).examples(rows, dtype, device)
+        return tuple(shown[name] for name in self.inputs)
+
+    def completed(
+        self,
+        asked: Conditioning | None,
+        takes: Conditioning | None,
+        shown: Any,
+        rows: int,
+        dtype: torch.dtype,
+        device: Device = "cpu",
+    ) -> dict[str, Tensor]:
+        """Examples of what the network takes, of which it makes its part; errors as in `call`."""
+        assert isinstance(takes, NamedConditions)  # noqa: S101
+        made = self.call(takes, *self.examples(asked, rows, dtype, device))
+        return {**shown, **dict(zip(self.outputs, made, strict=True))}
+
+    def find_mixing(
+        self, asked: Conditioning | None, takes: Conditioning | None, dtype: torch.dtype, device: Device = "cpu"
+    ) -> Mixing | None:
+        """The evidence that its rows depend on each other; None if they do not."""
+        assert isinstance(takes, NamedConditions)  # noqa: S101
+        makes = takes.sized({})
+        return find_mixing_of(
+            "prelude", lambda *given: self.call(makes, *given), lambda rows: self.examples(asked, rows, dtype, device)
+        )
+
+
+def combinations(told: Mapping[str, Distinct], names: tuple[str, ...]) -> tuple[list[Tensor], Distinct]:
+    """The distinct rows of several conditions together.
+
+    Args:
+        told: conditions of some samples, by name.
+        names: of those to combine.
+
+    Returns:
+        One tensor (combinations, *shape) for each name, and the number of its combination for each sample.
+    """
+    indices = [told[name].index for name in names]
+    known = [index for index in indices if index is not None]
+    if not known:
+        return [told[name].rows[:1] for name in names], Distinct(torch.zeros(1, dtype=torch.int64))
+    combined, place = np.unique(np.stack(known, axis=1), axis=0, return_inverse=True)
+    columns = iter(combined.T)
+    rows = []
+    for name, index in zip(names, indices, strict=True):
+        each = told[name].rows
+        if index is None:
+            rows.append(each[:1].expand(len(combined), *each.shape[1:]))
+        else:
+            rows.append(each[torch.from_numpy(np.ascontiguousarray(next(columns)))])
+    return rows, Distinct(torch.arange(len(combined)), place.reshape(-1).astype(np.int64))

@@ -1,0 +1,82 @@
+"""Programs of other functions than velocities: rows in, rows out, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from torch import Tensor, nn
+
+from models.program.steps import (
+    MOST_STEPS,
+    TENSOR_DTYPES,
+    Frozen,
+    RowLimits,
+    Step,
+    Steps,
+    Stored,
+    check_rows,
+    check_steps,
+)
+
+
+class FunctionConfig(Frozen):
+    """A function of tensors as a list of steps; row i of each result comes from row i of each input alone.
+
+    Attributes:
+        inputs: the dtype of each input by its name; steps know it as `c_name`.
+        outputs: by the name of each result, the name of its value in the steps.
+        tensors: weights and constants by name.
+        steps: in order; each uses only values that are known by then.
+        rows: the fewest and the most rows of one call; None for no bound.
+    """
+
+    inputs: dict[str, str] = Field(min_length=1, max_length=64)
+    outputs: dict[str, str] = Field(min_length=1, max_length=64)
+    tensors: dict[str, Stored]
+    steps: tuple[Step, ...] = Field(max_length=MOST_STEPS)
+    rows: RowLimits = (1, None)
+
+    @model_serializer(mode="wrap")
+    def _without_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = dump(self)
+        if self.rows == (1, None):
+            del fields["rows"]
+        return fields
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_rows(self.rows)
+        for name, dtype in self.inputs.items():
+            if dtype not in TENSOR_DTYPES:
+                raise ValueError(f"input {name[:60]!r} is {dtype[:60]!r}, which is no dtype of a program")
+        check_steps(self.tensors, self.steps, {f"c_{name}" for name in self.inputs}, tuple(self.outputs.values()))
+        return self
+
+    def brief(self) -> dict[str, Any]:
+        """What a reader wants of it: counts in place of thousands of steps."""
+        return self.model_dump(mode="json") | {"steps": len(self.steps), "tensors": len(self.tensors)}
+
+
+class Function(nn.Module):
+    """The function of a program."""
+
+    def __init__(self, config: FunctionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self._steps = Steps(self, config.tensors, config.steps, tuple(config.outputs.values()), config.rows)
+
+    @property
+    def rows(self) -> RowLimits:
+        """The fewest and the most rows that it takes in one call; None for no bound."""
+        return self.config.rows
+
+    def forward(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The results by name for inputs (rows, ...) by name, each of which is put into the dtype of its input.
+
+        Raises:
+            VelocityError: a step fails.
+        """
+        cast = {f"c_{name}": given[name].to(TENSOR_DTYPES[dtype]) for name, dtype in self.config.inputs.items()}
+        return dict(zip(self.config.outputs, self._steps.run(self, cast), strict=True))

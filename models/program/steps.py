@@ -1,0 +1,237 @@
+"""Steps: a program as a list of ATen operations that is checked once and then run step by step.
+
+A program comes from `torch.export` (see `models.importing.programs`). The card stores it as plain JSON, and the weights
+file its tensors. torch's own loader, which can be made to unpickle and to evaluate text, is not used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from torch import Tensor, nn
+
+from models.messages import first_line
+from models.program.aten import OperationError, operation
+from models.velocity import VelocityError
+
+TENSOR_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
+}
+MOST_STEPS = 50_000
+
+_FORMATS = {
+    "contiguous": torch.contiguous_format,
+    "preserve": torch.preserve_format,
+    "channels_last": torch.channels_last,
+}
+_NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+
+RowLimits = tuple[int, int | None]
+"""The fewest and the most rows of one call; None for no bound."""
+
+
+class Frozen(BaseModel):
+    """A part of a card that never changes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Stored(Frozen):
+    """A tensor of the program: its shape and the name of its dtype."""
+
+    shape: tuple[int, ...] = Field(max_length=16)
+    dtype: str
+
+
+class Step(Frozen):
+    """One call.
+
+    Attributes:
+        op: target, such as `torch.ops.aten.add.Tensor`.
+        args, kwargs: plain values, or objects: `{"value": name}` for an earlier result or a tensor, `{"dtype": name}`,
+            `{"device": true}` for the device of the inputs, `{"format": name}` for a memory format, `{"number": text}`
+            for a number that JSON cannot hold: Infinity, -Infinity or NaN.
+        out: names of the results.
+        single: whether there is one result rather than a list of them.
+    """
+
+    op: str = Field(max_length=200)
+    args: tuple[JsonValue, ...] = ()
+    kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    out: tuple[str, ...]
+    single: bool = True
+
+
+def check_rows(rows: RowLimits) -> None:
+    """Raise a ValueError unless these are limits of rows."""
+    least, most = rows
+    if least < 1 or (most is not None and most < least):
+        raise ValueError(f"rows are {list(rows)}; it must be the fewest, at least 1, and the most or null")
+
+
+def check_steps(
+    tensors: Mapping[str, Stored], steps: Sequence[Step], given: Collection[str], outputs: Collection[str]
+) -> None:
+    """Raise a ValueError unless all operations are allowed and each value is known before it is used.
+
+    Args:
+        tensors: weights and constants by name.
+        steps: in order.
+        given: the names of the inputs.
+        outputs: the names of the results.
+    """
+    for name, stored in tensors.items():
+        if not name.isidentifier() or name in given:
+            inputs = ", ".join(sorted(given))
+            raise ValueError(f"a tensor is called {name[:50]!r}; it must be an identifier, and not one of {inputs}")
+        if stored.dtype not in TENSOR_DTYPES or min(stored.shape, default=1) < 0:
+            raise ValueError(f"tensor {name} is {stored.dtype} of shape {list(stored.shape)}")
+    known = {*given, *tensors}
+    for number, step in enumerate(steps):
+        try:
+            operation(step.op)
+        except OperationError as error:
+            raise ValueError(f"step {number}: {error}") from None
+        unknown = _names([*step.args, *step.kwargs.values()]) - known
+        if unknown:
+            raise ValueError(f"step {number} ({step.op}) uses {sorted(unknown)[0][:50]!r}, which is not known yet")
+        known.update(step.out)
+    for output in outputs:
+        if output not in known:
+            raise ValueError(f"output is {output[:50]!r}, which no step makes")
+
+
+class Steps:
+    """The steps of a program; its tensors are buffers of the module that they belong to."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        tensors: Mapping[str, Stored],
+        steps: Sequence[Step],
+        outputs: Sequence[str],
+        rows: RowLimits,
+    ) -> None:
+        """Give the module a buffer for each tensor.
+
+        Args:
+            module: to which the tensors belong.
+            tensors, steps, outputs: see `check_steps`.
+            rows: the fewest and the most of one call.
+        """
+        self._rows, self._outputs, self._stored = rows, tuple(outputs), tuple(tensors)
+        for name, stored in tensors.items():
+            # A module has attributes of its own, so the names get a prefix.
+            module.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
+        dead = _dead(steps, outputs)
+        self._calls: list[tuple[Callable[..., Any], Step, list[str]]] = [
+            (operation(step.op), step, last) for step, last in zip(steps, dead, strict=True)
+        ]
+
+    def run(self, module: nn.Module, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The results for inputs (rows, ...) by name, at least one row.
+
+        More rows than the program takes are given to it in pieces, and fewer with copies of the first.
+
+        Args:
+            module: that holds the tensors.
+            given: by name.
+
+        Raises:
+            VelocityError: a step fails.
+        """
+        (least, most), rows = self._rows, len(next(iter(given.values())))
+        if most is not None and rows > most:
+            parts = zip(*(tensor.split(most) for tensor in given.values()), strict=True)
+            found = [self._padded(module, dict(zip(given, part, strict=True)), least) for part in parts]
+            return tuple(torch.cat(each) for each in zip(*found, strict=True))
+        return self._padded(module, given, least)
+
+    def _padded(self, module: nn.Module, given: Mapping[str, Tensor], least: int) -> tuple[Tensor, ...]:
+        rows = len(next(iter(given.values())))
+        if rows >= least:
+            return self._run(module, given)
+        copies = {name: torch.cat((a, a[:1].expand(least - rows, *a.shape[1:]))) for name, a in given.items()}
+        return tuple(each[:rows] for each in self._run(module, copies))
+
+    def _run(self, module: nn.Module, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        values: dict[str, Any] = dict(given)
+        device = next(iter(given.values())).device
+        for name in self._stored:
+            values[name] = getattr(module, f"data_{name}")
+        for function, step, dead in self._calls:
+            try:
+                found = function(
+                    *(_argument(value, values, device) for value in step.args),
+                    **{name: _argument(value, values, device) for name, value in step.kwargs.items()},
+                )
+            except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+                name = step.out[0] if step.out else step.op
+                raise VelocityError(f"step {name} ({step.op}): {first_line(error)}") from error
+            values.update(zip(step.out, [found] if step.single else found, strict=True))
+            for name in dead:
+                del values[name]
+        return tuple(values[name] for name in self._outputs)
+
+
+def _argument(value: Any, values: Mapping[str, Any], device: torch.device) -> Any:
+    if isinstance(value, list | tuple):
+        return [_argument(item, values, device) for item in value]
+    if not isinstance(value, dict):
+        return value
+    [(kind, content)] = value.items()
+    if kind == "value":
+        return values[content]
+    if kind == "dtype":
+        return TENSOR_DTYPES[content]
+    if kind == "format":
+        return _FORMATS[content]
+    if kind == "number":
+        return _NUMBERS[content]
+    return device
+
+
+def _names(value: Any) -> set[str]:
+    """The names of the values that an argument refers to.
+
+    Raises:
+        ValueError: it is an object of an unknown kind.
+    """
+    if isinstance(value, list | tuple):
+        return set().union(*map(_names, value)) if value else set()
+    if not isinstance(value, dict):
+        return set()
+    kind, content = next(iter(value.items())) if len(value) == 1 else ("", None)
+    if kind == "value" and isinstance(content, str):
+        return {content}
+    known = {"dtype": TENSOR_DTYPES, "format": _FORMATS, "number": _NUMBERS}.get(kind, {})
+    if kind != "device" and not (isinstance(content, str) and content in known):
+        raise ValueError(f"an argument is {str(value)[:80]}; known are value, dtype, format, number and device")
+    return set()
+
+
+def _dead(steps: Sequence[Step], outputs: Collection[str]) -> list[list[str]]:
+    """For each step, the values that no later one uses, so that their memory can be freed."""
+    kept = set(outputs)
+    dead: list[list[str]] = []
+    for step in reversed(steps):
+        last = (_names([*step.args, *step.kwargs.values()]) | set(step.out)) - kept
+        dead.append(sorted(last))
+        kept |= last
+    return dead[::-1]

@@ -1,0 +1,229 @@
+"""The solver of a request: the one that it names, the one that its budget allows, or the one of its model; compiled.
+
+A field of average velocity was trained for steps from noise towards data: given the start and the end of a step, it
+returns the velocity that leads from one to the other. A step is one network call, and `euler`, on any grid, its solver.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import solvers
+from service.errors import ProblemError, check_limit, invalid
+from service.registry.version import ModelVersion
+from service.requests.budget import Choice, choose
+from service.requests.schemas import SampleRequest, Solving
+from service.settings import Settings
+from solvers import SolverSpec
+from solvers.errors import SolverError
+from solvers.grids import apart, snapped
+from solvers.plan import Plan
+from solvers.saving import check_save_at
+from solvers.spec import DEFAULT_TOLERANCE, DEFAULTS, read_solver
+
+WHOLE = (0.0, 1.0)
+"""Where models are defined: from noise to data."""
+
+AVERAGE = "euler"
+"""The solver of fields of average velocity."""
+
+_APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
+"""Fields of a request that are fields of a `SolverSpec`."""
+
+
+def chosen(
+    request: SampleRequest, model: ModelVersion, t_span: tuple[float, float], settings: Settings
+) -> tuple[SampleRequest, Choice | None, Plan]:
+    """Return a request that names its solver, the choice that named it, and the solver compiled.
+
+    Raises:
+        ProblemError: 422, see `compiled` and `budget.choose`.
+    """
+    if request.budget is None:
+        return request, None, compiled(request, model, t_span, settings, usual=_authors_solver(model, t_span))
+    refused: ProblemError | None = None
+    for choice in choose(request, model, settings):
+        named = request.model_copy(update={"solver": choice.point.solver})
+        try:
+            solve = compiled(named, model, t_span, settings)
+            if request.save_at is not None:
+                times_of(named, "save_at", solve)
+        except ProblemError as problem:  # over a limit of this service, or times that are not on the grid
+            refused = refused or problem
+            continue
+        return named, choice, solve
+    assert refused is not None  # noqa: S101  (there is a choice)
+    raise refused
+
+
+def compiled(
+    request: Solving,
+    model: ModelVersion,
+    t_span: tuple[float, float],
+    settings: Settings,
+    steps: int | None = None,
+    usual: str | None = None,
+) -> Plan:
+    """Return the solver of a request, compiled: its text and the fields given apart make one `SolverSpec`.
+
+    Args:
+        request: the parsed body.
+        model: the requested model.
+        t_span: start and end.
+        settings: the limits.
+        steps: fixed steps if the request names none.
+        usual: text of the solver if the request says nothing of how to solve but `max_nfe`; None for the service's.
+
+    Raises:
+        ProblemError: 422 where its arguments contradict each other, cannot be met or are over a limit.
+    """
+    check_limit("steps", request.steps or 0, settings.max_steps)
+    check_limit("max_nfe", request.max_nfe, settings.max_nfe)
+    given = tuple((name, getattr(request, name)) for name in _APART if name in request.model_fields_set)
+    solver = request.solver
+    if model.card.average:
+        solver, steps = _of_average(request, model, t_span)
+    if usual is not None and not _names_solver(request):
+        solver, steps = usual, None
+    if steps is not None:
+        given += (("steps", steps),)
+    rest = (t_span, settings.max_steps, settings.max_nfe, solvers.tolerance_floor(model.compute))
+    made_for = (model.dtype, model.plans, model.compute)
+    grid = request.grid
+    try:
+        if isinstance(grid, str):
+            return solvers.compile(_spec(solver, given, *rest), *made_for)
+        if isinstance(grid, list):
+            check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
+        elif not isinstance(grid, dict):
+            raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
+        given = (*given, ("grid", request.in_its_dtype("grid")))
+        return solvers.compile(_spec.__wrapped__(solver, given, *rest), *made_for)
+    except SolverError as error:
+        raise invalid(error.field, str(error)) from None
+    except OverflowError:
+        raise invalid("grid", "grid holds an integer that is too large for double precision") from None
+
+
+def _authors_solver(model: ModelVersion, t_span: tuple[float, float]) -> str | None:
+    """Return the solver that a model's card names, which is meant for the whole way from noise to data."""
+    sampling = model.card.sampling
+    return None if sampling is None or t_span != WHOLE else sampling.solver
+
+
+def _names_solver(request: Solving) -> bool:
+    """Whether a request says how to solve; `max_nfe` and what is null say nothing of it."""
+    said = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
+    return any(getattr(request, name) is not None for name in said)
+
+
+@lru_cache(maxsize=1024)
+def _spec(
+    solver: str,
+    given: tuple[tuple[str, Any], ...],
+    t_span: tuple[float, float],
+    max_steps: int,
+    max_nfe: int,
+    floor: float,
+) -> SolverSpec:
+    """Return a spec; most requests repeat one. One over a limit is refused before it is compiled.
+
+    A tolerance that the request does not name is at least the floor of the model's arithmetic.
+    """
+    spec = SolverSpec.of(solver, t_span=t_span, **dict(given))
+    if spec.adaptive and floor > DEFAULT_TOLERANCE:
+        said = {name for name, value in given if value is not None} | read_solver(solver).keys()
+        spec = replace(spec, **{name: floor for name in ("rtol", "atol") if name not in said})
+    check_limit("steps", spec.steps or 0, max_steps)
+    check_limit("max_nfe", spec.max_nfe, max_nfe)
+    return spec
+
+
+def _of_average(request: Solving, model: ModelVersion, t_span: tuple[float, float]) -> tuple[str, int | None]:
+    """Return the text of the solver, and the steps where the request names none; `euler-1` where it names nothing.
+
+    Raises:
+        ProblemError: 422 for another solver, and for a span that runs backwards.
+    """
+    if t_span[1] < t_span[0]:
+        raise invalid(
+            "t_span",
+            f"t_span = [{t_span[0]:g}, {t_span[1]:g}] runs backwards; {_average(model)}: it goes from noise to data "
+            "only",
+        )
+    if request.guidance not in (None, 1):
+        raise invalid(
+            "guidance",
+            f"guidance was given; {_average(model)}, and guided in training only: leave guidance out",
+        )
+    text = request.solver if "solver" in request.model_fields_set else AVERAGE
+    try:
+        said = read_solver(text)
+    except SolverError as error:
+        raise invalid(error.field, str(error)) from None
+    if said["solver"] != AVERAGE:
+        raise invalid(
+            "solver",
+            f"solver is {text!r}; {_average(model)}: each step is one network call that leads to its end, so there are "
+            f"no stages and no local error. Use {AVERAGE!r} with 1 step (the default), 2 or 4, on any grid",
+        )
+    named = "steps" in said or request.steps is not None or isinstance(request.grid, list)
+    return text, None if named else 1
+
+
+def refuse_average(model: ModelVersion, does: str) -> None:
+    """Refuse what needs a velocity at one time.
+
+    Args:
+        model: the requested model.
+        does: what was asked for, as in "encode follows ...".
+
+    Raises:
+        ProblemError: 422 for a field of average velocity.
+    """
+    if model.card.average:
+        student = model.card.dataset.get("student")
+        parent = student.get("parent") if isinstance(student, dict) else None
+        asked = f"ask {parent!r}, the model that it was trained on" if parent else "ask a model that has one"
+        raise invalid("name", f"{does} the velocity of an ODE; {_average(model)} and has none: {asked}")
+
+
+def _average(model: ModelVersion) -> str:
+    return f"model {model.name!r} is a field of average velocity (`field` of its card)"
+
+
+def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
+    """Return the span of a request, with ends that stand for 0 or 1 replaced by them.
+
+    Raises:
+        ProblemError: 422 where it leaves [0, 1].
+    """
+    if request.t_span == WHOLE:
+        return WHOLE
+    start, end = snapped(np.asarray(request.in_its_dtype("t_span")), WHOLE, WHOLE).tolist()
+    if not (0 <= start <= 1 and 0 <= end <= 1):
+        first, last, _, _ = apart(start, end, *WHOLE)
+        raise invalid("t_span", f"t_span = [{first}, {last}] leaves [0, 1], where model {model.name!r} is defined")
+    return start, end
+
+
+def times_of(request: Solving, name: str, solve: Plan) -> NDArray[np.float64]:
+    """Return the times at which to save states: strictly in the direction of the span, on a fixed grid only its points.
+
+    Args:
+        request: the parsed body.
+        name: the field that holds the times.
+        solve: the compiled solver.
+
+    Raises:
+        ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).
+    """
+    try:
+        found = check_save_at(solve, request.in_its_dtype(name), name)
+    except SolverError as error:
+        raise invalid(error.field, str(error)) from None
+    assert found is not None  # noqa: S101  (times were given)
+    return found

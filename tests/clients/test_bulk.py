@@ -1,0 +1,342 @@
+"""Bulk jobs of the SDK: against a pretended service, and against the real one, beside `python -m fleet sample`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pathline
+import pytest
+import torch
+from pathline import AsyncClient, BulkConflict, BulkIncomplete, Client
+
+from fleet.__main__ import main
+from fleet.bulk.spec import JobSpec
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.checkpoint.saving import save
+from models.conditions import LabelCondition
+from models.decoder import Decoder
+from service.app import create_app
+from service.settings import Settings
+from tests.clients.conftest import FakeService, request_in
+from tests.service.serving import serving
+
+JOB: dict[str, Any] = {"seed": 5, "solver": "euler-4", "shard_rows": 64}
+
+
+def asked(service: FakeService) -> list[dict[str, Any]]:
+    return [request_in(each["body"]) for each in service.seen if each["path"] == "/v1/sample"]
+
+
+def rows_of(folder: Path) -> np.ndarray:
+    return np.concatenate([np.load(path) for path in sorted((folder / "shards").glob("*.npy"))])
+
+
+def test_rows_are_those_of_one_call(client: Client, tmp_path: Path) -> None:
+    found = client.bulk("moons", 200, to=tmp_path / "job", first_index=7, **JOB)
+    whole = client.sample("moons", 200, seed=5, solver="euler-4", first_index=7)
+    np.testing.assert_array_equal(rows_of(tmp_path / "job"), whole.samples)
+    assert (found.rows, found.shape, found.nfe, found.ok) == (200, (2,), int(whole.nfe_per_sample.sum()), True)
+    assert (found.seed, found.first_index, found.version) == (5, 7, 3)
+    assert [path.name for path in found.files] == [f"{shard:05d}.npy" for shard in range(4)]
+
+
+def test_only_what_has_no_receipt_is_asked_for_again(client: Client, service: FakeService, tmp_path: Path) -> None:
+    whole = client.bulk("moons", 200, to=tmp_path, **JOB)
+    (tmp_path / "receipts" / "00002.json").unlink()
+    service.seen.clear()
+    assert client.bulk("moons", to=tmp_path).fingerprint == whole.fingerprint
+    assert [(each["first_index"], each["num_samples"]) for each in asked(service)] == [(128, 64)]
+    assert all(each["priority"] == "bulk" for each in asked(service))
+
+
+def test_pages_shrink_where_the_service_allows_fewer(client: Client, service: FakeService, tmp_path: Path) -> None:
+    answer, sizes = service._sample, []
+
+    def limited(body: dict[str, Any]) -> Any:
+        sizes.append(body["num_samples"])
+        if body["num_samples"] > 20:
+            fault = {"field": "num_samples", "message": "at most 20"}
+            return service.problem(422, "invalid-request", "at most 20", errors=[fault])
+        return answer(body)
+
+    service._sample = limited  # type: ignore[method-assign]
+    options = {**JOB, "shard_rows": 128}
+    found = client.bulk("moons", 100, to=tmp_path, workers=1, **options)
+    assert found.rows == 100
+    assert max(sizes[-5:]) <= 20
+
+
+def test_a_full_service_is_waited_for_and_costs_no_try(client: Client, service: FakeService, tmp_path: Path) -> None:
+    client.bulk("moons", 10, to=tmp_path, **JOB)
+    (tmp_path / "receipts" / "00000.json").unlink()
+    service.replies = [service.problem(429, "overloaded", retry_after_s=0.001) for _ in range(250)]
+    assert client.bulk("moons", to=tmp_path, tries=1, workers=1).rows == 10
+    assert not service.replies
+
+
+def test_a_poison_shard_is_named_after_its_tries_and_the_rest_is_done(
+    client: Client, service: FakeService, tmp_path: Path
+) -> None:
+    answer = service._sample
+
+    def poisoned(body: dict[str, Any]) -> Any:
+        if body.get("first_index") == 64:
+            return service.problem(500, "engine-failed", "these rows are cursed")
+        return answer(body)
+
+    service._sample = poisoned  # type: ignore[method-assign]
+    with pytest.raises(BulkIncomplete, match=r"shard 1 was given up \(these rows are cursed .*; 3 are done") as caught:
+        client.bulk("moons", 200, to=tmp_path, tries=2, **JOB)
+    assert list(caught.value.failed) == [1]
+    assert pickle.loads(pickle.dumps(caught.value)).failed == caught.value.failed  # noqa: S301  (just pickled)
+    assert sum(each.get("first_index") == 64 for each in asked(service)) == 2
+    assert json.loads((tmp_path / "failed" / "00001.json").read_text())["tries"] == 2
+    service._sample = answer  # type: ignore[method-assign]
+    assert client.bulk("moons", to=tmp_path).rows == 200
+    assert not (tmp_path / "failed" / "00001.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("total", 201), ("seed", 6), ("steps", 5), ("format", "parquet"), ("first_index", 1)]
+)
+def test_another_job_is_refused_with_what_differs(client: Client, tmp_path: Path, name: str, value: Any) -> None:
+    client.bulk("moons", 200, to=tmp_path, **JOB)
+    given = {"total": 200, **JOB, name: value}
+    if name == "steps":
+        given["solver"] = "euler"
+    with pytest.raises(BulkConflict, match=f"holds another job: its {name} is .*, not {value!r}"):
+        client.bulk("moons", to=tmp_path, **given)
+
+
+def test_what_else_lies_there_is_left_alone(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(BulkConflict, match="is not empty and holds no job"):
+        client.bulk("moons", 10, to=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_model_that_has_changed_is_refused(client: Client, service: FakeService, tmp_path: Path) -> None:
+    client.bulk("moons", 200, to=tmp_path, **JOB)
+    (tmp_path / "receipts" / "00000.json").unlink()
+    service.change = lambda arrays, meta: meta.update(checkpoint="sha256:11")
+    with pytest.raises(BulkConflict, match="has changed since the job began: its checkpoint is 'sha256:11'"):
+        client.bulk("moons", to=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"total": 0}, pathline.InvalidValue, "total=0 is not allowed"),
+        ({}, pathline.InvalidValue, "a new job needs total, or counts"),
+        ({"total": 2.0}, TypeError, "use an integer"),
+        ({"total": 10, "shard_rows": 100}, pathline.InvalidValue, "a multiple of 64"),
+        ({"total": 10, "workers": 0}, pathline.InvalidValue, "workers=0"),
+        ({"total": 10, "tries": 0}, pathline.InvalidValue, "tries=0"),
+        ({"total": 10, "format": "zarr"}, pathline.InvalidValue, "use one of npy, parquet"),
+        ({"total": 10, "seed": -1}, pathline.InvalidValue, "seed=-1"),
+        ({"total": 10, "x0": [[0.0, 0.0]]}, TypeError, "unknown option 'x0'"),
+        ({"total": 10, "num_steps": 3}, TypeError, "did you mean 'steps'"),
+        ({"total": 10, "counts": {1: 3}}, pathline.InvalidValue, "the counts add up to 3"),
+        ({"counts": {1: 0}}, pathline.InvalidValue, "asks for 0 samples of 1"),
+        ({"counts": {}}, pathline.InvalidValue, "counts is empty"),
+        ({"counts": {1: 3}, "condition": 1}, pathline.InvalidValue, "both given"),
+        ({"total": 10, "to": "s3://bucket/job"}, pathline.InvalidValue, "python -m fleet sample"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(
+    client: Client, tmp_path: Path, given: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        client.bulk("moons", **{"to": tmp_path / "job", **given})
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_folder_that_cannot_be_written_ends_the_job(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        client.bulk("moons", 10, to=tmp_path / "file" / "job")
+    client.bulk("moons", 200, to=tmp_path / "job", **JOB)
+    for receipt in (tmp_path / "job" / "receipts").iterdir():
+        receipt.unlink()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathline._files.os.fsync", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        client.bulk("moons", to=tmp_path / "job")
+    monkeypatch.undo()
+    assert client.bulk("moons", to=tmp_path / "job").rows == 200
+    assert not list((tmp_path / "job").rglob(".*.part"))
+
+
+def test_progress_is_told_with_the_rate(client: Client, tmp_path: Path) -> None:
+    seen: list[pathline.Progress] = []
+    client.bulk("moons", 200, to=tmp_path, progress=seen.append, **JOB)
+    shares = [each.share for each in seen]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert seen[-1].fields["rows"] == 200
+    assert seen[-1].fields["rows_per_s"] > 0
+
+
+def test_async_jobs_are_the_same(async_client: AsyncClient, client: Client, tmp_path: Path) -> None:
+    async def run() -> pathline.BulkResult:
+        async with async_client:
+            return await async_client.bulk("moons", 200, to=tmp_path / "a", **JOB)
+
+    assert asyncio.run(run()).fingerprint == client.bulk("moons", 200, to=tmp_path / "b", **JOB).fingerprint
+
+
+def test_ctrl_c_stops_the_threads_and_keeps_what_is_done(
+    client: Client, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = client.bulk("moons", 64 * 40, to=tmp_path / "whole", **JOB)
+    answer, held = service._sample, threading.Event()
+
+    def slow(body: dict[str, Any]) -> Any:
+        if body.get("first_index", 0) >= 64 * 3:
+            if not held.is_set():  # to the main thread, which the kernel prefers too
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            held.wait(30)
+        return answer(body)
+
+    service._sample = slow  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        client.bulk("moons", 64 * 40, to=tmp_path / "job", **JOB)
+    held.set()
+    for thread in threading.enumerate():
+        if thread.name == "pathline-bulk":
+            thread.join(30)
+    service._sample = answer  # type: ignore[method-assign]
+    assert 2 <= len(list((tmp_path / "job" / "receipts").iterdir())) < 40
+    assert client.bulk("moons", to=tmp_path / "job").fingerprint == whole.fingerprint
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("repository")
+    torch.manual_seed(1)
+    save(
+        root,
+        "net",
+        ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1)),
+        Decoder.identity((2,)),
+        dataset={},
+        training={},
+        seed=0,
+    )
+    pets = LabelCondition(classes=3, names=("cat", "dog", "eel"))
+    net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=pets))
+    save(root, "pets", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
+    return root
+
+
+@asynccontextmanager
+async def in_process(repository: Path) -> AsyncIterator[AsyncClient]:
+    app = create_app(Settings(models_dir=repository, device="cpu", threads=1))
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), AsyncClient("http://service", transport=transport) as client:
+        yield client
+
+
+def fleet(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: object) -> str:
+    """Run `python -m fleet` in this process; the fingerprint that it prints."""
+    monkeypatch.setenv("PATHLINE_MODELS_DIR", str(repository))
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    more = ["--on", "indexed"] if arguments[0] == "sample" else []
+    code = main([*map(str, arguments), *more, "--quiet"])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    return said.out.split("fingerprint ")[-1].strip()
+
+
+@pytest.mark.parametrize("form", ["npy", "parquet"])
+def test_the_fingerprint_is_that_of_fleet_sample_and_fleet_verifies_the_folder(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: Any
+) -> None:
+    def run(*arguments: object) -> str:
+        return fleet(repository, monkeypatch, capsys, *arguments)
+
+    async def bulk() -> pathline.BulkResult:
+        async with in_process(repository) as client:
+            return await client.bulk("net", 300, to=tmp_path / "sdk", solver="rk4-4", seed=5, format=form)
+
+    found = asyncio.run(bulk())
+    assert run("verify", tmp_path / "sdk") == found.fingerprint
+    job = ("sample", "net", "--total", 300, "--seed", 5, "--solver", "rk4-4", "--to", tmp_path / "fleet")
+    assert run(*job, "--shard-rows", 128) == found.fingerprint
+    spec = JobSpec.model_validate_json((tmp_path / "sdk" / "job.json").read_bytes())
+    receipt = json.loads((tmp_path / "sdk" / "receipts" / "00000.json").read_text())
+    assert receipt["job"] == spec.digest
+    assert spec.checkpoint == found.checkpoint
+    assert main(["sample", "--to", str(tmp_path / "sdk"), "--quiet"]) == 2
+    assert "a service makes this job; go on with pathline.Client.bulk" in capsys.readouterr().err
+    with Client() as client, pytest.raises(BulkConflict, match=r"go on with what began it"):
+        client.bulk("net", to=tmp_path / "fleet")
+
+
+def test_counts_of_conditions_are_those_of_a_table(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def bulk() -> pathline.BulkResult:
+        async with in_process(repository) as client:
+            options = {"solver": "rk4-4", "seed": 5, "format": "parquet", "shard_rows": 64}
+            return await client.bulk("pets", counts={"eel": 70, 0: 30}, to=tmp_path / "sdk", **options)
+
+    found = asyncio.run(bulk())
+    assert found.rows == 100
+    (tmp_path / "wanted.csv").write_text("condition,count\neel,70\n0,30\n")
+    table = ("--conditions", tmp_path / "wanted.csv")
+    made = ("sample", "pets", *table, "--seed", 5, "--solver", "rk4-4", "--to", tmp_path / "fleet")
+    assert fleet(repository, monkeypatch, capsys, *made) == found.fingerprint
+    ours, theirs = (json.loads((tmp_path / name / "job.json").read_text()) for name in ("sdk", "fleet"))
+    assert ours["conditions"] == theirs["conditions"]
+    assert main(["export", str(tmp_path / "sdk"), str(tmp_path / "all.npz")]) == 0
+    with np.load(tmp_path / "all.npz") as exported:
+        assert exported["labels"].tolist() == [2] * 70 + [0] * 30
+
+
+@pytest.fixture
+def live_service(repository: Path) -> Iterator[str]:
+    with serving(repository) as (url, _):
+        yield url
+
+
+def test_a_script_that_is_interrupted_goes_on_where_it_was(live_service: str, tmp_path: Path) -> None:
+    """Against a process that serves, with a script that gets a real SIGINT."""
+    script = (
+        "import sys; from pathline import Client\n"
+        "with Client(sys.argv[1]) as client:\n"
+        "    options = {'solver': 'rk4-300', 'seed': 5, 'shard_rows': 64, 'progress': True}\n"
+        "    job = client.bulk('net', 64 * 40, to=sys.argv[2], **options)\n"
+        "print(job.fingerprint)"
+    )
+    command = [sys.executable, "-c", script, live_service, str(tmp_path / "job")]
+    environment = os.environ | {"NO_PROXY": "127.0.0.1"}
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    while running.poll() is None and len(list(tmp_path.glob("job/receipts/*.json"))) < 3:
+        pass
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said
+    assert 3 <= len(list(tmp_path.glob("job/receipts/*.json"))) < 40
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=120)
+    with Client(live_service) as client:
+        whole = client.bulk("net", 64 * 40, to=tmp_path / "whole", solver="rk4-300", seed=5, workers=1)
+    assert done.stdout.strip() == whole.fingerprint
