@@ -31,6 +31,9 @@ _TOLERANCE = 1e-5
 _CHOICES = {"schedule": "constant", "coupling": "independent", "times": "uniform", "ema": 0.0}
 """Fields of a recipe that are shown where they differ from this."""
 
+_NAMES = {"ema": "EMA "}
+"""What goes before a value that does not say what it is."""
+
 
 def astray(checkpoint: Checkpoint, data: DataSet) -> float:
     """Return the share of samples that are farther from the training data than 99 % of unseen data are."""
@@ -48,7 +51,9 @@ def astray(checkpoint: Checkpoint, data: DataSet) -> float:
 def _made_by(recipe: Mapping[str, Any]) -> str:
     """A recipe's choices that decide the price."""
     network = recipe["network"]
-    changed = [str(recipe[key]) for key, usual in _CHOICES.items() if recipe.get(key, usual) != usual]
+    changed = [
+        f"{_NAMES.get(key, '')}{recipe[key]}" for key, usual in _CHOICES.items() if recipe.get(key, usual) != usual
+    ]
     return ", ".join([f"{network.get('max_frequency', 100):g}", *changed, f"{recipe['epochs']} epochs"])
 
 
@@ -66,7 +71,7 @@ def row(path: Path, data_dir: Path | None) -> tuple[str, ...]:
     quality = evaluate(checkpoint.velocity, data, seed)
     cost = price_of(checkpoint.velocity, data, seed)
     reached = [f"{best[1]} (`{best[0]}`)" if best else "over 200" for best in cost.cheapest]
-    share = f"{astray(checkpoint, data):.1%}" if checkpoint.card.condition is None else ""
+    share = f"{100 * astray(checkpoint, data):.1f} %" if checkpoint.card.condition is None else ""
     found = (f"{quality.swd:.4f}", f"{quality.swd_real:.4f}", share, f"{cost.dopri5_nfe:.1f}", *reached)
     recipe: Any = checkpoint.card.training["recipe"]
     return f"{checkpoint.card.name}, seed {checkpoint.card.seed}", _made_by(recipe), *found

@@ -1,7 +1,8 @@
 """A robot's action transformer: chunks of actions, given a camera image and the state of the joints.
 
-The network is a plain `nn.Module` with tiny random weights; yours is trained. It is exported and imported with its
-conditions by name; the service then answers requests for chunks of actions, one camera image each:
+The networks are plain `nn.Module`s with tiny random weights; yours are trained. The vision encoder is the prelude: it
+sees the image of a request once, and the transformer is told what it saw in every step. Both are exported and imported
+as one model; the service then answers requests for chunks of actions, one camera image each:
 
     PATHLINE_ALLOW_PROGRAMS=true python examples/action_transformer.py
 """
@@ -16,58 +17,80 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.importing.beside import PreludeSource
 from models.importing.declared import Declared
 from models.importing.weights import import_program
 
-HORIZON, ACTIONS, STATE, WIDTH = 8, 4, 6, 32
-INPUTS = ["x", "t", "image", "state"]
+HORIZON, ACTIONS, STATE, WIDTH, PATCHES = 8, 4, 6, 32, 4
+INPUTS = ["x", "t", "seen", "state"]
 CONDITIONS: dict[str, Any] = {"image": {"dtype": "uint8", "scale": 1 / 255}}
-"""What the program cannot say itself: requests give pixels from 0 to 255, and the network takes 0 to 1."""
+"""What the program cannot say itself: requests give pixels from 0 to 255, and the encoder takes 0 to 1."""
 
 
-class ActionTransformer(nn.Module):
-    """The velocity of a chunk of actions (rows, HORIZON, ACTIONS), told an image (3, 16, 16) and a state (STATE,)."""
+class VisionEncoder(nn.Module):
+    """Tokens (rows, PATCHES, WIDTH) of an image (3, 16, 16)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.see = nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.SiLU(), nn.Flatten(), nn.Linear(8 * 16, WIDTH))
+        self.patches = nn.Conv2d(3, WIDTH, 8, stride=8)
+        self.layers = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the tokens."""
+        tokens = self.patches(image).flatten(2).transpose(1, 2)
+        return tokens + self.layers(tokens)
+
+
+class ActionTransformer(nn.Module):
+    """The velocity of a chunk of actions (rows, HORIZON, ACTIONS), told what is seen and a state (STATE,)."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.feel, self.act = nn.Linear(STATE, WIDTH), nn.Linear(ACTIONS, WIDTH)
         self.when = nn.Sequential(nn.Linear(1, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH))
         self.places = nn.Parameter(torch.randn(HORIZON, WIDTH) / 10)
         self.attend = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
         self.norm, self.last = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, ACTIONS)
 
-    def forward(self, x: Tensor, t: Tensor, image: Tensor, state: Tensor) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, seen: Tensor, state: Tensor) -> Tensor:
         """Return the velocities (rows, HORIZON, ACTIONS)."""
-        told = torch.stack((self.see(image), self.feel(state), self.when(t[:, None])), dim=1)
-        tokens = torch.cat((told, self.act(x) + self.places), dim=1)
+        told = torch.stack((self.feel(state), self.when(t[:, None])), dim=1)
+        tokens = torch.cat((seen, told, self.act(x) + self.places), dim=1)
         tokens = tokens + self.attend(tokens, tokens, tokens, need_weights=False)[0]
-        return self.last(self.norm(tokens))[:, 3:]
+        return self.last(self.norm(tokens))[:, -HORIZON:]
 
 
-def imported(repository: Path) -> tuple[ActionTransformer, Path]:
-    """Export the network and import it as the model `actions`; return both."""
-    torch.manual_seed(0)
-    network = ActionTransformer().eval().requires_grad_(False)
+def export(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> Path:
+    """Write a program whose number of rows is free."""
     rows = torch.export.Dim("rows", min=1, max=64)
-    given = (torch.randn(4, HORIZON, ACTIONS), torch.rand(4), torch.rand(4, 3, 16, 16), torch.randn(4, STATE))
-    program = torch.export.export(network, given, dynamic_shapes=({0: rows},) * len(given))
+    torch.export.save(torch.export.export(module, given, dynamic_shapes=({0: rows},) * len(given)), file)
+    return file
+
+
+def imported(repository: Path) -> tuple[VisionEncoder, ActionTransformer, Path]:
+    """Export both networks and import them as the model `actions`; return them and the checkpoint."""
+    torch.manual_seed(0)
+    encoder, network = (each.eval().requires_grad_(False) for each in (VisionEncoder(), ActionTransformer()))
+    x, seen = torch.randn(4, HORIZON, ACTIONS), torch.randn(4, PATCHES, WIDTH)
     with tempfile.TemporaryDirectory() as folder:
-        torch.export.save(program, Path(folder) / "actions.pt2")
-        ours = Declared(noise_at=0, scale=1.0, sign=1)
         found = import_program(
-            *(Path(folder) / "actions.pt2", repository, "actions"),
+            export(network, (x, torch.rand(4), seen, torch.randn(4, STATE)), Path(folder) / "actions.pt2"),
+            repository,
+            "actions",
             inputs=INPUTS,
             conditions=CONDITIONS,
-            declared=ours,
+            declared=Declared(noise_at=0, scale=1.0, sign=1),
+            prelude=PreludeSource(
+                export(encoder, (torch.rand(4, 3, 16, 16),), Path(folder) / "vision.pt2"), outputs=["seen"]
+            ),
         )
-    return network, found.path
+    return encoder, network, found.path
 
 
 def main() -> int:
     """Import the model and say how to ask for actions."""
     repository = Path(tempfile.mkdtemp()) / "checkpoints"
-    _, path = imported(repository)
+    *_, path = imported(repository)
     print(f"saved: {path}", "Serve it:", sep="\n")
     print(f"  PATHLINE_ALLOW_PROGRAMS=true PATHLINE_MODELS_DIR={repository} python -m service")
     print("Ask for a chunk of actions:")

@@ -2,11 +2,11 @@
 
 
 class FleetError(Exception):
-    """A command cannot go on."""
+    """A command failed."""
 
 
 class UsageError(FleetError):
-    """What was asked for cannot be: a wrong argument, another job's target, a model that has changed."""
+    """A command that cannot be carried out: a wrong argument, the target of another job, a changed model."""
 
 
 class TargetError(FleetError):
@@ -14,5 +14,5 @@ class TargetError(FleetError):
 
 
 def missing(extra: str, error: ImportError) -> FleetError:
-    """Return the error that names the extra to install for a library that is not there."""
+    """Return the error for a missing library; it names the extra to install."""
     return FleetError(f"{error.name or error} is not installed; pip install -e '.[{extra}]'")

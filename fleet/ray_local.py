@@ -1,4 +1,4 @@
-"""Ray on this machine: a cluster of its own on the loopback interface, that reports nothing to anybody."""
+"""A local Ray cluster on the loopback interface, without usage reports."""
 
 from __future__ import annotations
 

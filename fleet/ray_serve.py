@@ -12,13 +12,14 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from fleet.errors import missing
+from fleet.scaling import METRIC
 from fleet.tunnel import Answer, Call, Front, answered
 from fleet.work import Dispatched
 from service.settings import load_settings
 
 try:
     from ray import serve  # pyright: ignore[reportMissingImports]  (an extra)
-    from ray.serve.config import RequestRouterConfig  # pyright: ignore[reportMissingImports]
+    from ray.serve.config import AutoscalingPolicy, RequestRouterConfig  # pyright: ignore[reportMissingImports]
     from ray.serve.request_router import RequestRouter  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise ImportError(str(missing("ray", error))) from None
@@ -35,7 +36,7 @@ class LeastWork(RequestRouter):
         self._dispatched = Dispatched()
 
     async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:
-        """Return all replicas, the least loaded first, each as a rank of its own."""
+        """Return all replicas, the least loaded first, one in each rank."""
         named = {replica.replica_id: replica for replica in candidate_replicas}
         order = self._dispatched.order(named)
         if pending_request is not None and order:
@@ -43,11 +44,11 @@ class LeastWork(RequestRouter):
         return [[named[place]] for place in order]
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
-        """Count what was sent."""
+        """Count a request as sent."""
         self._dispatched.send(_key(pending_request), replica_id, _work(pending_request))
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
-        """Count it no more."""
+        """Stop counting a request."""
         self._dispatched.done(internal_request_id)
 
 
@@ -61,7 +62,7 @@ def _work(pending: Any) -> float:
 
 
 class Replica:
-    """The whole service in a process of Ray's, with the device that Ray gives it."""
+    """The whole service in a Ray process, on the device that Ray assigns."""
 
     def __init__(self, overrides: dict[str, Any]) -> None:
         from service.app import create_app  # imports torch, which the ingress does not need
@@ -79,6 +80,10 @@ class Replica:
         if ailment is not None:
             raise RuntimeError(ailment)
 
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Tell Ray how many seconds of work are left."""
+        return {METRIC: self._app.state.service.engine.workload().seconds if self._started else 0.0}
+
     async def _start(self) -> None:
         async with self._starting:
             if not self._started:
@@ -86,12 +91,12 @@ class Replica:
                 self._started = True
 
     async def handle(self, call: Call) -> AsyncIterator[Any]:
-        """Answer a request, ASGI message by message."""
+        """Answer a request, some ASGI messages at a time."""
         await self._start()
         messages = answered(self._app, call)
         try:
-            async for message in messages:
-                yield message
+            async for some in messages:
+                yield some
         finally:
             await messages.aclose()  # type: ignore[attr-defined]  (it is a generator)
 
@@ -101,7 +106,7 @@ class Replica:
 
 
 def _expose_metrics(metrics: Any) -> None:
-    """Serve this replica's metrics on the first free port from a given one on (9600), for Prometheus."""
+    """Serve this replica's metrics for Prometheus on the first free port from 9600 or a given one."""
     from prometheus_client import start_http_server
 
     first = int(os.environ.get(_METRICS_PORT, "9600"))
@@ -129,17 +134,20 @@ def build(arguments: dict[str, Any]) -> Any:
     """Build the application of Ray Serve.
 
     Args:
-        arguments: `replicas` (1), or `min_replicas` and `max_replicas` for Ray's autoscaling with `target_requests` for
-            each (2); `gpus` for each replica (0); settings of the service by their names.
+        arguments: `replicas` (1), or `min_replicas` and `max_replicas` for Ray's autoscaling with `target_s` seconds of
+            work for each (2), which follows after `upscale_delay_s` (30) and `downscale_delay_s` (600); `gpus` for each
+            replica (0); settings of the service by their names.
     """
     given = dict(arguments)
     replicas, gpus = int(given.pop("replicas", 1)), float(given.pop("gpus", 0))
     bounds = {name: int(given.pop(name)) for name in ("min_replicas", "max_replicas") if name in given}
-    target = float(given.pop("target_requests", 2))
+    target = float(given.pop("target_s", 2))
+    delays = {name: float(given.pop(name)) for name in ("upscale_delay_s", "downscale_delay_s") if name in given}
     settings = load_settings(**given)
     size: dict[str, Any] = {"num_replicas": replicas}
     if bounds:
-        size = {"autoscaling_config": {**bounds, "target_ongoing_requests": target}}
+        policy = AutoscalingPolicy(policy_function="fleet.scaling:ByWork", policy_kwargs={"target_s": target})
+        size = {"autoscaling_config": {**bounds, **delays, "policy": policy}}
     engine = serve.deployment(
         Replica,
         name="Replica",

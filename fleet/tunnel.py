@@ -1,6 +1,6 @@
-"""The tunnel: an HTTP request goes through a call of Ray's as it came, and its response comes back message by message.
+"""The tunnel: an HTTP request passes through a Ray call unchanged, and its response returns message by message.
 
-So every route, error, stream and header of the service is kept, whatever it is; the ingress knows only sizes and work.
+So every route, error, stream and header of the service is kept; the ingress knows only sizes and work.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SCOPE = (
 
 @dataclass(frozen=True)
 class Call:
-    """A request on its way.
+    """A request in transit.
 
     Attributes:
-        scope: what ASGI says of it, as plain data.
-        body: all of it, or the first bytes beyond what is allowed, which are enough to refuse it.
+        scope: its ASGI scope, as plain data.
+        body: the whole body, or as much as exceeds the limit, which is enough to refuse it.
         work: network rows over all calls.
     """
 
@@ -48,12 +48,12 @@ class Call:
 
 
 class Answer(Protocol):
-    """A response that is coming."""
+    """A response that is coming, some messages at a time."""
 
-    def __aiter__(self) -> AsyncIterator[Message]: ...
+    def __aiter__(self) -> AsyncIterator[list[Message]]: ...
 
     def cancel(self) -> None:
-        """Tell the replica that nobody waits any more."""
+        """Tell the replica that the client has left."""
         ...
 
 
@@ -121,14 +121,18 @@ async def _until_gone(receive: Receive) -> None:
 
 
 async def _pass(answer: Answer, send: Send) -> None:
-    async for message in answer:
-        if message["type"] == "http.response.start":  # Ray's proxy adds it, too
-            message["headers"] = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
-        await send(message)
+    async for messages in answer:
+        for message in messages:
+            if message["type"] == "http.response.start":  # Ray's proxy adds it, too
+                message["headers"] = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
+            await send(message)
 
 
-async def answered(app: ASGIApp, call: Call) -> AsyncIterator[Message]:
-    """Have an application answer a call; closing the iterator is a client that leaves."""
+async def answered(app: ASGIApp, call: Call) -> AsyncIterator[list[Message]]:
+    """Have an application answer a call; closing the iterator is a client that leaves.
+
+    What is there at the same time comes together, as each item on its way costs as much as a small response.
+    """
     messages: asyncio.Queue[Message | None] = asyncio.Queue()
     room, gone, given = asyncio.Semaphore(_AHEAD), asyncio.Event(), False
 
@@ -148,9 +152,17 @@ async def answered(app: ASGIApp, call: Call) -> AsyncIterator[Message]:
     running = asyncio.ensure_future(app(scope, receive, send))
     running.add_done_callback(lambda _: messages.put_nowait(None))
     try:
-        while (message := await messages.get()) is not None:
-            room.release()
-            yield message
+        over = False
+        while not over:
+            ready = [await messages.get()]
+            while not messages.empty():
+                ready.append(messages.get_nowait())
+            over = ready[-1] is None
+            found = [message for message in ready if message is not None]
+            for _ in found:
+                room.release()
+            if found:
+                yield found
         running.result()
     finally:
         gone.set()

@@ -1,4 +1,4 @@
-"""The work of a request, before it is done: network rows over all calls; and the least loaded of several replicas."""
+"""The work of requests in network rows over all calls, and the choice of the least loaded replica."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ def work_of(path: str, body: bytes) -> float:
 
 
 class Dispatched:
-    """The work that was sent to each of several places and is not done: what a router goes by.
+    """The unfinished work sent to each of several places, by which a router chooses.
 
-    It counts what it sent itself, at the moment it sends it: what replicas reported half a second ago would send all
-    requests to the same place.
+    It is counted when it is sent: reports of replicas, half a second old, would send all requests to the same place.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,7 +47,7 @@ class Dispatched:
         self._work: dict[Hashable, float] = {}
 
     def work(self, place: Hashable) -> float:
-        """What a place has to do."""
+        """The unfinished work of a place."""
         return self._work.get(place, 0.0)
 
     def order(self, places: Iterable[Place]) -> list[Place]:
@@ -57,7 +56,7 @@ class Dispatched:
         return sorted(places, key=self.work)
 
     def reserve(self, request: str, place: Hashable, work: float) -> None:
-        """Count a request that is about to be sent; forgotten after a second unless it is."""
+        """Count a request that is about to be sent; it is forgotten after a second unless `send` follows."""
         self._put(request, place, work, self._clock() + _RESERVED_S)
 
     def send(self, request: str, place: Hashable, work: float) -> None:
@@ -65,12 +64,12 @@ class Dispatched:
         self._put(request, place, work, float("inf"))
 
     def done(self, request: str) -> None:
-        """Count a request no more, however it ended; a second call does nothing."""
+        """Stop counting a request, however it ended; a second call does nothing."""
         if (sent := self._sent.pop(request, None)) is not None:
             place, work, _ = sent
             self._work[place] -= work
             if not any(other == place for other, _, _ in self._sent.values()):
-                del self._work[place]  # no rounding error stays behind, and no replica that is gone
+                del self._work[place]  # leave no rounding error behind, and no replica that is gone
 
     def _put(self, request: str, place: Hashable, work: float, until: float) -> None:
         self.done(request)

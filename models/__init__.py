@@ -1,1 +1,1 @@
-"""Velocity fields and what is stored of them: architectures, noise, decoders, checkpoints, the repository."""
+"""Velocity fields and their storage: architectures, noise, decoders, checkpoints, the repository."""

@@ -47,10 +47,10 @@ RowFunction = Callable[..., Tensor]
 
 
 class Allowance:
-    """Seconds that may be spent, from the moment that this is made.
+    """A budget of seconds, running from its creation.
 
     Attributes:
-        seconds: in all.
+        seconds: the budget.
         longest: seconds that one call may take.
     """
 
@@ -63,9 +63,13 @@ class Allowance:
         self.seconds, self._clock, self._begun = seconds, clock, clock()
         self.longest = seconds / _SHARE if longest is None else longest
 
+    def again(self) -> Allowance:
+        """As many seconds, from now on."""
+        return Allowance(self.seconds, self._clock)
+
     @property
     def spent(self) -> bool:
-        """Whether nothing is left."""
+        """Whether all of it is used."""
         return self._clock() - self._begun >= self.seconds
 
     def timed(self, call: Callable[[], object]) -> float:
@@ -80,7 +84,7 @@ class Agreement:
     """The numbers of rows at which a function's rows agree bit for bit.
 
     Attributes:
-        counts: those that were tried and agree, ascending; empty if none does.
+        counts: numbers of rows that were tried and agree, ascending; empty if none does.
         buckets: the candidates of which all multiples that were tried agree, ascending; empty until all were tried.
         limit: the most rows of one call; larger calls are made in pieces.
         complete: whether all numbers of rows were tried.
@@ -99,11 +103,11 @@ class Agreement:
 
 
 class Calibration:
-    """The measurement of one function, which can be left and taken up again.
+    """A measurement of one function that can be interrupted and resumed.
 
     Attributes:
-        found: what is known so far.
-        tried, total: numbers of rows that were tried, and that there are to try.
+        found: the agreement so far.
+        tried, total: how many numbers of rows were tried, of how many.
     """
 
     def __init__(
@@ -131,7 +135,7 @@ class Calibration:
         self.found = Agreement((), (), limit, complete=False)
 
     def step(self) -> bool:
-        """Try the next number of rows; False once there is none, or where calls of `limit` rows do not agree."""
+        """Try the next number of rows; False once none is left, or if calls of `limit` rows do not agree."""
         rows = next(self._left, None)
         if rows is None or (self.tried and self._limit not in self._agreeing):
             self._end()
@@ -176,13 +180,13 @@ class Calibration:
 def most_rows(
     function: RowFunction, trial: Callable[[int], Sequence[Tensor]], wanted: int, least: int, allowance: Allowance
 ) -> int:
-    """The most rows of one call: `wanted`, or fewer for the sake of work, memory or the allowance.
+    """The most rows of one call: `wanted`, or fewer to bound its work, its memory or the time of measuring.
 
     Args:
-        function: what is called.
+        function: the function to call.
         trial: number of rows -> arguments.
-        wanted: the most.
-        least: the fewest that the function takes.
+        wanted: upper bound.
+        least: lower bound, set by the function.
         allowance: one call may take up to a small part of it.
     """
     first = trial(least)
@@ -226,7 +230,7 @@ def flops(function: RowFunction, arguments: Sequence[Tensor]) -> float:
     try:
         with torch.no_grad(), counter:
             function(*arguments)
-    except Exception:  # what counting cannot see through is called again without, and then its own error passes
+    except Exception:  # a call that cannot be counted is repeated without counting, so that its own error is raised
         return 0.0
     return counter.total
 
@@ -262,10 +266,10 @@ def measure(
 
     Args:
         function, trial, limit, candidates, least: see `Calibration`.
-        allowance: the seconds for it; calls of `limit` rows are tried whatever they take.
+        allowance: budget of seconds; calls of `limit` rows are tried however long they take.
 
     Returns:
-        The measurement, which has ended unless the allowance was spent.
+        The measurement, complete unless the allowance ran out.
     """
     allowance = allowance or Allowance()
     first = None
@@ -291,7 +295,7 @@ def _limits(limit: int, least: int) -> list[int]:
 
 
 def measure_apart(function: RowFunction, trial: Sequence[Tensor], limit: int) -> Agreement:
-    """Do the same for a function that computes each row by itself: all agree if a row twice gives equal bits."""
+    """Do the same for a function that computes each row by itself: all agree if repeated calls give equal bits."""
     rows = min(_ROWS_TO_COMPARE, len(trial[0]), limit)
     chosen = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(trial[0].device)
     with torch.no_grad():
@@ -303,7 +307,7 @@ def measure_apart(function: RowFunction, trial: Sequence[Tensor], limit: int) ->
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one dtype hold the same bits."""
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
 
 

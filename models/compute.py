@@ -52,14 +52,19 @@ def to_half(network: nn.Module, compute: str) -> None:
         parameter.data = parameter.data.to(HALVES[compute])
 
 
-def missing_instructions(compute: str, device: torch.device | str = "cpu") -> str:
-    """What to say of a processor that cannot compute in a half precision itself; empty if it can."""
+def missing_instructions(compute: str, device: torch.device | str = "cpu", program: bool = False) -> str:
+    """What to say of a processor that cannot compute in a half precision itself; empty if it can.
+
+    Args:
+        compute: the precision.
+        device: of the network.
+        program: whether it is an exported program, whose precision is its own.
+    """
     if compute not in HALVES or torch.device(device).type != "cpu":
         return ""
     capabilities = torch.cpu.get_capabilities()
     if any(capabilities.get(name) for name in _INSTRUCTIONS[compute]):
         return ""
-    return (
-        f"this CPU has no instructions for {compute}, so the network is slower than in float32; import it again with "
-        "--compute float32"
+    return f"this CPU has no instructions for {compute}, so the network is slower than in float32; " + (
+        "export it in float32" if program else "set PATHLINE_COMPUTE=float32, or import it with --compute float32"
     )

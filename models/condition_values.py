@@ -40,6 +40,7 @@ class Values:
     Attributes:
         sizes: of the free axes, as far as they are known.
         bytes: of all rows, as the network takes them.
+        most_rows: the most rows that any of them has: one for all samples, or one for each.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Values:
                 raise NamedConditionError(
                     name, f"there is no condition {name[:60]!r}; this model takes {', '.join(names)}"
                 )
-        self.bytes = 0
+        self.bytes, self.most_rows = 0, 1
         if not isinstance(takes, NamedConditions):
             self.bytes = self._rows_of(given[ONE]) * takes.bytes(dtype) if ONE in given else 0
             return
@@ -83,6 +84,7 @@ class Values:
                 shape = _shape_of(given[name])
                 self._note_sizes(name, entry, shape)
                 rows = shape[0] if len(shape) > len(entry.shape) else 1
+                self.most_rows = max(self.most_rows, rows)
                 self.bytes += rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.given_to(dtype).itemsize
             elif entry.default is None and not entry.nullable and not partial:
                 raise NamedConditionError(name, f"condition {name!r} is missing; expected {entry.describe()}")

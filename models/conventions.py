@@ -1,4 +1,4 @@
-"""Conventions of other people's networks: what they predict, on which path, and how they count time.
+"""Conventions of imported networks: their prediction, their path, and the way they count time.
 
 Pathline has noise at t = 0 and data at t = 1, and asks for dz/dt on straight paths. A network with another convention
 is adapted when it is loaded, as its card says (see `TimeCard`).
@@ -25,8 +25,8 @@ With the estimates D of the data and E of the noise that the network's answer f 
 the velocity is dz/dt = (1 - a0 / S) D - (b0 / S) E.
 
 Ends. An epsilon network says nothing of the data where a = 0, so its start must lie where a > 0; x0 says nothing of the
-noise where b = 0. Below the least noise that a network knows (`end`) it is asked there, and E is what is taken from its
-answer: (1 - a0 / S) (z - B E) / A - (b0 / S) E stays finite to t = 1.
+noise where b = 0. Below the least noise that a network knows (`end`) it is evaluated at that noise, and only E is
+taken from its answer: (1 - a0 / S) (z - B E) / A - (b0 / S) E stays finite to t = 1.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class TimeCard(BaseModel):
 
     Attributes:
         noise_at: the end of its time with pure noise: 0, or 1 for `scale`.
-        data_at: the end with data, which is the other one.
+        data_at: the other end, with data.
         scale: where its time ends; 1000 for networks that count time steps. Where the schedule counts in steps or in
             sigma, a factor of that.
-        sign: 1 if it returns what it predicts, -1 if it returns the negative. A velocity is the derivative of the state
+        sign: 1 if it returns its prediction, -1 if it returns the negative. A velocity is the derivative of the state
             by its own time over the scale.
         predicts: `velocity`, `eps` (the noise), `x0` (the data) or `v`.
         path: `linear`, `vp` or `edm`, see `models.paths`.
@@ -81,7 +81,7 @@ class TimeCard(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_unsaid(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what says nothing, so that releases without these fields can read the card."""
+        """Leave out fields at their defaults, so that releases without them can read the card."""
         usual = {"predicts": "velocity", "path": "linear"} | dict.fromkeys(("schedule", "start", "end", "start_scale"))
         return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
@@ -185,7 +185,7 @@ class TimeCard(BaseModel):
         return a, first * a
 
     def time_of(self, own: float) -> float:
-        """The t in [0, 1] at which the network is asked at one of its own times; 1 for its data end and beyond."""
+        """The t in [0, 1] of one of the network's own times; 1 for its data end and beyond."""
         u = self.level(own)
         if u >= self.levels[0]:
             return 0.0
@@ -199,7 +199,7 @@ class Adapted(nn.Module):
     """A network with another convention, adapted to Pathline's.
 
     With s in [0, 1] its own time divided by the scale, noise at s = 1 means s = 1 - t and dx/dt = -dx/ds. A scale
-    changes the times that the network is given and not its velocity, as people train it that way. Other predictions
+    changes the times that the network is given but not its velocity, as is usual in training. Other predictions
     and paths are changed as this module says.
     """
 
@@ -244,7 +244,7 @@ class _Changed:
         time = self._time
         left = 1.0 - t
         data, noise = t + left * self._a, left * self._b
-        asked = torch.maximum(noise, self._least * data)  # the network knows no less
+        asked = torch.maximum(noise, self._least * data)  # the least noise that the network knows
         g = gain(time.path, data, asked)
         a, b, sigma = g * data, g * asked, asked / data
         u = self._shape.level(sigma).clamp(max=self._noisiest)
@@ -281,5 +281,5 @@ class _Changed:
 
 
 def adapt(network: nn.Module, time: TimeCard) -> nn.Module:
-    """The network adapted to Pathline's convention; the network itself if it has that convention already."""
+    """The network adapted to Pathline's convention; the network itself if it already has that convention."""
     return network if time.usual else Adapted(network, time)

@@ -26,18 +26,18 @@ TIGHT = 1e-9
 """Tolerance of the exact ends."""
 
 COVERED, CONFIDENCE = 0.95, 0.95
-"""The share of all samples that keep the limit of `limit_95`, and with which confidence."""
+"""The share of all samples within the limit of `limit_95`, and its confidence."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A velocity with what it is told.
+    """A velocity with its conditions and guidance.
 
     Attributes:
         velocity: called as velocity(x, t), or velocity(x, t, condition) with conditions.
-        conditions: one row a sample, or None.
-        takes: what the model is conditioned on; needed for guidance only.
-        guidance: strength of classifier-free guidance; None is none.
+        conditions: one row for each sample, or None.
+        takes: the conditioning of the model; needed for guidance only.
+        guidance: strength of classifier-free guidance, or None.
     """
 
     velocity: Any
@@ -46,13 +46,13 @@ class Field:
     guidance: float | None = None
 
     def double(self) -> Field:
-        """Return the same in float64."""
+        """Return the field in float64."""
         given = self.conditions
         given = given.double() if given is not None and given.is_floating_point() else given
         return Field(copy.deepcopy(self.velocity).double(), given, self.takes, self.guidance)
 
     def __call__(self, x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
-        """Evaluate the states of some samples."""
+        """Evaluate states x of the samples `index`."""
         if self.conditions is None:
             return self.velocity(x, t)
         rows = self.conditions[torch.from_numpy(index)]
@@ -73,7 +73,7 @@ def solve(
     """Solve from the noise x0 (samples, *event) to t = 1.
 
     Raises:
-        SolverError: the solver cannot be had in this dtype.
+        SolverError: the solver does not support this dtype.
     """
     average = bool(getattr(field.velocity, "average", False))
     return integrate_indexed(field, x0, compiled(spec, x0.dtype, plans), save_at, progress=progress, step_ends=average)
@@ -83,7 +83,7 @@ def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT) -> Tensor:
     """Solve in float64 with the same weights, by DOPRI5 at a tight tolerance.
 
     Returns:
-        (samples, *event) float64; NaN throughout for a sample that did not come to its end.
+        (samples, *event) float64; NaN for a sample that did not reach t = 1.
     """
     spec = SolverSpec(rtol=tolerance, atol=tolerance, controller="i", max_nfe=100_000)
     solution = solve(field.double(), x0.double(), spec)
@@ -97,10 +97,10 @@ def endpoint_error(x: Tensor, ends: Tensor) -> float:
 
 
 def limit_95(distances: NDArray[np.float64]) -> float:
-    """Return the distance that 95 % of all samples keep, with 95 % confidence: an order statistic of those measured.
+    """Return the distance that 95 % of all samples stay within, with 95 % confidence: an order statistic.
 
     The k-th smallest of n is over the 95 % quantile with probability P(Bin(n, 0.95) < k). Below 59 samples no k is
-    enough, and the largest is taken.
+    large enough, and the largest distance is returned.
     """
     n = len(distances)
     k = min(n, int(np.searchsorted(bdtr(np.arange(n), n, COVERED), CONFIDENCE)) + 1)
@@ -108,5 +108,5 @@ def limit_95(distances: NDArray[np.float64]) -> float:
 
 
 def ended(solution: Solution) -> Tensor:
-    """Whether each sample (n,) came to its end."""
+    """Whether each sample (n,) reached t = 1."""
     return torch.tensor([status == Status.SUCCESS for status in solution.status])

@@ -32,20 +32,20 @@ from solvers.errors import SolverError
 from solvers.tuned import TunedPlans
 
 MOST_NFE = 200
-"""Solvers that take more calls are not candidates: error control takes fewer."""
+"""Candidates take at most this many calls: where more are needed, error control takes fewer."""
 
 CLOSE = 1e-4
-"""A method whose 95 % error is below this share of the spread is not tried with more steps."""
+"""A 95 % error, as a share of the spread, below which a method is not tried with more steps."""
 
 STEPS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 100, 128, 160, 200)
 GRIDS = ("sway", "shift(0.5)", "shift(2)")
-"""Grids that are tried with the best methods."""
+"""Grids on which the best methods are tried."""
 
 SECONDS = 300.0
 
 _SIMILAR = ("heun2", "ralston2", "rk4_38", "dopri5", "tsit5")  # with fixed steps they differ from others by little
 _ADAPTIVE = ("bosh3", "dopri5", "tsit5")
-_PATIENCE = 3  # times in a row that a method may fall behind cheaper ones before its steps end
+_PATIENCE = 3  # losses in a row against cheaper solvers after which a method gets no more steps
 _FLOOR = 0.9  # a tolerance that leaves more than this share of the error has met rounding
 _BEST = 2  # methods of each number of calls that are tried on other grids
 _GRID_NFE = 40
@@ -77,25 +77,25 @@ def measure_curve(
 ) -> Curve:
     """Measure solvers on one field, the cheapest first, until all are tried or time runs out.
 
-    A method gets more steps until it is close, until a cheaper solver is, or until it has fallen ever further behind
-    cheaper solvers. Error control gets tighter tolerances until they change little.
+    A method gets more steps until its error is small enough, that of a cheaper solver is, or it keeps falling further
+    behind cheaper solvers. Tolerances are tightened until that changes little.
 
     Args:
         field: the velocity, in the dtype of x0, on the CPU.
         x0: noise, (samples, *event).
         methods: names of solvers with fixed steps; by default one of each order and kind. Those named get more steps
             until they are close, wherever others are.
-        plans: what was tuned for the checkpoint; it is tried first.
-        grids: that the best methods are tried on too; by default `GRIDS`.
+        plans: the tuned plans of the checkpoint, which are tried first.
+        grids: further grids for the best methods; by default `GRIDS`.
         tolerances: of error control; by default powers of ten that the dtype allows.
-        seconds: when to stop, once the exact ends are known.
-        close: a method whose errors are below this share of the spread is not tried with more steps.
+        seconds: time limit, counted once the exact ends are known.
+        close: errors, as a share of the spread, below which a method is not tried with more steps.
         whole: methods that get more steps until they are close, like those named.
-        progress: told what is being measured.
-        ends: what `exact_ends` found; measured where left out.
+        progress: called with the solver being measured.
+        ends: the result of `exact_ends`; computed if omitted.
 
     Raises:
-        MeasureError: no path came to its end.
+        MeasureError: no path reached t = 1.
     """
     progress("exact ends")
     ends = exact_ends(field, x0) if ends is None else ends
@@ -126,7 +126,7 @@ def measure_curve(
 
 @dataclass
 class _Run:
-    """Measurements under way."""
+    """A run of measurements and its results so far."""
 
     field: Field
     x0: Tensor
@@ -143,14 +143,14 @@ class _Run:
         self.complete = True
 
     def all(self, texts: Iterator[str] | Sequence[str]) -> None:
-        """Measure these, as far as time allows."""
+        """Measure solvers, as far as time allows."""
         for text in texts:
             self.one(text)
 
     def ladder(self, names: Sequence[str], whole: Container[str]) -> None:
-        """Measure methods with more and more steps, the fewest calls first, until each is close enough.
+        """Measure methods with increasing numbers of steps, the fewest calls first, until each is close enough.
 
-        Those that are not `whole` end before that where more steps of theirs would not be chosen.
+        Methods that are not in `whole` stop earlier, once more of their steps would never be chosen.
         """
         queue = [(self._nfe(name, 0), name, 0) for name in names]
         heapq.heapify(queue)
@@ -182,30 +182,30 @@ class _Run:
                 before[name] = point.error_95
 
     def close_before(self, nfe: float) -> bool:
-        """Whether a solver with fewer calls than this is close already."""
+        """Whether a solver with fewer calls is already close enough."""
         return any(point.nfe_most < nfe and self._is_close(point) for point in self.points.values())
 
     def _is_close(self, point: Point) -> bool:
         return max(point.error_95, point.error) <= self.close
 
     def _best_before(self, point: Point) -> float:
-        """The least error of the other solvers that cost no more."""
+        """The smallest error among other solvers of the same or lower cost."""
         others = (one for one in self.points.values() if one.nfe <= point.nfe and one.solver != point.solver)
         return min((one.error_95 for one in others), default=np.inf)
 
     def _nfe(self, name: str, place: int) -> int:
         try:
             return compiled(SolverSpec(name, STEPS[place]), self.x0.dtype).nfe or MOST_NFE + 1
-        except SolverError:  # not one that takes any number of steps
+        except SolverError:  # it does not take every number of steps
             return MOST_NFE + 1
 
     def best_at(self, nfe: int) -> list[str]:
-        """The texts with this many calls that are closest, on the uniform grid."""
+        """The solvers with the smallest errors at this number of calls, on the uniform grid."""
         here = [point for point in self.points.values() if point.nfe == nfe and "/" not in point.solver]
         return [point.solver for point in sorted(here, key=lambda each: each.error_95)[:_BEST]]
 
     def one(self, text: str) -> Point | None:
-        """Measure one solver; None where time is over, it cannot be had, or too many samples fail."""
+        """Measure one solver; None if time is over, the solver is not available, or too many samples fail."""
         if time.monotonic() > self.until:
             self.complete = False
             return None
@@ -236,13 +236,13 @@ class _Run:
 
 @dataclass
 class _Behind:
-    """How a method does beside cheaper solvers, as it gets dearer."""
+    """The record of a method against cheaper solvers as its number of steps grows."""
 
     ratio: float = np.inf
     times: int = 0
 
     def tell(self, error: float, best: float) -> bool:
-        """Take the next error, and return whether the method has fallen behind for good."""
+        """Add the next error; return whether the method has fallen behind for good."""
         ratio = error / best if best > 0 else np.inf
         self.times = self.times + 1 if ratio > 1 and ratio >= self.ratio else 0
         self.ratio = ratio
@@ -265,15 +265,15 @@ def measure(
 
     Args:
         checkpoint: on the CPU.
-        conditions: for a conditional model, real ones, of which as many are taken as there are samples; by default
-            every label in turn, or example vectors.
-        said: what they are.
-        guidances: of a conditional model, each a curve of its own.
+        conditions: of a conditional model, repeated to the number of samples; by default every label in turn, or
+            example vectors.
+        said: a description of the conditions.
+        guidances: of a conditional model, one curve each.
         seconds: of all curves together; the cheapest solvers come first.
         whole: see `measure_curve`.
-        only_tuned: whether nothing is measured but what was tuned for the checkpoint.
+        only_tuned: whether to measure only the tuned solvers of the checkpoint.
         sizes: of the free axes.
-        progress: told what is being measured.
+        progress: called with the solver being measured.
 
     Raises:
         MeasureError: the model has no endpoint error, or is not usable; a free axis has no size, or one that is not
@@ -339,11 +339,10 @@ def _shape_of(card: Card, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = lambda _: None) -> Frontier | None:
-    """Measure what was tuned for a checkpoint, and put it into a frontier that is there.
+    """Measure the tuned solvers of a checkpoint, and add them to an existing frontier.
 
     Returns:
-        The frontier with all else as it was; None where it was measured on other paths, with which errors cannot be
-        compared.
+        The frontier, otherwise unchanged; None if it was measured on other paths, so that errors cannot be compared.
 
     Raises:
         MeasureError: the model has no endpoint error, or is not usable.
@@ -367,7 +366,7 @@ def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = l
 def run(
     path: Path, guidances: Sequence[float], seconds: float, progress: Progress, sizes: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Measure the checkpoint at `path`, write its frontier beside the weights, and return lines for people.
+    """Measure the checkpoint at `path`, write its frontier, and return a report in lines.
 
     Raises:
         CheckpointError, FrontierError, MeasureError: it cannot be loaded, measured or written.
@@ -378,7 +377,7 @@ def run(
 
 
 def lines(frontier: Frontier) -> list[str]:
-    """Return the frontier for people: the solvers that no other beats, for each guidance."""
+    """Return a report in lines: the Pareto-optimal solvers for each guidance."""
     found = [f"shape {axis}={size}" for axis, size in frontier.sizes.items()]
     for curve in frontier.curves:
         if curve.guidance is not None:

@@ -173,15 +173,20 @@ class Distinct:
         """Of one row for each sample, or of one for all; equal ones are held once, unless they are short."""
         if len(rows) == 1 or rows.stride(0) == 0:
             return cls(rows[:1])
-        if rows[0].nbytes < _SHORT:
-            return cls(rows, np.arange(len(rows)))
+        each = cls(rows, np.arange(len(rows)))
+        return each if rows[0].nbytes < _SHORT else each.merged()
+
+    def merged(self) -> Distinct:
+        """The same with equal rows held once."""
+        if self.index is None:
+            return self
         places: dict[bytes, int] = {}
-        flat = rows.contiguous().reshape(len(rows), -1).view(torch.uint8).numpy()
-        index = np.array([places.setdefault(row.tobytes(), len(places)) for row in flat], dtype=np.int64)
-        if len(places) == len(rows):
-            return cls(rows, index)
-        first = np.unique(index, return_index=True)[1]
-        return cls(rows[torch.from_numpy(first)], None if len(places) == 1 else index)
+        flat = self.rows.contiguous().reshape(len(self.rows), -1).view(torch.uint8).numpy()
+        place = np.array([places.setdefault(row.tobytes(), len(places)) for row in flat], dtype=np.int64)
+        if len(places) == len(self.rows):
+            return self
+        first = np.unique(place, return_index=True)[1]
+        return Distinct(self.rows[torch.from_numpy(first)], None if len(places) == 1 else place[self.index])
 
 
 def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:

@@ -1,7 +1,7 @@
-"""Paths and schedules: the noise that a network was trained with at each of its own times, as numbers.
+"""Paths and schedules: the noise that a network was trained with at each of its own times.
 
-A network of a diffusion or flow model knows states X = a x1 + b e of data x1 and noise e ~ N(0, I), and all that
-matters of its path is (a, b) and the time that stands for it. With sigma = b / a, the noise for one unit of data:
+A network of a diffusion or flow model knows states X = a x1 + b e of data x1 and noise e ~ N(0, I), and its path
+matters only through (a, b) and the time that stands for them. With sigma = b / a, the noise for one unit of data:
 
     linear   a = 1 - u,  b = u           Lipman et al. 2023, eq. 22, with noise at u = 1
     vp       a^2 + b^2 = 1               Ho et al. 2020, eq. 4; Song et al. 2021, eq. 11 ("variance preserving")
@@ -169,7 +169,7 @@ class Sigma(_Frozen):
     """Noise added to data that keeps its scale: u = sigma.
 
     Attributes:
-        told: what the network is given as its time: `sigma`, or `quarter_log`, the c_noise = log(sigma) / 4 of Karras
+        told: the time that the network is given: `sigma`, or `quarter_log`, the c_noise = log(sigma) / 4 of Karras
             et al., table 1.
     """
 
@@ -197,7 +197,7 @@ SCHEDULES: dict[str, tuple[type[Any], ...]] = {"linear": (Straight,), "vp": (Bet
 
 
 def gain(path: PathName, data: Tensor, noise: Tensor) -> Tensor:
-    """The factor that takes a state with so much data and noise, (rows,) each, onto a path."""
+    """The factor that scales states of given amounts of data and noise, (rows,) each, onto a path."""
     if path == "linear":
         return 1 / (data + noise)
     return 1 / torch.hypot(data, noise) if path == "vp" else 1 / data

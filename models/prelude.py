@@ -1,4 +1,4 @@
-"""The prelude: a program that turns conditions of requests into those that the network takes, once for a request.
+"""The prelude: a program that turns conditions of requests into those that the network takes, once a request.
 
     "prelude": {"conditions": {"image": {"dtype": "uint8", "shape": [3, 96, 96], "scale": 0.00392}}, "program": {...}}
 
@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -172,7 +173,7 @@ class Prelude(nn.Module):
         )
 
 
-def combinations(told: Mapping[str, Distinct], names: tuple[str, ...]) -> tuple[list[Tensor], Distinct]:
+def combinations(told: Mapping[str, Distinct], names: tuple[str, ...]) -> tuple[list[Tensor], NDArray[np.int64] | None]:
     """The distinct rows of several conditions together.
 
     Args:
@@ -180,19 +181,18 @@ def combinations(told: Mapping[str, Distinct], names: tuple[str, ...]) -> tuple[
         names: of those to combine.
 
     Returns:
-        One tensor (combinations, *shape) for each name, and the number of its combination for each sample.
+        One tensor (combinations, *shape) for each name, and the combination of each sample; None where there is one.
     """
-    indices = [told[name].index for name in names]
-    known = [index for index in indices if index is not None]
+    merged = {name: told[name].merged() for name in names}
+    known = [each.index for each in merged.values() if each.index is not None]
     if not known:
-        return [told[name].rows[:1] for name in names], Distinct(torch.zeros(1, dtype=torch.int64))
+        return [each.rows[:1] for each in merged.values()], None
     combined, place = np.unique(np.stack(known, axis=1), axis=0, return_inverse=True)
-    columns = iter(combined.T)
-    rows = []
-    for name, index in zip(names, indices, strict=True):
-        each = told[name].rows
-        if index is None:
-            rows.append(each[:1].expand(len(combined), *each.shape[1:]))
+    columns = iter(np.ascontiguousarray(combined.T))
+    rows: list[Tensor] = []
+    for each in merged.values():
+        if each.index is None:
+            rows.append(each.rows[:1].expand(len(combined), *each.rows.shape[1:]))
         else:
-            rows.append(each[torch.from_numpy(np.ascontiguousarray(next(columns)))])
-    return rows, Distinct(torch.arange(len(combined)), place.reshape(-1).astype(np.int64))
+            rows.append(each.rows[torch.from_numpy(next(columns))])
+    return rows, place.reshape(-1).astype(np.int64)

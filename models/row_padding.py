@@ -1,4 +1,4 @@
-"""Row padding: calls in which a row has the same bits whatever rows stand beside it.
+"""Row padding: calls in which the bits of a row do not depend on the other rows.
 
 Each call is padded to a number of rows at which the bits were measured to agree (see `models.calibration`).
 """
@@ -31,18 +31,18 @@ from models.named_conditions import Conditioning
 from models.noise import noise
 from models.velocity import Condition, VelocityError, VelocityField, each, forms, refuse_condition, rows_of
 
-_ALIGNMENT = 64  # bytes; what torch gives to fresh tensors
+_ALIGNMENT = 64  # bytes; the alignment of fresh tensors in torch
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """A tensor at an address such as fresh ones have: the last bits of some kernels depend on it."""
+    """A tensor aligned like a fresh one: the last bits of some kernels depend on the alignment."""
     if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
 class Store(Protocol):
-    """Rows that are found by their place."""
+    """Rows addressed by their place."""
 
     def take(self, places: NDArray[np.int64]) -> Tensor:
         """The rows at these places, a copy."""
@@ -68,7 +68,7 @@ class Chosen:
         return Chosen(self.store, self.places[part])
 
     def split(self, rows: int) -> list[Chosen]:
-        """In pieces of so many rows."""
+        """Split into pieces of that many rows."""
         return [self[begin : begin + rows] for begin in range(0, len(self), rows)]
 
     def rows(self, more: int = 0) -> Tensor:
@@ -80,8 +80,8 @@ class RowCaller:
     """Calls a row-wise function with padding.
 
     Attributes:
-        function: what is called.
-        agreement: the numbers of rows that agree, as far as they were measured.
+        function: the function it calls.
+        agreement: the numbers of rows that agree, as measured so far.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class RowCaller:
 
         Args:
             function, trial, limit, candidates, least, allowance: see `models.calibration.measure`.
-            apart: whether the function computes each row by itself, so that padding would only cost.
-            known: what was measured of it before, and is taken as it is.
+            apart: whether the function computes each row by itself, so that padding would only cost time.
+            known: an earlier measurement, which is trusted.
         """
         self.function = function
         self._calibration: Calibration | None = None
@@ -130,12 +130,12 @@ class RowCaller:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Numbers of rows that were tried, and that there are to try; (0, 0) once all were."""
+        """How many numbers of rows were tried, of how many; (0, 0) once all were."""
         left = self._calibration
         return (0, 0) if left is None else (left.tried, left.total)
 
     def refine(self) -> bool:
-        """Try one more number of rows; False once all were tried. Calls from other threads may go on meanwhile."""
+        """Try one more number of rows; False once all were tried. Other threads may call meanwhile."""
         left = self._calibration
         if left is None:
             return False
@@ -166,7 +166,7 @@ class RowByRow(nn.Module):
     """A network that is called with one row at a time, so that no row can see another.
 
     Attributes:
-        network: what is called.
+        network: the network it calls.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -174,7 +174,7 @@ class RowByRow(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        """Evaluate at least one state x (rows, *event) at times t (rows,), each row in a call of its own."""
+        """Evaluate at least one state x (rows, *event) at times t (rows,), one call for each row."""
         rows = []
         for row in range(len(x)):
             one = slice(row, row + 1)
@@ -184,19 +184,19 @@ class RowByRow(nn.Module):
 
 
 class RowStable:
-    """A velocity field in which a row has the same bits whatever rows are evaluated with it.
+    """A velocity field in which the bits of a row do not depend on the other rows of the call.
 
     Calls are padded with copies of a live row, as measured when this is made (well below a second for the paper's
     networks). The measurement holds for the number of torch threads at that time: make this with as many as will be
     used, in the thread that will call it.
 
     Attributes:
-        velocity: what is called: the first form of the field with which rows are independent, or else its first form.
+        velocity: the first form of the field with independent rows, or else its first form.
         form: its number among the forms.
         known: whether it was measured before.
         event_shape: shape of one state.
         dtype: type of states and velocities.
-        condition: what the field is conditioned on, or None.
+        condition: its conditioning, or None.
         time_shape: shape of the times of one row: (), or (2,) for a field of average velocity.
     """
 
@@ -232,7 +232,7 @@ class RowStable:
             examples: noise (rows, *event) -> the states to measure with; None takes the noise itself.
             average: whether it is a field of average velocity, which is asked with the ends of steps, too.
             allowance: seconds of measuring; None for no bound.
-            known: the form and the agreement of an earlier measurement, which is taken as it is.
+            known: the form and the agreement of an earlier measurement, which is trusted.
 
         Raises:
             VelocityError: the field returns another shape or type than it was given.
@@ -291,7 +291,7 @@ class RowStable:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Numbers of rows that were tried, and that there are to try; (0, 0) once all were."""
+        """How many numbers of rows were tried, of how many; (0, 0) once all were."""
         return self._call.progress
 
     def refine(self) -> bool:

@@ -118,6 +118,7 @@ def _assemble(settings: Settings, engine: Engine | None) -> Service:
         settings.allow_programs,
         settings.max_old_versions,
         metrics.falls_back,
+        compute=settings.compute,
     )
     jobs, bodies = Ledger(settings.max_job_bytes, ends_s=engine.ends_s), Ledger(settings.max_job_bytes)
     conditions = Ledger(settings.max_condition_bytes, ends_s=engine.ends_s, purpose=CONDITIONS)

@@ -1,6 +1,6 @@
-"""Checks of promises: a fraction of budgeted answers is solved again tightly, and their endpoint errors are counted.
+"""Checks of budgets: a fraction of budgeted answers is solved again tightly, and their endpoint errors are counted.
 
-A check is bulk work of at most 256 samples, one at a time; it is dropped where it would wait or another runs, and when
+A check is bulk work of at most 256 samples, one at a time; it is dropped if it would wait or another runs, and when
 the service drains. The tight solution is DOPRI5 in the model's own dtype, so errors near its rounding show as they are.
 """
 
@@ -33,7 +33,7 @@ LIMIT_S = 60.0
 """Seconds that a check may take, waiting included."""
 
 _TIGHT = {torch.float64: 1e-10}
-_TIGHT_NARROW = 1e-6  # near the rounding of float32, where a tighter one only takes longer
+_TIGHT_NARROW = 1e-6  # near the rounding of float32; a tighter one would only take longer
 
 
 @dataclass
@@ -57,7 +57,7 @@ class BudgetChecks:
     _stopped: bool = field(default=False)
 
     def consider(self, valid: Validated, result: JobResult) -> None:
-        """Check an answer, if it is drawn and there is room; returns at once."""
+        """Check an answer if it is drawn and there is room; return at once."""
         if valid.choice is None or self._stopped or self.draw() >= self.fraction:
             return
         if self._running is not None:
@@ -104,7 +104,7 @@ class BudgetChecks:
         self.metrics.budget_checked("done")
 
     def stop(self) -> None:
-        """Check nothing more, and give up what is under way, so that nobody waits for it."""
+        """Start no more checks and cancel a running one, so that the service need not wait for it."""
         self._stopped = True
         if self._running is not None:
             self.engine.cancel(self._running)
@@ -124,6 +124,7 @@ def _tight(job: Job, dtype: torch.dtype) -> Job:
         priority=Priority.BULK,
         deadline=time.monotonic() + LIMIT_S,
         partial=False,
+        decode=False,
         on_progress=None,
         on_logged=None,
     )

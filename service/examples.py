@@ -36,6 +36,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "fixed": _HEAD
     | {
         "noise": "philox-ndtri-v1",
+        "path": "fused",
         "solver": RK4,
         "shape": [2, 2],
         "nfe": 16,
@@ -58,6 +59,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "adaptive": _HEAD
     | {
         "noise": "philox-ndtri-v1",
+        "path": "fused",
         "solver": DOPRI5,
         "shape": [2, 2],
         "nfe": 20,

@@ -26,12 +26,12 @@ Take = Callable[[int, float, int], "Hold"]
 
 @dataclass(frozen=True)
 class Purpose:
-    """What a ledger's memory is for, in words for those who are refused.
+    """The purpose of a ledger's memory, in words for error messages.
 
     Attributes:
-        what: takes it.
-        setting: the limit.
-        advice: to those who ask for more.
+        what: the data that takes it.
+        setting: name of the limit.
+        advice: for requests that need more.
     """
 
     what: str = "its states, steps and answer"
@@ -48,9 +48,9 @@ class Hold:
     """The memory that one request has reserved.
 
     Attributes:
-        bytes: how much.
+        bytes: its size.
         jobs: the jobs it is kept for.
-        beside: memory of another ledger that is kept as long, if any.
+        beside: memory of another ledger that is released with it, or None.
     """
 
     def __init__(self, ledger: "Ledger", number: int, wanted: int, deadline: float) -> None:
@@ -63,7 +63,7 @@ class Hold:
         self._lock = threading.Lock()
 
     def until(self, future: "Future[Any]") -> None:
-        """Keep it at least until a job is done."""
+        """Keep the memory at least until a job is done."""
         with self._lock:
             self._waits += 1
             self.jobs.append(future)
@@ -99,7 +99,7 @@ class Ledger:
         limit: bytes for all holds together.
         now: a clock like `time.monotonic`.
         ends_s: seconds until jobs are done, as far as known; see `service.ports.Engine`.
-        purpose: what the memory is for.
+        purpose: of the memory.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class Ledger:
         """Reserve memory.
 
         Args:
-            wanted: how many bytes.
-            deadline: when the request is over at the latest, by the clock.
+            wanted: bytes.
+            deadline: latest end of the request, by the clock.
 
         Raises:
             ProblemError: 413 for more than the limit, 429 for more than is free now.
@@ -156,7 +156,7 @@ class Ledger:
         """Reserve more memory for later data of the same request.
 
         Raises:
-            ProblemError: as `take`; what was reserved before is kept.
+            ProblemError: as in `take`; the earlier reservation is kept.
         """
         self.check(hold.bytes + more)
         with self._lock:
@@ -185,7 +185,7 @@ class Ledger:
         ends: list[tuple[float, int]] = []
         for hold in self._holds.values():
             held = now - hold.begun
-            left = self._mean_s - held if held < self._mean_s else held  # overdue: as long again
+            left = self._mean_s - held if held < self._mean_s else held  # overdue: assume as long again
             left = max((forecast[job] for job in hold.jobs if job in forecast), default=left)
             ends.append((min(left, max(hold.deadline - now, 0.1)), hold.bytes))
         for left, given in sorted(ends):

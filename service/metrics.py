@@ -7,6 +7,7 @@ start at 0, and so do the times by model when the model is loaded: a rate sees t
 
 import bisect
 import importlib.metadata
+import math
 import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,6 +48,10 @@ _RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5
 _STEP = geometric(1e-5, 1.0, 10**0.25)
 
 
+_FEW = 16
+"""Values that are counted sooner one by one than by array operations."""
+
+
 class Histogram(Collector):
     """A labelled Prometheus histogram fed by arrays: one bincount for many values; thread-safe."""
 
@@ -76,6 +81,8 @@ class Histogram(Collector):
         if len(labels) != len(self._labels):
             raise ValueError(f"{self._name} takes labels {self._labels}, got {labels}")
         flat = np.asarray(values, dtype=np.float64).ravel()
+        if len(flat) <= _FEW and self._add_few(flat.tolist(), labels):
+            return
         flat = flat[np.isfinite(flat)]
         # side="left": a value equal to a bound belongs below it, as `le` says
         bins = np.searchsorted(self._bounds, flat, side="left")
@@ -83,6 +90,19 @@ class Histogram(Collector):
         with self._lock:
             old, total = self._series.get(labels, (0, 0.0))
             self._series[labels] = (counts + old, total + float(flat.sum()))
+
+    def _add_few(self, values: Sequence[float], labels: tuple[str, ...]) -> bool:
+        """Count values one by one; False if there is no series yet."""
+        with self._lock:
+            if (series := self._series.get(labels)) is None:
+                return False
+            counts, total = series
+            for value in values:
+                if math.isfinite(value):
+                    counts[bisect.bisect_left(self._list, value)] += 1
+                    total += value
+            self._series[labels] = (counts, total)
+            return True
 
     def one(self, value: float, *labels: str, times: int = 1) -> None:
         """Count one finite value `times` times; far cheaper than `add`."""
@@ -137,6 +157,16 @@ class Metrics:
         self.network_seconds = _histogram(
             registry, "network_seconds", "Time of the network calls that a request took part in.", SECONDS, "model"
         )
+        self.prelude_seconds = _histogram(
+            registry, "prelude_seconds", "Time of the calls of a prelude that a request took part in.", SECONDS, "model"
+        )
+        self.decoder_seconds = _histogram(
+            registry,
+            "decoder_seconds",
+            "Time of the calls of a decoder program that a request took part in.",
+            SECONDS,
+            "model",
+        )
         self.nfe = _histogram(registry, "nfe", "Network evaluations of a sample.", _NFE, "model", "solver")
         self.step_size = _histogram(
             registry, "step_size", "Accepted steps under error control, in units of t.", _STEP, "solver"
@@ -164,6 +194,9 @@ class Metrics:
         for reason in REFUSALS:
             self.refusals.labels(reason)
         self.queue_depth = _gauge(registry, "queue_depth", "Requests waiting for the engine.")
+        self.work_seconds = _gauge(
+            registry, "work_seconds", "Seconds until all requests in the engine are done, by its forecast."
+        )
         self.active_jobs = _gauge(registry, "active_jobs", "Requests in the engine, waiting or running.")
         self.active_lanes = _gauge(registry, "active_lanes", "Samples being solved.")
         self.job_bytes = _gauge(
@@ -198,6 +231,12 @@ class Metrics:
         )
         self.model_loaded = Gauge(
             "pathline_model_loaded", "1 for each served version.", ("model", "version"), registry=registry
+        )
+        self.model_path = Gauge(
+            "pathline_model_path",
+            "1 for each served version and what evaluates its network: fused or eager.",
+            ("model", "version", "path"),
+            registry=registry,
         )
         self.model_fallback = Gauge(
             "pathline_model_fallback",
@@ -246,6 +285,13 @@ class Metrics:
         self.solve_seconds.one(solve_s, model)
         self.network_seconds.one(network_s, model)
 
+    def ran_programs(self, model: str, prelude_s: float | None, decoder_s: float | None) -> None:
+        """Count the seconds of a job in the model's prelude and decoder program; None where it took part in none."""
+        if prelude_s is not None:
+            self.prelude_seconds.one(prelude_s, model)
+        if decoder_s is not None:
+            self.decoder_seconds.one(decoder_s, model)
+
     def stepped(self, solver: str, h: ArrayLike, accepted: ArrayLike) -> None:
         """Count attempted steps of an adaptive solver: their sizes in t, and whether each was accepted."""
         taken = np.asarray(accepted, dtype=bool)
@@ -259,14 +305,16 @@ class Metrics:
         self.batch_requests.one(requests, model, operation, times=calls)
         self.batch_solvers.one(solvers, model, operation, times=calls)
 
-    def model_is_loaded(self, name: str, version: int, loaded: bool) -> None:
-        """Publish a version as served, or remove its series; the times of its model start at 0."""
+    def model_is_loaded(self, name: str, version: int, loaded: bool, path: str) -> None:
+        """Publish a version as served, and what evaluates it, or remove both; the times of its model start at 0."""
         if loaded:
             self.model_loaded.labels(name, str(version)).set(1)
+            self.model_path.labels(name, str(version), path).set(1)
             for seconds in (self.queue_seconds, self.solve_seconds, self.network_seconds):
                 seconds.add([], name)
         else:
             self.model_loaded.remove(name, str(version))
+            self.model_path.remove(name, str(version), path)
 
     def falls_back(self, name: str, falls_back: bool) -> None:
         """Publish whether an older version of a model answers in place of the newest."""
@@ -293,12 +341,14 @@ class Metrics:
     def watch(
         self,
         queue_depth: Callable[[], float],
+        work_seconds: Callable[[], float],
         jobs: Callable[[], float],
         lanes: Callable[[], float],
         job_bytes: Callable[[], float],
     ) -> None:
         """Read the gauges of work in progress from these functions at every scrape."""
         self.queue_depth.set_function(queue_depth)
+        self.work_seconds.set_function(work_seconds)
         self.active_jobs.set_function(jobs)
         self.active_lanes.set_function(lanes)
         self.job_bytes.set_function(job_bytes)

@@ -1,8 +1,8 @@
 """Replay tokens: a short text that holds the request and the environment of an answer, enough to draw it again.
 
-A token is ``plr1.`` and the base64url of deflated JSON. It is data, and never trusted: what it says is validated like
-any request. What would make it long (many start states, a condition for each sample) is in it as a hash only, and
-must be given again.
+A token is ``plr1.`` and the base64url of deflated JSON. It is data, and never trusted: its content is validated
+like any request. Long members (many start states, a condition for each sample) are stored as a hash only, and must be
+sent again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from service.registry.version import ModelVersion
 
 PREFIX = "plr1."
 MOST_CHARACTERS = 8_192
-"""No token is longer: this many fit into a header."""
+"""Limit on the length of a token, which must fit into a header."""
 
 _HASHED = ("conditions", "negative")
-"""Members of which a token holds the hash alone."""
+"""Members that a token holds only as a hash."""
 
 MOST_NUMBERS = 64
-"""Arrays of more numbers are in a token by their hash."""
+"""Limit on the numbers of an array; larger ones are stored as a hash."""
 
 _MOST_BYTES = 1 << 16  # of JSON, whatever the deflated text claims
 _UNPREDICTABLE = ("deadline", "cancelled")
@@ -49,11 +49,11 @@ HASH = r"^sha256:[0-9a-f]{64}$"
 
 
 class TokenError(ValueError):
-    """A text is no token, or a damaged one."""
+    """A text is not a token, or a damaged one."""
 
 
 class Token(BaseModel):
-    """What a token says.
+    """The content of a token.
 
     Attributes:
         model, version, checkpoint: the weights.
@@ -62,9 +62,9 @@ class Token(BaseModel):
         seed, first_index, num_samples: which samples.
         condition, guidance, x0, save_at: as in a request, or None.
         shape: sizes of the free axes, by name.
-        given: hashes of the members that are too long for a token; whoever replays gives them again.
+        given: hashes of members that are too long for a token; the client sends them again.
         decode, trace: as in a request.
-        partial: whether the time limit cut the answer short, at a moment that does not come again.
+        partial: whether the time limit cut the answer short, which cannot be repeated.
         environment: see `environment`.
         digest: hash of the bytes of the samples.
     """
@@ -108,7 +108,7 @@ def digest_of(array: NDArray[Any]) -> str:
 
 
 def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
-    """Return the arrays that a job was given, by their member in a request; one row stands for equal conditions."""
+    """Return the arrays of a job by their member in a request; equal conditions are one row."""
     found: dict[str, NDArray[Any]] = {}
     if job.conditions is not None and ONE in job.conditions:
         rows = job.conditions[ONE].expanded(job.num_samples).numpy()
@@ -127,7 +127,7 @@ def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
 
 
 def _hash_of(conditions: Mapping[str, Distinct]) -> NDArray[np.uint8]:
-    """Return the hash of all conditions by name, in the place of arrays that no token could hold."""
+    """Return the hash of all conditions by name, which stands for arrays too large for a token."""
     found = hashlib.sha256()
     for name in sorted(conditions):
         each = conditions[name]
@@ -150,7 +150,7 @@ def token_of(
 
     Args:
         model: the model that gave it.
-        job: what the engine was given.
+        job: the job of the request.
         decode: whether the samples are data, not states.
         status: of the answer.
         environment: of this process.
@@ -167,7 +167,7 @@ def token_of(
         "solver": str(spec),
         "seed": job.seed,
         "num_samples": job.num_samples,
-        "environment": {**environment, "path": model.path},
+        "environment": environment_of(environment, model),
         "digest": digest,
     }
     values = {name: array.tolist() for name, array in arrays.items() if name not in given and name != "grid"}
@@ -190,15 +190,18 @@ def _droppable(model: ModelVersion, job: Job) -> tuple[str, ...]:
 
 
 def encode(said: Mapping[str, Any]) -> str:
-    """Return what a token says as its text."""
-    return PREFIX + urlsafe_b64encode(zlib.compress(orjson.dumps(said), 6)).rstrip(b"=").decode()
+    """Return the text of a token with this content."""
+    # The usual window of 32 KiB is no use for half a kilobyte, and clearing its memory takes eight times the rest.
+    packer = zlib.compressobj(6, zlib.DEFLATED, wbits=10, memLevel=4)
+    deflated = packer.compress(orjson.dumps(said)) + packer.flush()
+    return PREFIX + urlsafe_b64encode(deflated).rstrip(b"=").decode()
 
 
 def decode(text: str) -> bytes:
     """Return the JSON of a token, of at most 64 KiB whatever its deflated bytes claim.
 
     Raises:
-        TokenError: it is no token, or it is not whole.
+        TokenError: it is not a token, or incomplete.
     """
     text = text.strip()
     if not text.startswith(PREFIX):
@@ -218,12 +221,13 @@ def decode(text: str) -> bytes:
 
 
 LIBRARIES = ("torch", "numpy", "scipy", "numba", "llvmlite")
-"""What computes: networks, noise, steps."""
+"""Libraries that compute networks, noise and steps."""
 
 _REASONS = {
     "pathline": "another release may order a sum otherwise",
     "device": "other devices have other kernels",
     "machine": "kernels are chosen, and compiled, by the kind of processor",
+    "compute": "another precision of the network",
     "path": "the fused network and the torch module round otherwise",
     "threads": "kernels of torch share out sums by the number of threads",
 }
@@ -232,11 +236,11 @@ _LIBRARY = "another version may have other kernels"
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that differs between the token and this service.
+    """One difference between a token and this service.
 
     Attributes:
         what: its name.
-        token, here: what the token says, and what is found here.
+        token, here: its value in the token, and in this service.
         reason: why the bits cannot be promised.
     """
 
@@ -254,13 +258,19 @@ class Difference:
         return f"{self.what} (token: {token}; here: {here}; {self.reason})"
 
 
+def environment_of(process: Mapping[str, str], model: ModelVersion) -> Mapping[str, str]:
+    """Return the environment of a model's answers: that of the process, and how its network is evaluated."""
+    half = {} if model.card.compute is None else {"compute": model.half or model.card.dtype}
+    return {**process, "path": model.path, **half}
+
+
 @lru_cache(maxsize=4)
 def environment(device: str, device_name: str, threads: int) -> Mapping[str, str]:
     """Return the environment of this process by name: release, libraries, device, machine, threads.
 
     Args:
         device: torch's name of the device; which of several equal ones it is does not matter.
-        device_name: its maker's.
+        device_name: the vendor's name for it.
         threads: CPU threads of the networks.
     """
     kind = device.partition(":")[0]

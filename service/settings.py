@@ -131,6 +131,11 @@ class Settings(BaseSettings):
     compile: Literal["auto", "off"] = Field(
         default="auto", description="fuse networks into compiled functions where possible: auto or off"
     )
+    compute: Literal["auto", "float32"] = Field(
+        default="auto",
+        description="precision of networks of half precision: auto (that of their cards) or float32, for a CPU without "
+        "instructions for it; programs keep their own",
+    )
     calibration_s: Seconds = Field(
         default=5.0,
         description="measuring the rows of a network at load; the rest is measured while idle: seconds above 0",

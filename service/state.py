@@ -81,6 +81,7 @@ class Service:
         engine = self.engine
         self.metrics.watch(
             lambda: engine.queue_depth,
+            lambda: engine.workload().seconds,
             lambda: engine.active_jobs,
             lambda: engine.active_lanes,
             lambda: self.ledger.in_hand,

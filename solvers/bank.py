@@ -36,13 +36,13 @@ A, B, E, STIFF, BEND = range(5)
 
 @dataclass
 class Space:
-    """Allocates stretches of a growing index range, first fit."""
+    """A first-fit allocator of stretches of a growing index range."""
 
     size: int = 0
     free: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, count: int) -> int:
-        """The first index of `count` free ones; `size` may have grown."""
+        """Allocate `count` indices in a row and return the first; `size` may grow."""
         for k, (first, length) in enumerate(self.free):
             if length >= count:
                 self.free[k : k + 1] = [(first + count, length - count)] if length > count else []
@@ -104,14 +104,14 @@ class Bank:
         self._grids: dict[int, _Loaded] = {}
 
     def widen(self, slots: int) -> None:
-        """Make room for rows of so many slots, more than before."""
+        """Widen all rows to `slots` slots, more than before."""
         self.weights, self.curves = _grown(self.weights, 0, 0, slots), _grown(self.curves, 0, slots)
         self.slots = slots
 
     def hold(self, solve: Plan) -> tuple[int, int]:
-        """Load a plan unless it is loaded, and count one more user. The caller keeps the plan alive.
+        """Load a plan if needed, and count one more user. The caller keeps the plan alive.
 
-        If memory runs out nothing has changed; the same holds for `hold_times`.
+        If memory runs out, nothing changes; the same holds for `hold_times`.
 
         Returns:
             (first row, first time); the latter is 0 under error control, where there is no grid.
@@ -129,7 +129,7 @@ class Bank:
             raise
 
     def hold_times(self, times: NDArray[np.float64]) -> int:
-        """Load times unless they are loaded, count one more user, and return their first index."""
+        """Load times if needed, count one more user, and return their first index."""
         grid = self._grids.get(id(times))
         if grid is None:
             first = self._time_space.take(len(times))
@@ -144,13 +144,13 @@ class Bank:
         return grid.first
 
     def release(self, solve: Plan) -> None:
-        """Count one user less; the last one frees the space."""
+        """Count one user fewer; the last one frees the space."""
         self._leave(self._rows, id(solve.rows), self._row_space)
         if solve.times is not None:
             self.release_times(solve.times)
 
     def release_times(self, times: NDArray[np.float64]) -> None:
-        """The counterpart of `hold_times`."""
+        """Undo one `hold_times`."""
         self._leave(self._grids, id(times), self._time_space)
 
     @staticmethod
@@ -183,7 +183,7 @@ class Bank:
         return first
 
     def _curve(self, dense: NDArray[np.float64]) -> int:
-        """The index of a dense output; they are few (one for each method) and stay."""
+        """The index of a dense output, added if new; there is one for each method, and none is removed."""
         self.curves = _grown(self.curves, 0, 0, dense.shape[1])
         curve = _grown(dense, *self.curves.shape[1:])
         for k, known in enumerate(self.curves):

@@ -21,10 +21,10 @@ class Solver:
     """One entry: a Runge-Kutta tableau, an Adams-Bashforth method with its starter, or DPM-Solver++ or UniPC.
 
     Attributes:
-        name: what users ask for.
-        tableau: the tableau; for an Adams-Bashforth method, the one its `rk` start uses.
+        name: the name in requests.
+        tableau: of the Runge-Kutta method; for Adams-Bashforth, of its `rk` start.
         multistep_order: the order of a multistep method, 0 for a Runge-Kutta method.
-        reference: where the method is published.
+        reference: publication of the method.
         exponential: the method, if it is DPM-Solver++ or UniPC.
     """
 
@@ -46,7 +46,7 @@ class Solver:
 
     @property
     def controller(self) -> str:
-        """The controller of error control where none is asked for."""
+        """The default step-size controller."""
         return self.tableau.controller
 
     @property
@@ -56,7 +56,7 @@ class Solver:
 
     @property
     def slots(self) -> int:
-        """How many velocities a lane must keep for it."""
+        """Number of velocities that a lane must keep for it."""
         if self.exponential:
             return self.exponential.velocities + self.exponential.steps
         if self.multistep_order:
@@ -65,17 +65,17 @@ class Solver:
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """The ways in which it can begin, the default first; none where there is no choice."""
+        """Possible starts, the default first; empty if there is no choice."""
         return STARTS if self.multistep_order and not self.exponential and not self.learned else ()
 
     @property
     def learned(self) -> bool:
-        """Whether times and weights are those that were tuned for a checkpoint, see `solvers.tuned`."""
+        """Whether it stands for the learned plans of a checkpoint, see `solvers.tuned`."""
         return self.name == TUNED
 
     @property
     def extra_calls(self) -> int:
-        """Calls beyond N of a multistep method with the `rk` start."""
+        """Calls beyond N that a multistep method with the `rk` start takes."""
         return max(self.multistep_order - 1, 0) * (self.tableau.used_stages - 1)
 
     @property
@@ -143,7 +143,7 @@ class Solver:
 
     @property
     def parameters(self) -> dict[str, object]:
-        """What a request may set for this solver, and what each takes."""
+        """Settings of this solver in a request, and the values they take."""
         parameters: dict[str, object] = {"steps": "integer, at least 1", "grid": list(GRIDS)}
         if self.starts:
             parameters["start"] = list(self.starts)
@@ -166,7 +166,7 @@ def register(tableau: Tableau) -> Solver:
     """Add a Runge-Kutta method to the catalogue; everything else follows from its tableau.
 
     Raises:
-        ValueError: if the name is taken, or no name: lower-case letters, digits and underscores.
+        ValueError: for a name that is taken, or is not made of lower-case letters, digits and underscores.
     """
     if not re.fullmatch("[a-z_][a-z0-9_]*", tableau.name):
         raise ValueError(f"solver {tableau.name!r}: name it with lower-case letters, digits and underscores")
@@ -181,7 +181,7 @@ def _add(solver: Solver) -> Solver:
 
 
 def unregister(name: str) -> None:
-    """Remove a solver (KeyError if it is not there)."""
+    """Remove a solver (KeyError if unknown)."""
     del _SOLVERS[name]
 
 
@@ -191,12 +191,12 @@ def solvers() -> dict[str, Solver]:
 
 
 def slots() -> int:
-    """How many velocities a lane must keep for any of the solvers."""
+    """Number of velocities that a lane must keep for any solver."""
     return max(solver.slots for solver in _SOLVERS.values())
 
 
 def find(name: str) -> Solver:
-    """The solver of that name; `tuned` stands for the plans of the checkpoint that is asked, and is in no list.
+    """Return a solver by name; `tuned`, which stands for the learned plans of a checkpoint, is in no list.
 
     Raises:
         SolverError: lists the known ones.

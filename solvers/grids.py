@@ -1,4 +1,4 @@
-"""Time grids of fixed steps, and times as people write them.
+"""Time grids of fixed steps, and the matching of rounded times to their points.
 
 A grid maps k / N to a fraction of the span, counted from its earlier end: a span that runs backwards visits the same
 times in reverse, so that encoding and decoding meet at the same points.
@@ -6,9 +6,9 @@ times in reverse, so that encoding and decoding meet at the same points.
 Times arrive rounded: through float32, through half precision, as sums of 0.1. A time stands for a point of a grid or
 an end of the span
 
-- that is no further away than float32 rounding: four ulps of float32 at the magnitude of the span, at most 1e-5 of its
-  length (a span far from zero is not to lose the digits that float64 has there), or
-- that rounds to it in the dtype that the times came in, where that is narrower than float64.
+- within float32 rounding: four ulps of float32 at the magnitude of the span, at most 1e-5 of its length (so that a span
+  far from zero keeps the digits that float64 has there), or
+- that rounds to it in the dtype of the times, if that is narrower than float64.
 
 So 0.30000001192092896 (float32) and, in an array of half precision, 0.0999755859375 stand for 0.3 and 0.1.
 """
@@ -50,8 +50,8 @@ class Grid:
 
     Attributes:
         formula: the map from u = k / N to a fraction of the span, as users read it.
-        reference: where it comes from.
-        parameters: name -> (default or None where one must be given, lowest, highest); the ends are allowed.
+        reference: its source.
+        parameters: name -> (default, lowest, highest), bounds included; a default of None makes it required.
         warp: u (N + 1,) and the parameters -> fractions (N + 1,).
     """
 
@@ -121,7 +121,7 @@ def normalise(grid: GridSpec, t_span: tuple[float, float] | None = None) -> Norm
         if len(grid) < 2:
             raise SolverError("grid", f"a grid needs at least two times, got {len(grid)}")
         points = tuple(_number("grid", value) for value in grid)
-        return points if t_span is None else _meeting(grid, points, t_span)
+        return points if t_span is None else _with_snapped_ends(grid, points, t_span)
     if "name" not in grid:
         raise SolverError("grid", f"a grid with parameters needs 'name' too, one of {', '.join(GRIDS)}")
     name = grid["name"]
@@ -133,10 +133,10 @@ def normalise(grid: GridSpec, t_span: tuple[float, float] | None = None) -> Norm
 
 
 def read(text: str) -> dict[str, object] | list[float]:
-    """A grid from text: a name, `shift(3)` with parameters in the catalogue's order, or times such as `(0,0.3,1)`.
+    """Read a grid from text: a name, `shift(3)` with parameters in the catalogue's order, or times such as `(0,0.3,1)`.
 
     Raises:
-        SolverError: for text that is no grid; whether the numbers are allowed is for `normalise` to say.
+        SolverError: for malformed text; `normalise` checks the numbers.
     """
     name, bracket, inside = text.strip().lower().partition("(")
     if not bracket:
@@ -211,10 +211,10 @@ def number_text(value: float) -> str:
     return "-" * sign + min(decimal, scientific, key=len)
 
 
-def _meeting(
+def _with_snapped_ends(
     grid: Sequence[float] | NDArray[np.floating], points: tuple[float, ...], t_span: tuple[float, float]
 ) -> tuple[float, ...]:
-    """The points of a grid, with a first and last one that stand for the ends of the span put there."""
+    """The points of a grid, with the first and last at the ends of the span if they stand for them."""
     kept = np.asarray(grid).dtype
     ends = np.array([points[0], points[-1]], dtype=kept if kept.kind == "f" else np.float64)
     if not np.isfinite(ends).all():
@@ -243,7 +243,7 @@ def times(grid: GridSpec, steps: int | None, t_span: tuple[float, float]) -> Tim
 
     Raises:
         SolverError: for times that are not finite, not strictly monotone, do not meet the span's ends or do not
-            number `steps` + 1, and for so many steps that neighbouring times coincide in float64.
+            number `steps` + 1, and for too many steps: neighbouring times coincide in float64.
     """
     normal = normalise(grid, t_span)
     start, end = t_span
@@ -277,7 +277,7 @@ def _explicit(points: Times, steps: int | None, t_span: tuple[float, float]) -> 
 
 
 def as_times(name: str, values: Any) -> NDArray[np.floating]:
-    """Times (M,) as an array of the dtype they came in; float64 where that dtype says nothing of their rounding.
+    """Times (M,) as an array in their own dtype; float64 for integers and lists, which were not rounded.
 
     Raises:
         SolverError: for anything but a list of finite numbers.
@@ -306,7 +306,7 @@ def nearest(times: NDArray[np.floating], points: Times) -> Times:
 
 
 def stands_for(times: NDArray[np.floating], points: Times, t_span: tuple[float, float]) -> NDArray[np.bool_]:
-    """(M,) whether each time stands for the point (M,) beside it, by the rule of this module."""
+    """(M,) whether each time stands for its point (M,), by the rule at the top of this module."""
     start, end = t_span
     far = _ULPS * float(np.finfo(np.float32).eps) * max(abs(start), abs(end))
     close = np.abs(times.astype(np.float64) - points) <= min(far, _MOST_OF_SPAN * abs(end - start))
@@ -323,7 +323,7 @@ def snapped(times: NDArray[np.floating], points: Sequence[float] | Times, t_span
 
 
 def apart(*times: float) -> list[str]:
-    """Each time in six digits; in all that it takes where those do not tell times that differ apart."""
+    """Times as text: in six digits, or in as many as tell different times apart."""
     texts = [f"{t:g}" for t in times]
     if len(set(texts)) < len(set(times)):
         texts = [repr(float(t)).removesuffix(".0") for t in times]

@@ -194,9 +194,13 @@ def settle(lanes: Records, index: Index, address: int, accepted: Flags, rows: Re
 class HostStates(States):
     """x and K as float32 or float64 on the CPU."""
 
+    _shared: Tensor | None = None
+
     def _hold(self, lanes: int) -> None:
         super()._hold(lanes)
-        self._x, self._k = self.x.numpy(), self.k.numpy()
+        if self._shared is not self._room_k:  # (a NumPy array of a tensor takes longer to make than a slice of one)
+            self._shared, self._all_x, self._all_k = self._room_k, self._room_x.numpy(), self._room_k.numpy()
+        self._x, self._k = self._all_x[:lanes], self._all_k[:lanes]
 
     def _take_out(self, gone: Index, stay: Index) -> Tensor:
         lanes, slots, width = self._k.shape

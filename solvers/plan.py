@@ -1,4 +1,4 @@
-"""Plans: a spec compiled to rows, on a grid or under error control, once for all that ask for the same.
+"""Plans: specs compiled to rows, on a grid or under error control. Equal specs share one plan.
 
 A row is one network call: it asks for the velocity at x + h sum_s a[s] K[s], t + c h, and stores it in K[slot]. Its
 kind says what follows: nothing, the end of a step (x moves on by h sum_s b[s] K[s]), or one of the two calls of the
@@ -43,14 +43,14 @@ class Rows:
 
     Attributes:
         a: (R, S) weights of the query, in units of h.
-        b: (R, S) weights of the advance; zero but at the end of a step.
-        e: (R, S) weights of the error estimate; zero but at the end of an adaptive step.
+        b: (R, S) weights of the advance; zero except at the end of a step.
+        e: (R, S) weights of the error estimate; zero except at the end of an adaptive step.
         stiff: (R, S) weights of y(end) - y(stage before), for the stiffness signal; all zero where there is none.
         bend: (R, S) weights of the velocity there minus the one before, for the same.
         c: (R,) nodes.
-        slot: (R,) where the velocity goes.
-        kind: (R,) what follows.
-        next: (R,) the row after this one, counted from the first.
+        slot: (R,) the slot that takes the velocity.
+        kind: (R,) one of `MID` to `FIRST_STEP`.
+        next: (R,) index of the row after this one.
         keep: (R,) the slot that keeps the advance at the end of a step of a plan, for later rows; -1 for none.
         restart: the row after an accepted adaptive step.
         fsal: whether the last velocity of an accepted step is the first of the next.
@@ -83,7 +83,7 @@ class Plan:
 
     Attributes:
         spec: the request, complete.
-        rows: what is asked in each call. Under error control: the two calls that choose the first step, then one
+        rows: one for each call. Under error control: the two calls that choose the first step, then one
             attempt.
         times: (N + 1,) the grid; None under error control.
         control: how the next step follows from the error; None on a grid.
@@ -100,7 +100,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """Of the solver."""
+        """Name of the solver."""
         return self.spec.solver
 
     @property
@@ -121,7 +121,7 @@ class Plan:
 
     @cached_property
     def nfe(self) -> int | None:
-        """Exactly how many calls a sample takes; None under error control."""
+        """Exact number of calls for a sample; None under error control."""
         if self.times is None:
             return None
         return len(self.rows.c) if self.spec.method.multistep_order else (len(self.times) - 1) * self.rows.slots
@@ -157,7 +157,7 @@ class Plan:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The spec as JSON-ready data: what concerns this solver, by its names in a request (`name` for the solver)."""
+        """The settings of this solver as JSON-ready data, named as in a request (`name` for the solver)."""
         spec = self.spec
         if self.adaptive:
             names = ("rtol", "atol", "controller", "error_control", "first_step", "max_step", "max_nfe")
@@ -172,10 +172,10 @@ class Plan:
 
 
 def tolerance_floor(dtype: torch.dtype) -> float:
-    """The least tolerance that makes sense where velocities are computed in a dtype.
+    """The smallest useful tolerance for velocities computed in a dtype.
 
-    For half precision it was measured on trained networks: a smaller one costs many more steps, in which the error
-    control follows the rounding of the velocities, and no longer brings samples closer to the exact ones.
+    For half precision it was measured on trained networks: below it, error control follows the rounding of the
+    velocities, which takes many more steps and brings samples no closer to the exact ones.
     """
     return TOLERANCE_FLOOR.get(dtype, 1e-7)
 
@@ -191,12 +191,13 @@ def compile(  # noqa: A001  (solvers.compile)
     Args:
         spec: the request.
         dtype: of the states.
-        tuned: what was tuned for the checkpoint; None for a velocity without tuned plans.
+        tuned: the tuned plans of the checkpoint; None without any.
         compute: dtype of the velocity's own arithmetic, which the floor of tolerances follows; None is `dtype`.
 
     Raises:
-        SolverError: for a tolerance below the floor of the dtype, a plan that takes more than `max_nfe` calls, and for
-            times that are no grid of the span (see `grids.times`). For what was not tuned it names what was.
+        SolverError: for a tolerance below the floor of the dtype, a plan that takes more than `max_nfe` calls, times
+            that are not a grid of the span (see `grids.times`), and a solver that was not tuned (it lists those that
+            were).
     """
     floor, arithmetic = tolerance_floor(compute or dtype), str(compute or dtype).removeprefix("torch.")
     for name, value in (("rtol", spec.rtol), ("atol", spec.atol)):
@@ -229,7 +230,8 @@ def _learned(spec: SolverSpec, tuned: TunedPlans | None) -> TunedPlan:
         field = "solver" if spec.solver == TUNED else "grid"
         raise SolverError(
             field,
-            f"{field} {TUNED!r} is for models with tuned plans, and here are none; tune some: python -m training tune",
+            f"{field} {TUNED!r} is for models with tuned plans, and this one has none; make some: python -m training "
+            "tune",
         )
     assert spec.steps is not None  # noqa: S101  (a tuned spec has them)
     if spec.solver == TUNED:
@@ -276,7 +278,7 @@ def resolve(
 
 @lru_cache(maxsize=64)
 def fixed_rows(tableau: Tableau) -> Rows:
-    """One step of a Runge-Kutta method: a row for each stage with a path to b, over and over."""
+    """One step of a Runge-Kutta method: a row for each stage with a path to b, repeated every step."""
     s = tableau.used_stages
     b = np.zeros((s, s))
     b[-1] = tableau.b[:s]
@@ -343,7 +345,7 @@ def adaptive_rows(tableau: Tableau) -> Rows:
 def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | None) -> Rows:
     """Rows of an Adams-Bashforth method over a whole grid.
 
-    Velocities at grid points go round the first `order` slots of K; the inner stages of a starting step use the
+    Velocities at grid points cycle through the first `order` slots of K; the inner stages of a starting step use the
     slots after them.
 
     Args:

@@ -1,4 +1,4 @@
-"""SolverSpec: everything that can be said about how to solve, checked, complete and readable as text.
+"""SolverSpec: the settings of a solver, checked, completed with defaults, and readable as text.
 
     tuned:     tuned-STEPS, or NAME-STEPS/tuned  tuned-6   ab4-9/tuned
     fixed:     NAME-STEPS[/GRID][+OPTION...]     rk4-20   ab3-12/shift(3)   ab2-10+rk   rk4-3/(0,0.2,0.6,1)
@@ -35,7 +35,7 @@ MOST_STEPS = 10_000_000
 
 @dataclass(frozen=True)
 class SolverSpec:
-    """How to solve. What is left out is filled in, so equal specs ask for the same.
+    """The settings of a solver, completed with defaults, so that equal settings make equal specs.
 
     Attributes:
         solver: a name of the catalogue.
@@ -101,9 +101,9 @@ class SolverSpec:
                 f"tuned plans lead from t = 0 to t = 1, not from {span[0]:g} to {span[1]:g}; use another solver there",
             )
         if method.learned and self.grid != "uniform":
-            raise SolverError("grid", f"a plan of {TUNED!r} has times of its own; leave grid out")
+            raise SolverError("grid", f"solver {TUNED!r} has its own times; leave grid out")
         if self.steps is None and self.rtol is None and self.atol is None:
-            raise SolverError("steps", f"what is tuned needs steps, for example {self.solver}-6")
+            raise SolverError("steps", f"tuned solvers need steps, for example {self.solver}-6")
 
     def _check_error_control(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
         if self.grid != "uniform":
@@ -122,9 +122,7 @@ class SolverSpec:
     def _check_fixed(self, method: catalogue.Solver) -> None:
         given = [name for name in ("rtol", "atol") if getattr(self, name) is not None]
         if given and not method.adaptive:
-            raise SolverError(
-                given[0], f"{self.solver} has no error estimate, so {given[0]} means nothing to it; give steps"
-            )
+            raise SolverError(given[0], f"{self.solver} has no error estimate and takes no {given[0]}; give steps")
         if given:
             raise SolverError(
                 "steps", f"steps (or a list of times) and {given[0]} contradict each other; give one of them"
@@ -135,7 +133,7 @@ class SolverSpec:
             )
         for name in ("controller", "first_step", "max_step", "error_control"):
             if getattr(self, name) not in (None, "sample"):
-                advice = ": the grid says how long they are" if name == "max_step" else ""
+                advice = ": the grid sets their length" if name == "max_step" else ""
                 raise SolverError(name, f"{name} is for error control; with fixed steps leave it out{advice}")
         if method.starts:
             start = method.starts[0] if self.start is None else self.start
@@ -153,7 +151,7 @@ class SolverSpec:
 
     @property
     def tuned(self) -> bool:
-        """Whether it asks for what was tuned for a checkpoint: a learned plan, or a tuned grid."""
+        """Whether it names a tuned solver of a checkpoint: a learned plan, or a stock method on a tuned grid."""
         return TUNED in (self.solver, self.grid)
 
     @property
@@ -163,19 +161,19 @@ class SolverSpec:
 
     @classmethod
     def parse(cls, text: str) -> SolverSpec:
-        """The spec that a text stands for.
+        """Parse the text of a spec.
 
         Raises:
-            SolverError: for text that is not understood, and as for `SolverSpec`.
+            SolverError: for malformed text, and as for `SolverSpec`.
         """
         return cls(**read_solver(text))
 
     @classmethod
     def of(cls, solver: str = "dopri5", **apart: Any) -> SolverSpec:
-        """The spec of a solver by name or text, with fields given apart. None is "not given" where it is the default.
+        """Make a spec from the name or text of a solver and other fields; a default of None counts as not given.
 
         Raises:
-            SolverError: for a field that the text gives otherwise, and as for `parse`.
+            SolverError: for a field that contradicts the text, and as for `parse`.
         """
         said = read_solver(solver)
         given: dict[str, Any] = {
@@ -191,7 +189,7 @@ class SolverSpec:
         return cls(**(given | said))
 
     def __str__(self) -> str:
-        """The text that `parse` takes; what is at its default is left out, but for tolerances."""
+        """The text form, which `parse` reads; fields at their defaults are left out, except tolerances."""
         text = self.solver
         if self.adaptive:
             rtol, atol = number_text(self.rtol or 0), number_text(self.atol or 0)
@@ -213,7 +211,7 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Solver
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The values that are not the defaults of a spec."""
+    """Return the values that differ from the defaults of a spec."""
     return {name: value for name, value in values.items() if not _is_default(name, value)}
 
 
@@ -224,7 +222,7 @@ def _is_default(name: str, value: Any) -> bool:
 
 _WORDS = dict.fromkeys(STARTS, "start") | dict.fromkeys(CONTROLLERS, "controller")
 _WORDS |= dict.fromkeys(ERROR_CONTROLS, "error_control")
-"""The words that are options, each a value of one field only."""
+"""The fields of option words; no word belongs to two fields."""
 
 _WHOLE = "[0-9]{1,18}"
 _TEXT = re.compile(
@@ -236,13 +234,13 @@ _OPTION = re.compile(rf"\+([a-z_]+)(?:=({NUMBER}))?")
 
 
 def read_solver(text: str) -> dict[str, Any]:
-    """The fields that the text of a solver gives: `solver` and what else it says. A bare name is such a text.
+    """Read the text of a solver, or its bare name, into fields of `SolverSpec`.
 
     Raises:
-        SolverError: for text that is not understood. Whether the fields are allowed is for `SolverSpec` to say.
+        SolverError: for malformed text; `SolverSpec` checks the values.
     """
     if not isinstance(text, str):
-        catalogue.find(text)  # raises, naming those there are
+        catalogue.find(text)  # raises an error that lists the known names
     match = _TEXT.fullmatch(text.strip().lower())
     if match is None:
         raise SolverError(
@@ -333,13 +331,13 @@ def _first_and_longest(
         first_step = float(snapped(np.array([float(first_step)]), (0.0, length), span)[0])
     if first_step is not None and not (_is_number(first_step) and 0 < first_step <= length):
         raise SolverError(
-            "first_step", f"first_step must be over 0 and at most the span {length:g}, got {first_step!r}"
+            "first_step", f"first_step must be positive and at most the span {length:g}, got {first_step!r}"
         )
     if max_step is None:
         return None if first_step is None else float(first_step), None
     if not (_is_finite(max_step) and max_step > 0):
         raise SolverError(
-            "max_step", f"max_step must be a finite number over 0, got {max_step!r}; leave it out for no bound"
+            "max_step", f"max_step must be a finite positive number, got {max_step!r}; leave it out for no bound"
         )
     if first_step is None:
         return None, float(max_step)

@@ -216,9 +216,24 @@ class States(ABC):
         if len(index):
             self.k[torch.from_numpy(index).to(self.k.device), 1:] = 0.0
 
+    @property
+    def x(self) -> Tensor:
+        """(n, D) the states."""
+        return self._shown()[0]
+
+    @property
+    def k(self) -> Tensor:
+        """(n, S, D) the velocities."""
+        return self._shown()[1]
+
+    def _shown(self) -> tuple[Tensor, Tensor]:
+        if self._views is None:
+            self._views = self._room_x[: self._lanes], self._room_k[: self._lanes]
+        return self._views
+
     def admit(self, starts: list[Tensor]) -> None:
         """Add lanes with states (m, *event). If memory runs out, nothing has changed."""
-        before, after = len(self.x), len(self.x) + sum(map(len, starts))
+        before, after = self._lanes, self._lanes + sum(map(len, starts))
         if after > len(self._room_x):
             self._grow(max(2 * before, after, SMALLEST_ROOM))
         fresh = slice(before, after)
@@ -232,7 +247,10 @@ class States(ABC):
         return self._fitting(start) + 0.0
 
     def _fitting(self, start: Tensor) -> Tensor:
-        return start.to(self.x.device, self.x.dtype).reshape(len(start), self.x.shape[1])
+        room = self._room_x
+        if start.ndim != 2 or start.dtype != room.dtype or start.device != room.device:
+            start = start.to(room.device, room.dtype).reshape(len(start), room.shape[1])
+        return start
 
     def take(self, gone: Index, stay: Index) -> Tensor:
         """Remove lanes and return their states."""
@@ -248,19 +266,19 @@ class States(ABC):
         k = self._room_k.new_zeros((rooms, slots, width))
         k[:, :old] = self._room_k
         self._room_k = k
-        self._hold(len(self.x))
+        self._hold(self._lanes)
 
     def _grow(self, room: int) -> None:
         """Make room for this many lanes. If memory runs out, nothing has changed."""
         x, k = (old.new_empty((room, *old.shape[1:])) for old in (self._room_x, self._room_k))
-        lanes = len(self.x)
+        lanes = self._lanes
         x[:lanes], k[:lanes] = self.x, self.k
         self._room_x, self._room_k = x, k
         self._hold(lanes)
 
     def _hold(self, lanes: int) -> None:
         """Let x and K be the first rows of the rooms, one for each lane."""
-        self.x, self.k = self._room_x[:lanes], self._room_k[:lanes]
+        self._lanes, self._views = lanes, None
 
     def _take_out(self, gone: Index, stay: Index) -> Tensor:
         """Copies of the states of lanes `gone`; lanes `stay`, ascending, move to the front."""

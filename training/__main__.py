@@ -68,7 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--reflow", type=Path, metavar="CHECKPOINT", help="train on the paths of a published model")
     fit.add_argument("--student", type=Path, metavar="CHECKPOINT", help="learn to take its paths in one or a few steps")
     fit.add_argument("--paper", action="store_true", help="by the recipe of the paper (moons, circles, mnist)")
-    fit.add_argument("--pairs", type=int, metavar="N", help="reflow: paths to train on (default: one a sample)")
+    fit.add_argument(
+        "--pairs",
+        metavar="N|FILE",
+        help="reflow: how many paths to train on (default: one a sample), or a file of them",
+    )
     fit.add_argument("--guidance", type=float, metavar="G", help="reflow, student: guidance of a conditional parent")
     fit.add_argument("--epochs", type=int, metavar="N", help="instead of the recipe's")
     fit.add_argument("--seed", type=int, metavar="N", help="instead of the recipe's")
@@ -175,7 +179,10 @@ def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
                 "--pairs and --guidance say what of a parent to learn; name it with --reflow or --student CHECKPOINT"
             )
         return {}
-    given = {"checkpoint": str(parent), "pairs": arguments.pairs, "guidance": arguments.guidance}
+    given = {"checkpoint": str(parent), "guidance": arguments.guidance}
+    if arguments.pairs is not None:
+        counted = arguments.pairs.lstrip("-").isdecimal()
+        given |= {"pairs": int(arguments.pairs)} if counted else {"file": arguments.pairs}
     return {table: {key: value for key, value in given.items() if value is not None}}
 
 

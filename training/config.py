@@ -43,6 +43,7 @@ _ADDED: dict[str, object] = {
     "clip": 0.0,
     "coupling": "independent",
     "times": "uniform",
+    "reflow.file_sha256": "",
     "reflow": None,
     "student": None,
     "condition_dropout": 0.1,
@@ -89,12 +90,16 @@ class ReflowConfig(ParentConfig):
     """Training on the paths of a published model, see `training.reflow`.
 
     Attributes:
-        pairs: how many; 0 is as many as there are training samples.
-        solver: what follows the parent's paths, as text.
+        pairs: how many; 0 is as many as there are training samples, or as the file has.
+        solver: what follows the parent's paths, as text; of a file, what did.
+        file: pairs that `python -m fleet export --pairs` wrote, in place of paths that are solved here.
+        file_sha256: of the file; filled in when the run begins.
     """
 
     pairs: int = Field(default=0, ge=0, le=100_000_000)
     solver: str = "dopri5@1e-5"
+    file: str = ""
+    file_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
 
 
 class StudentConfig(ParentConfig):
@@ -177,11 +182,11 @@ class Recipe(Frozen):
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits that name this recipe; the model's name and the place of its data are not part."""
-        places = {"data": {"path"}, "reflow": {"checkpoint"}, "student": {"checkpoint"}}
+        places = {"data": {"path"}, "reflow": {"checkpoint", "file"}, "student": {"checkpoint"}}
         fields = self.model_dump(exclude={"name": True, **places})
         for key, default in _ADDED.items():
             table, _, last = key.rpartition(".")
-            within = fields[table] if table else fields
+            within = (fields.get(table) or {}) if table else fields
             if last in within and within[last] == default:
                 del within[last]
         content = {"rules": _RULES, **fields}

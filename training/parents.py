@@ -1,5 +1,6 @@
 """Parents: published models that another one is trained on, by reflow or as a student."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from models.checkpoint.card import Card, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.guidance import Guided
-from training.config import ParentConfig, Recipe
+from training.config import ParentConfig, Recipe, ReflowConfig
 from training.dataset import DataSet
 from training.errors import UsageError
 
@@ -17,15 +18,29 @@ from training.errors import UsageError
 def pin_parent(recipe: Recipe) -> Recipe:
     """Return the recipe with the hash of its parent's weights, so that another parent makes another recipe.
 
+    So do other pairs, where they come from a file.
+
     Raises:
-        UsageError: the parent cannot be loaded, or is not the one whose hash the recipe gives.
+        UsageError: the parent cannot be loaded, or is not the one whose hash the recipe gives; the file of pairs
+            cannot be read.
     """
     for table in ("reflow", "student"):
         given: ParentConfig | None = getattr(recipe, table)
         if given is not None:
             found = load_parent(given, table).card.weights_sha256
-            recipe = recipe.model_copy(update={table: given.model_copy(update={"sha256": found})})
+            pinned = {"sha256": found}
+            if isinstance(given, ReflowConfig) and given.file:
+                pinned["file_sha256"] = _sha256(Path(given.file))
+            recipe = recipe.model_copy(update={table: given.model_copy(update=pinned)})
     return recipe
+
+
+def _sha256(file: Path) -> str:
+    try:
+        with file.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"pairs {file} cannot be read: {error.strerror}") from None
 
 
 def load_parent(given: ParentConfig, table: str) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""The price of a flow: how many evaluations of its network an endpoint error costs, and what makes it so.
+"""The price of a flow: the network evaluations that an endpoint error costs, and properties that explain it.
 
 The endpoint error of a solver is the root mean square distance of its samples from the exact ends of their own paths,
 here as a share of the spread of those ends: 0.01 is 1 % of the standard deviation of the data.
@@ -25,7 +25,7 @@ from training.errors import TrainingError
 from training.solving import solve
 
 TARGETS = (0.01, 0.001)
-"""Endpoint errors whose NFE are measured, as shares of the spread."""
+"""Endpoint errors to reach, as shares of the spread."""
 
 SOLVERS = ("euler", "midpoint", "bosh3", "rk4", "ab2", "ab3", "ab4")
 """One of each order and kind; the others of the catalogue differ from these by little."""
@@ -42,7 +42,7 @@ class Price:
     """Cost of solving a flow.
 
     Attributes:
-        samples: how many paths were solved.
+        samples: number of paths solved.
         spread: root mean square distance of the exact ends from their mean.
         dopri5_nfe: NFE of DOPRI5 at rtol = atol = 1e-5, mean over samples.
         nfe: for each solver with fixed steps, its fewest NFE for an endpoint error of 1 % and of 0.1 %; None where it
@@ -67,7 +67,7 @@ class Price:
     targets: list[float] = field(default_factory=lambda: list(TARGETS))
 
     def lines(self) -> Iterator[str]:
-        """The price in two lines, for people."""
+        """A report of the price in two lines."""
         parts = []
         for target, best in zip(self.targets, self.cheapest, strict=True):
             cost = f"{best[1]} NFE ({best[0]})" if best else f"over {MOST_NFE} NFE"
@@ -79,7 +79,7 @@ class Price:
         )
 
     def record(self) -> dict[str, Any]:
-        """Return the price JSON-ready."""
+        """Return the price as JSON-ready data."""
         return {**asdict(self), "cheapest": [None if best is None else list(best) for best in self.cheapest]}
 
 
@@ -88,11 +88,11 @@ def price_of(network: nn.Module, data: DataSet, seed: int) -> Price:
 
     Args:
         network: the velocity, on the CPU.
-        data: what it was trained on.
+        data: its training data.
         seed: fixes the noise.
 
     Raises:
-        TrainingError: no path came to its end.
+        TrainingError: no path reached t = 1.
     """
     shape = tuple(data.train.shape[1:])
     samples = _SAMPLES if np.prod(shape) <= _LARGE else _FEW
@@ -102,16 +102,16 @@ def price_of(network: nn.Module, data: DataSet, seed: int) -> Price:
 
 
 def price(velocity: nn.Module, x0: Tensor, conditions: Tensor | None = None, curve: Curve | None = None) -> Price:
-    """Measure what solving the flow of a network costs.
+    """Measure the cost of solving the flow of a network.
 
     Args:
         velocity: v(x, t), or v(x, t, condition) with conditions; in the dtype of x0, on the CPU.
         x0: noise, (samples, *event).
-        conditions: one row a sample, or None.
-        curve: solvers that were measured already; those of `SOLVERS` are measured from x0 where it is left out.
+        conditions: one row for each sample, or None.
+        curve: earlier measurements; by default those of `SOLVERS` are made, from x0.
 
     Raises:
-        TrainingError: no path came to its end.
+        TrainingError: no path reached t = 1.
     """
     if curve is None:
         try:
@@ -160,7 +160,7 @@ def _straightness(states: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _stiffness(sample: NDArray[np.int64], signal: NDArray[np.float64], h: NDArray[np.float64]) -> float:
-    """Mean over samples of the largest |eigenvalue| that the steps of a trace tell of."""
+    """Mean over samples of the largest |eigenvalue| estimated along the steps of a trace."""
     largest = np.zeros(int(sample.max()) + 1)
     np.maximum.at(largest, sample, np.nan_to_num(signal / np.abs(h), nan=0.0, posinf=0.0))
     return float(largest.mean())

@@ -21,17 +21,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
+from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from solvers import Status
 from training import draws
-from training.config import Recipe
+from training.config import Recipe, ReflowConfig
 from training.dataset import DataSet
 from training.draws import Purpose, seed32
 from training.errors import DataError, TrainingError
 from training.files import make_writable, write_atomically
 from training.parents import ParentVelocity, check_fit, load_parent
 from training.solving import parse_solver, solve
+from training.user_data.arrays import load_arrays
 
 _PART = 2048
 """Pairs that are solved and stored at once."""
@@ -40,23 +42,27 @@ _PART = 2048
 def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
     """Return the data set with pairs of the parent in place of its samples; the reference stays.
 
-    Pairs are drawn once and stored in parts under `runs_dir`; a run that was stopped goes on with the parts it lacks.
-    The labels of a conditional model are drawn from those of the data.
+    Pairs are drawn once and stored in parts under `runs_dir`; a stopped run resumes with the missing parts.
+    The labels of a conditional model are drawn from those of the data. Where the recipe names a file of pairs, nothing
+    is drawn.
 
     Args:
         recipe: with `reflow`, pinned (see `pin_parent`).
-        data: what the parent was trained on.
-        runs_dir: where unfinished runs keep their state.
+        data: the training data of the parent.
+        runs_dir: folder for the state of unfinished runs.
 
     Raises:
         UsageError: the parent's samples have another shape or condition, it cannot be guided as asked, or it was
             trained on other data.
+        DataError: the file has no pairs of this parent.
         TrainingError: a path did not reach its end, or a part cannot be written.
     """
     given = recipe.reflow
     assert given is not None  # noqa: S101  (callers ask)
     parent = load_parent(given, "reflow")
     check_fit(parent.card, data, given, "reflow")
+    if given.file:
+        return _from_file(given, parent.card, data)
     count = given.pairs or len(data.train)
     chosen = draws.generator(recipe.seed, Purpose.PAIRS).integers(len(data.train), size=count)
     conditions = None if data.conditions is None else data.conditions[chosen]
@@ -78,24 +84,64 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
             if told is not None and told.is_floating_point():
                 told = told.to(parent.dtype)
             parts.append(_ends(_part(folder, start), parent, x0[rows], told, given.solver, given.guidance))
-    card = {
-        **data.card,
-        "reflow": {
-            "parent": parent.card.name,
-            "parent_weights_sha256": given.sha256,
-            "data_sha256": data.digest,
-            "pairs": count,
-            "solver": given.solver,
-            "guidance": given.guidance,
-        },
-    }
+    solved = {"solver": given.solver, "guidance": given.guidance}
+    return _paired(given, parent.card, data, np.concatenate(parts), x0.to(torch.float32).numpy(), conditions, solved)
+
+
+def _paired(
+    given: ReflowConfig,
+    parent: Card,
+    data: DataSet,
+    ends: NDArray[np.float32],
+    x0: NDArray[np.float32],
+    conditions: NDArray[Any] | None,
+    solved: dict[str, Any],
+) -> DataSet:
+    """The data set with pairs in place of its samples, and a card that says where they are from."""
+    reflow = {"parent": parent.name, "parent_weights_sha256": given.sha256, "data_sha256": data.digest}
+    card = {**data.card, "reflow": reflow | {"pairs": len(ends), **solved}}
     return replace(
         data,
-        train=np.concatenate(parts),
-        noise=x0.to(torch.float32).numpy(),
+        train=ends,
+        noise=x0,
         conditions=conditions,
         card={key: value for key, value in card.items() if key != "sha256"},
     )
+
+
+def _from_file(given: ReflowConfig, parent: Card, data: DataSet) -> DataSet:
+    """The data set with pairs of a file.
+
+    Raises:
+        DataError: it cannot be read, or holds no pairs of this parent and these conditions.
+    """
+    path = Path(given.file)
+    arrays = load_arrays(path)
+    if not {"noise", "states", "about"} <= set(arrays):
+        raise DataError(
+            f"pairs {path}: has no arrays noise, states and about; python -m fleet export --pairs writes them"
+        )
+    try:
+        about = json.loads(arrays["about"].tobytes())
+        checkpoint, solved = about["checkpoint"], {"solver": about["solver"], "guidance": about["guidance"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"pairs {path}: its array about is damaged ({error})") from None
+    if checkpoint != f"sha256:{parent.card_sha256}":
+        raise DataError(f"pairs {path} are of another checkpoint, {checkpoint}; name that one with --reflow")
+    states, x0 = arrays["states"].astype(np.float32), arrays["noise"].astype(np.float32)
+    if given.pairs > len(states):
+        raise DataError(f"pairs {path} has {len(states)} pairs, fewer than the {given.pairs} asked for")
+    conditions = arrays.get("labels", arrays.get("conditions"))
+    wanted = None if data.conditions is None else data.conditions.shape[1:]
+    found = None if conditions is None else conditions.shape[1:]
+    if x0.shape != states.shape or states.shape[1:] != data.train.shape[1:] or wanted != found:
+        raise DataError(
+            f"pairs {path} has noise {x0.shape}, states {states.shape} and conditions {found}; those of the data are "
+            f"{data.train.shape[1:]} and {wanted}"
+        )
+    rows = slice(given.pairs or len(states))
+    told = None if conditions is None or data.conditions is None else conditions[rows].astype(data.conditions.dtype)
+    return _paired(given, parent, data, states[rows], x0[rows], told, solved)
 
 
 def _key(recipe: Recipe, data: DataSet, count: int) -> str:
@@ -121,7 +167,7 @@ def _part(folder: Path, start: int) -> Path:
 def _ends(
     file: Path, parent: Checkpoint, x0: Tensor, conditions: Tensor | None, solver: str, guidance: float | None
 ) -> NDArray[np.float32]:
-    """The ends of the paths from x0, from the file where it is there; else solved and stored."""
+    """The ends of the paths from x0, read from the file if it exists; else solved and stored."""
     if file.exists():
         try:
             found = np.load(file, allow_pickle=False)

@@ -36,7 +36,7 @@ _SMALLEST = 1e-3
 
 @cache
 def _ready() -> None:
-    """Let torch load its rules of forward derivatives, which warns of a part of torch that it uses for them."""
+    """Have torch load its rules of forward derivatives, which gives a warning about torch itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         with forward_ad.dual_level():
@@ -49,7 +49,7 @@ class Teacher:
     Attributes:
         parent: the model.
         velocity: its velocity at the recipe's guidance, in float32.
-        given: what the recipe says of it.
+        given: the options of the recipe.
     """
 
     def __init__(self, parent: Checkpoint, given: StudentConfig, device: torch.device | str = "cpu") -> None:
@@ -64,7 +64,7 @@ class Teacher:
         return self
 
     def steps(self, seed: int, step: int, t: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Starts and ends (rows,) of what a step of the training learns, see `training.draws.steps`."""
+        """Starts and ends (rows,) of the time steps in one training step, see `training.draws.steps`."""
         return draws.steps(seed, step, t, self.given.instants)
 
     def loss(
@@ -79,7 +79,7 @@ class Teacher:
             network: the field of average velocity.
             x0, x1: noise and data, (rows, *event); their path gives the states at t.
             t, s: starts and ends of the steps, (rows,), t <= s.
-            condition: one a row, or None.
+            condition: one for each row, or None.
         """
         x = OptimalTransportPath().position(x0, x1, t)
         with torch.no_grad():
@@ -97,11 +97,11 @@ class Teacher:
 
 
 def with_teacher(recipe: Recipe, data: DataSet) -> tuple[DataSet, Teacher]:
-    """Return the data set with what its card says of the student's parent, and that parent.
+    """Return the data set with the parent noted for the card, and the parent itself.
 
     Args:
         recipe: with `student`, pinned (see `training.parents.pin_parent`).
-        data: what the parent was trained on.
+        data: the training data of the parent.
 
     Raises:
         UsageError: the parent's samples have another shape or condition, it cannot be guided as asked, or it was
@@ -120,7 +120,7 @@ def with_teacher(recipe: Recipe, data: DataSet) -> tuple[DataSet, Teacher]:
 
 
 def take_over(network: Network, parent: nn.Module) -> bool:
-    """Begin with the parent's weights where the two networks are of one architecture and size; whether they are.
+    """Start from the parent's weights if the networks have the same architecture and size; return whether they do.
 
     A student's table of labels has no row for the null, which it does not learn.
     """

@@ -31,11 +31,11 @@ from training.errors import TrainingError, UsageError
 from training.tuning import Target, stock_weights, tune_grid, tune_plan
 
 METHODS = ("ab2", "ab3", "ab4")
-"""Stock methods whose grids are tuned; learned plans begin with the best of them."""
+"""Stock methods that get tuned grids; learned plans start from the best of them."""
 
 LEAST_NFE, MOST_NFE = 2, 32
 MEASURE_S = 60.0
-"""Seconds for the frontier of a checkpoint that has none; what was tuned comes first."""
+"""Seconds for the frontier of a checkpoint without one; tuned solvers come first."""
 
 VALIDATED = 512
 """Paths of validation; their noise lies far from that of calibration in the same seed."""
@@ -46,14 +46,14 @@ _TIGHT = 1e-6
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to tune.
+    """Options of tuning.
 
     Attributes:
-        nfe: for each of these, a plan is learned and the grids of `methods` are tuned.
-        methods: stock methods that ask once a step.
-        samples: paths of calibration.
+        nfe: numbers of evaluations; for each, a plan is learned and the grids of `methods` are tuned.
+        methods: stock methods with one evaluation a step.
+        samples: number of calibration paths.
         seed: of their noise.
-        iterations: the most of the optimiser for a learned plan.
+        iterations: limit on the iterations for a learned plan.
         guidance: strengths that the paths of a conditional model share, in turn.
     """
 
@@ -65,7 +65,7 @@ class Recipe:
     guidance: tuple[float, ...] = (1.0, 2.0, 4.0)
 
     def __post_init__(self) -> None:
-        """Check it.
+        """Check the options.
 
         Raises:
             UsageError: naming the option.
@@ -78,7 +78,9 @@ class Recipe:
             except SolverError as error:
                 raise UsageError(f"--methods: {error}") from None
             if not entry.multistep_order or entry.learned:
-                raise UsageError(f"--methods: {method} does not ask once a step; use multistep methods, e.g. ab4")
+                raise UsageError(
+                    f"--methods: {method} does not take one evaluation a step; use multistep methods, e.g. ab4"
+                )
         if not self.methods:
             raise UsageError("--methods is empty; name at least one, e.g. ab4")
         if not 16 <= self.samples <= 100_000:
@@ -91,13 +93,13 @@ class Recipe:
             raise UsageError(f"--guidance is {_listed(self.guidance)}; it must be finite numbers")
 
     def solvers(self) -> Iterator[tuple[int, str]]:
-        """NFE and text of everything that is tuned, grids before the plan that begins with them."""
+        """NFE and text of all solvers to tune; grids come before the plan that starts from them."""
         for nfe in self.nfe:
             yield from ((nfe, f"{method}-{nfe}/{TUNED}") for method in self.methods)
             yield nfe, f"{TUNED}-{nfe}"
 
     def facts(self, solver: str, guided: bool) -> dict[str, Any]:
-        """What makes a solver of this recipe, to be stored with it."""
+        """The options that decide a tuned solver, to be stored with it."""
         facts: dict[str, Any] = {"samples": self.samples, "seed": self.seed, "iterations": self.iterations}
         if solver.startswith(f"{TUNED}-"):
             facts["methods"] = list(self.methods)  # it begins with the best of their grids
@@ -105,12 +107,12 @@ class Recipe:
 
 
 def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
-    """Tune what the recipe asks for and is not there yet; the file is replaced after each solver, so a stop loses one.
+    """Tune the solvers of a recipe that are missing; the file is replaced after each, so a stop loses at most one.
 
     Args:
         path: the folder of a version.
-        recipe: what to tune and how.
-        force: tune again what is there.
+        recipe: the options.
+        force: tune existing solvers again.
 
     Raises:
         TrainingError: the checkpoint cannot be loaded or solved, or the file cannot be written.
@@ -143,9 +145,9 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
 
 
 def measure_tuned(path: Path) -> None:
-    """Put what was tuned into the frontier of a checkpoint; measure a whole one where there is none. Say what was done.
+    """Add the tuned solvers to the frontier of a checkpoint, or measure a whole frontier; print the result.
 
-    Where that cannot be, the command that measures it is printed: a budget chooses among measured solvers only.
+    If that fails, print the command that measures it: a budget chooses among measured solvers only.
 
     Raises:
         TrainingError: the checkpoint cannot be loaded, or is not usable.
@@ -170,7 +172,7 @@ def measure_tuned(path: Path) -> None:
 
 
 def _before(checkpoint: Checkpoint, recipe: Recipe, force: bool) -> dict[str, StoredPlan]:
-    """The plans that are there already and stay; those of the recipe's solvers that it did not make are left out."""
+    """The existing plans to keep: without those of the recipe's solvers that were made with other options."""
     try:
         found = read_plans(checkpoint.path, checkpoint.card.weights_sha256)
     except PlansError as error:
@@ -243,13 +245,13 @@ def target_of(
 
     Args:
         checkpoint: the model.
-        guidance: strengths, for a conditional model whose null was trained.
+        guidance: strengths, for a conditional model with a trained null.
         seed, first: of the noise.
-        samples: how many paths.
+        samples: number of paths.
         tolerance: rtol and atol of the solution that stands for the exact ends.
 
     Raises:
-        TrainingError: a path does not come to its end.
+        TrainingError: a path did not reach t = 1.
     """
     card, dtype = checkpoint.card, checkpoint.dtype
     x0 = noise(seed, first, samples, card.event_of(), dtype)

@@ -1,10 +1,10 @@
-"""Times and weights of a plan, learned for one velocity by minimising the endpoint error over calibration noise.
+"""Tuning: times and weights of a plan, learned for one velocity by minimising the endpoint error.
 
 The plan is unrolled: x_(n+1) = x_n + sum_j w[n, j] v_j, v_n = v(x_n, t_n), and the distances of its ends from tight
 solutions are a nonlinear least-squares problem in all t and w (27 unknowns for 6 evaluations). Samples are independent,
 so a backward pass along one direction z of each state gives z^T J for all samples at once, and a few of them the matrix
-J^T J that Levenberg and Marquardt need. First the times alone are found, for a stock method whose weights follow from
-them; then times and weights together, from the best of those.
+J^T J that Levenberg and Marquardt need. First only the times are fitted, for a stock method
+with weights that follow from them; then times and weights together, starting from the best of those.
 
 References:
     Shaul et al. 2024, Bespoke Non-Stationary Solvers, arXiv:2403.01329. Frankel et al. 2025, S4S, arXiv:2502.17423.
@@ -44,7 +44,7 @@ _CONVERGED = 1e-4
 
 @dataclass(frozen=True)
 class Target:
-    """Paths that a plan is to follow to their ends.
+    """Calibration paths, which a plan should follow to their ends.
 
     Attributes:
         velocity: the field.
@@ -106,7 +106,7 @@ class Target:
         by_time = torch.stack([asked[0].new_zeros(len(z)) if grad is None else grad for grad in grads[steps:]])
         by_weight = torch.einsum("nrd,jrd->rnj", by_state, v)
         by_weight = by_weight * torch.ones(steps, steps, dtype=v.dtype).tril()
-        end = by_time.new_zeros(1, len(z))  # the last time is where no one asks
+        end = by_time.new_zeros(1, len(z))  # no evaluation is at the last time
         return torch.cat([torch.cat([by_time, end]).T, by_weight.flatten(1)], dim=1).numpy()
 
     def _parts(self) -> list[slice]:
@@ -122,7 +122,7 @@ def _directions(x: Tensor, draw: np.random.Generator) -> list[Tensor]:
 
 
 def weights_of(rows: Rows, times: Numbers) -> Numbers:
-    """The weights (N, N) in units of t of rows that end a step each, what they keep of earlier steps written out."""
+    """The weights (N, N) in units of t of rows that each end a step, with kept steps written out as velocities."""
     count = len(times) - 1
     kept, found = np.zeros((rows.slots, count)), np.zeros((count, count))
     for n in range(count):
@@ -134,18 +134,18 @@ def weights_of(rows: Rows, times: Numbers) -> Numbers:
 
 
 def stock_weights(spec: SolverSpec, times: Numbers) -> Numbers:
-    """The weights (N, N) of a stock method that asks once a step, on any times."""
+    """The weights (N, N) of a stock method with one evaluation a step, on any times."""
     return weights_of(rows_on(times, spec, spec.method), times)
 
 
 def tune_grid(target: Target, spec: SolverSpec, iterations: int, tell: Callable[[float], None]) -> Numbers:
-    """Times (N + 1,) for a stock method that asks once a step.
+    """Times (N + 1,) for a stock method with one evaluation a step.
 
     Args:
-        target: what to reach.
+        target: the calibration paths.
         spec: method and steps.
-        iterations: the most, from each of two starts.
-        tell: called after each of them with the error then.
+        iterations: limit, for each of two starts.
+        tell: called after each iteration with the error.
     """
     count = spec.steps or 1
 
@@ -170,10 +170,10 @@ def tune_plan(
     """Times and weights of a learned plan.
 
     Args:
-        target: what to reach.
+        target: the calibration paths.
         times, weights: (N + 1,) and (N, N) to begin with.
-        iterations: the most.
-        tell: called after each of them with the error then.
+        iterations: limit.
+        tell: called after each iteration with the error.
     """
     count = len(weights)
     lower = np.tril_indices(count)

@@ -1,4 +1,4 @@
-"""The beginning of a job, or the continuation of the one that a target holds."""
+"""The start of a bulk job, or the continuation of the job in a target."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _WAIT_S = 600.0
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a command line asks for; None is not said, and in a job that is there already means: as it is.
+    """The options of a command line; for an existing job, None keeps its value.
 
     Attributes:
         model, version: the model.
-        request: members of a sample request that were given.
+        request: given members of a sample request.
         seed, first_index, total: which samples.
         table: a file with conditions.
         format, threads, shard_rows: as in `JobSpec`.
-        workers: how many there will be, for the size of shards.
+        workers: their number, for the size of shards.
     """
 
     model: str | None = None
@@ -144,11 +144,11 @@ def _new(wanted: Wanted, total: int | None, conditions: Conditions | None, setti
     version, digest = find(settings, wanted.model, wanted.version)
     with Maker(settings, wanted.model, version, threads) as maker:
         plan = maker.plan(wanted.request)
-        probe = maker.make(wanted.request, wanted.seed, first_index, 0, 1, conditions)
+        first = maker.make(wanted.request, wanted.seed, first_index, 0, 1, conditions)
         rows = wanted.shard_rows
         if rows is None:
             rows = shard_rows(
-                rate_of(maker, wanted.request, conditions), total, wanted.workers, probe.samples[0].nbytes
+                rate_of(maker, wanted.request, conditions), total, wanted.workers, first.samples[0].nbytes
             )
         return JobSpec(
             model=wanted.model,
@@ -163,8 +163,8 @@ def _new(wanted: Wanted, total: int | None, conditions: Conditions | None, setti
             first_index=first_index,
             total=total,
             conditions="" if conditions is None else conditions.digest,
-            shape=probe.samples.shape[1:],
-            dtype="float64" if probe.samples.dtype == np.float64 else "float32",
+            shape=first.samples.shape[1:],
+            dtype="float64" if first.samples.dtype == np.float64 else "float32",
             format=wanted.format or "parquet",
             shard_rows=rows,
         )
@@ -174,7 +174,7 @@ def shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
     """The rows of a shard.
 
     Args:
-        rate: rows that a worker makes in a second.
+        rate: rows a second of one worker.
         total: of the job.
         workers: how many there are.
         row_bytes: of one sample.

@@ -63,6 +63,7 @@ def add_export(commands: Any) -> None:
     parser = commands.add_parser("export", help="one .npz or .npy file of a job, as `training` reads it")
     parser.add_argument("url", metavar="URL")
     parser.add_argument("file", type=Path)
+    parser.add_argument("--pairs", action="store_true", help="noise and states, for `training fit --reflow --pairs`")
     parser.set_defaults(run=export_)
 
 
@@ -203,10 +204,10 @@ def _few(numbers: Iterable[int], most: int = 10) -> str:
 
 def export_(options: argparse.Namespace) -> int:
     """Write one file of all rows."""
-    from fleet.bulk.export import export
+    from fleet.bulk.export import export, export_pairs
 
-    rows = export(Target(options.url), options.file)
-    print(f"wrote {rows:,} samples to {options.file}")
+    rows = (export_pairs if options.pairs else export)(Target(options.url), options.file)
+    print(f"wrote {rows:,} {'pairs' if options.pairs else 'samples'} to {options.file}")
     return 0
 
 

@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from fleet.bulk.spec import SOLVING, JobSpec
 from fleet.bulk.target import Target
 from fleet.errors import FleetError, UsageError
+from models.noise import noise
+from solvers import SolverSpec
+
+
+def export_pairs(target: Target, file: Path) -> int:
+    """Write noise and the states that its paths end in to an .npz file, for `training fit --reflow --pairs FILE`.
+
+    Returns:
+        The number of pairs.
+
+    Raises:
+        UsageError: there is no job, it is not complete, its samples are decoded or some failed, or the file's name
+            ends otherwise.
+        FleetError: the file cannot be written.
+    """
+    if file.suffix != ".npz":
+        raise UsageError(f"{file}: give a name that ends in .npz")
+    spec = _complete(target)
+    if spec.request.get("decode", True):
+        raise UsageError(f"{target.url}: holds data, and pairs are states of the flow; make the job with --states")
+    if failed := sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards)))):
+        raise UsageError(f"{target.url}: {failed} samples did not reach the end of their paths; take a finer solver")
+    solving = {name: spec.request[name] for name in SOLVING if name in spec.request}
+    about = {
+        "model": spec.model,
+        "checkpoint": spec.checkpoint,
+        "solver": str(SolverSpec.of(**solving)) if solving else "the service's default",
+        "guidance": spec.request.get("guidance"),
+        "seed": spec.seed,
+        "first_index": spec.first_index,
+    }
+    states, conditions = _rows(target, spec)
+    x0 = noise(spec.seed, spec.first_index, spec.total, spec.shape, getattr(torch, spec.dtype)).numpy()
+    said = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    _write(file, lambda handle: np.savez(handle, noise=x0, states=states, about=said, **conditions))
+    return len(states)
 
 
 def export(target: Target, file: Path) -> int:
@@ -21,27 +62,44 @@ def export(target: Target, file: Path) -> int:
         UsageError: there is no job, it is not complete, or the file's name ends otherwise.
         FleetError: the file cannot be written.
     """
+    if file.suffix not in (".npy", ".npz"):
+        raise UsageError(f"{file}: give a name that ends in .npy (samples alone) or .npz (with labels or conditions)")
+    samples, conditions = _rows(target, _complete(target))
+    if file.suffix == ".npy":
+        _write(file, lambda handle: np.save(handle, samples))
+    else:
+        _write(file, lambda handle: np.savez(handle, samples=samples.reshape(len(samples), -1), **conditions))
+    return len(samples)
+
+
+def _complete(target: Target) -> JobSpec:
     spec = target.spec()
     if spec is None:
         raise UsageError(f"{target.url}: holds no job")
-    if file.suffix not in (".npy", ".npz"):
-        raise UsageError(f"{file}: give a name that ends in .npy (samples alone) or .npz (with labels or conditions)")
     done = target.done()
     if len(done) < spec.shards:
         raise UsageError(f"{target.url}: {spec.shards - len(done)} shards are missing; make them first")
+    return spec
+
+
+def _rows(target: Target, spec: JobSpec) -> tuple[NDArray[Any], dict[str, Any]]:
+    """The samples of a job, and its labels or conditions by that name where it has any."""
     parts = [target.read(spec, shard) for shard in range(spec.shards)]
     samples = np.concatenate([part.samples for part in parts])
     given = [part.condition for part in parts if part.condition is not None]
-    named: dict[str, Any] = {"samples": samples.reshape(len(samples), -1) if file.suffix == ".npz" else samples}
-    if given:
-        conditions = np.concatenate(given)
-        named["labels" if conditions.ndim == 1 else "conditions"] = conditions
+    if not given:
+        return samples, {}
+    conditions = np.concatenate(given)
+    return samples, {"labels" if conditions.ndim == 1 else "conditions": conditions}
+
+
+def _write(file: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file that appears when it is complete."""
     temporary = file.with_name(f".{file.name}.part")
     try:
         with temporary.open("wb") as handle:
-            np.savez(handle, **named) if file.suffix == ".npz" else np.save(handle, samples)
+            write(handle)
         temporary.replace(file)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise FleetError(f"{file}: cannot be written: {error.strerror}; make room or name another place") from None
-    return len(samples)

@@ -1,4 +1,4 @@
-"""The formats of shards: how rows become files, and how they are read again."""
+"""File formats of shards: Parquet, npy and Zarr."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Rows:
     Attributes:
         first: number of the first, counted from the job's first.
         samples: (rows, *shape).
-        nfe: (rows,) int32 network evaluations of each.
-        status: (rows,) how each ended; `success` as a rule.
+        nfe: (rows,) int32 network evaluations.
+        status: (rows,) final statuses, usually `success`.
         condition: (rows,) labels or (rows, width) vectors, or None.
     """
 
@@ -36,7 +36,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a shard's file says; None where the format does not keep it.
+    """The content of a shard's file; None for columns that the format does not keep.
 
     Attributes:
         samples: (rows, *shape).

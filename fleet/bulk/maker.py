@@ -1,4 +1,4 @@
-"""The maker of rows: the engine that serves requests, in a worker's process, asked for the rows of a shard.
+"""The maker of rows: the engine of the service, in a worker's process, computes the rows of a shard.
 
 A shard goes through the service's own validation and engine, as a sample request for its rows would, so its bits are
 those of `/v1/sample`.
@@ -32,7 +32,7 @@ from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
 from service.requests.validation import validate_sample
 from service.responses.arrays import ENCODERS
-from service.responses.samples import decoder_of, to_data
+from service.responses.samples import samples_of
 from service.settings import Settings
 from solvers.plan import Plan
 
@@ -64,17 +64,17 @@ class Maker:
     """A loaded model that makes rows. Close it, or use it in a `with`.
 
     Attributes:
-        model: what it makes rows of.
+        model: the loaded model.
     """
 
     def __init__(self, settings: Settings, name: str, version: int, threads: int, device: str = "") -> None:
         """Load a model.
 
         Args:
-            settings: whose models, device and network form are used.
+            settings: of models, device and network form.
             name, version: of the model.
             threads: of the network, on a CPU.
-            device: in place of that in the settings.
+            device: overrides the settings.
 
         Raises:
             UsageError: the model cannot be loaded.
@@ -84,7 +84,9 @@ class Maker:
         self._engine.start()
         try:
             folder = Repository(settings.models_dir).resolve(name, version)
-            self.model: ModelVersion = load_version(self._engine, name, version, folder, settings.allow_programs)
+            self.model: ModelVersion = load_version(
+                self._engine, name, version, folder, settings.allow_programs, compute=settings.compute
+            )
         except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
             self._engine.stop()
             raise UsageError(str(error)) from None
@@ -146,10 +148,10 @@ class Maker:
             seed, first_index: of the job.
             first, rows: which of its rows.
             conditions: its table.
-            tell: told how many rows are about done, a few times a second.
+            tell: called a few times a second with the approximate number of rows done.
 
         Raises:
-            UsageError: the request is refused; what the service would say.
+            UsageError: the request is refused, with the message of the service.
             FleetError: the network raised.
         """
         given = None if conditions is None else conditions.of(first, rows)
@@ -160,7 +162,7 @@ class Maker:
             result = self._engine.submit(job).result()
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
-        samples = to_data(result.x, decoder_of(self.model, decode))
+        samples = samples_of(self.model, result, decode)
         told = None if given is None or job.conditions is None else job.conditions[ONE].expanded(rows).numpy()
         return Rows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, told)
 
@@ -205,7 +207,7 @@ def digest_of_plan(plan: Plan) -> str:
 
 
 def rate_of(maker: Maker, request: Mapping[str, Any], conditions: Conditions | None, seconds: float = 2.0) -> float:
-    """Measure rows a second: ever more of the job's first rows, until they take long enough to tell."""
+    """Measure rows a second on more and more of the job's first rows, until they take long enough."""
     rows, most = 64, None if conditions is None else conditions.total
     while True:
         wanted = rows if most is None else min(rows, most)
@@ -218,7 +220,7 @@ def rate_of(maker: Maker, request: Mapping[str, Any], conditions: Conditions | N
 
 
 def devices(settings: Settings) -> list[str]:
-    """The devices of workers: each GPU there is, or the CPU; a named one is kept."""
+    """The devices of workers: all GPUs, or the CPU; a named device is kept."""
     if settings.device != "auto" or not torch.cuda.is_available():
         return [settings.device]
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())]

@@ -1,4 +1,4 @@
-"""A run of a bulk job: what is missing goes to the launcher, what fails is tried again, and the rest is reported."""
+"""A run of a bulk job: missing shards go to the launcher, failed ones are tried again, and the rest is reported."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fleet.errors import TargetError
 
 @dataclass
 class Outcome:
-    """What a run came to.
+    """The outcome of a run.
 
     Attributes:
-        made: shards that this run made.
-        failed: shards that it could not make, and why.
-        left: shards of the job that have no receipt yet.
+        made: shards that were made.
+        failed: shards that could not be made, and why.
+        left: shards without a receipt.
     """
 
     made: int = 0
@@ -37,10 +37,10 @@ class Run:
 
     Args:
         spec: of the job.
-        target: where it lies.
-        launcher: what makes shards.
+        target: its folder.
+        launcher: makes the shards.
         tries: of each shard.
-        mine: the shards that are this run's to make; all by default.
+        mine: the shards of this run; all by default.
         quiet: whether to show no progress.
     """
 
@@ -116,7 +116,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the receipts of a job say together.
+    """The sum of the receipts of a job.
 
     Attributes:
         rows, nfe: of all shards that are done.

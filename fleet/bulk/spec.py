@@ -79,7 +79,7 @@ class JobSpec(BaseModel):
         return digest_of(self.model_dump(mode="json"))
 
     def refuse_other(self, asked: Mapping[str, Any]) -> None:
-        """Check that what is asked for is this job; fields that are not named are not compared.
+        """Check that the given fields are those of this job; others are not compared.
 
         Raises:
             UsageError: a field differs, with both values.

@@ -1,4 +1,4 @@
-"""The target of a bulk job: a folder at any address that fsspec knows, and what lies in it.
+"""The target of a bulk job: a folder at any address that fsspec knows, and its files.
 
 job.json, conditions.json      the spec, and its table of conditions
 shards/00000.parquet           the rows (or samples.zarr, one array)
@@ -45,7 +45,7 @@ class Receipt(BaseModel):
         job: digest of the spec.
         shard, first, rows: which rows of the job.
         nfe: network evaluations of all of them.
-        status: how many samples ended in each way.
+        status: number of samples by final status.
         failed: numbers of the rows that did not succeed, counted from the job's first.
         fingerprint: of the samples (see `fleet.bulk.fingerprint`).
         deterministic: whether the worker's bits depend on the spec alone.
@@ -132,10 +132,10 @@ class Target:
         return "/".join((self._root.rstrip("/"), *names))
 
     def spec(self) -> JobSpec | None:
-        """The spec of the job that is here; None in an empty or missing folder.
+        """The spec of the job in this folder; None in an empty or missing folder.
 
         Raises:
-            UsageError: there is something, but no job.
+            UsageError: the folder holds something else.
             TargetError: the folder cannot be read.
         """
         with self._reaching("read"):
@@ -167,7 +167,7 @@ class Target:
         return found
 
     def create(self, spec: JobSpec, conditions: Conditions | None) -> None:
-        """Begin a job here: the spec is written last.
+        """Create a job in this folder; the spec is written last.
 
         Raises:
             TargetError: the folder cannot be written.
@@ -237,7 +237,7 @@ class Target:
             self._put_json("failed", shard, {"shard": shard, "error": said, "tries": tries})
 
     def clear(self) -> None:
-        """Remove what writers that died have left; only once nothing is being written."""
+        """Remove the temporary files of dead writers; call it only when nothing is being written."""
         with contextlib.suppress(OSError):
             if self._fs.exists(self._at("tmp")):
                 self._fs.rm(self._at("tmp"), recursive=True)
@@ -261,7 +261,7 @@ class Target:
         self._put((folder, f"{shard:05d}.json"), lambda file: file.write(json.dumps(content).encode()))
 
     def _put(self, place: tuple[str, ...], write: Callable[[BinaryIO], object]) -> None:
-        """Write a file so that it is there as a whole or not at all."""
+        """Write a file atomically."""
         written, final = self._at("tmp", uuid.uuid4().hex), self._at(*place)
         if not _OBJECT_STORES & set(self._protocols):
             for folder in (self._at("tmp"), self._at(*place[:-1])):
@@ -285,12 +285,12 @@ class Target:
 
     @contextmanager
     def _reaching(self, what: Literal["read", "write"]) -> Iterator[None]:
-        """Turn what a file system raises into one line."""
+        """Turn the exceptions of a file system into one line."""
         try:
             yield
         except (FleetError, ValidationError, ValueError):
             raise
-        except Exception as error:  # each store has exceptions of its own
+        except Exception as error:  # each store has its own exceptions
             said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
             advice = _ADVICE[what]
             raise TargetError(f"{self.url}: cannot {what}: {said}; {advice}") from error

@@ -16,13 +16,13 @@ from fleet.errors import UsageError
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found.
+    """The result of a verification.
 
     Attributes:
         spec: of the job.
-        rows: that are there and right.
-        fingerprint: of them.
-        faults: what is wrong, a line each.
+        rows: number of correct rows.
+        fingerprint: of the correct rows.
+        faults: one line each.
         missing: shards without a receipt.
     """
 
@@ -57,7 +57,7 @@ def verify(target: Target, quiet: bool = False) -> Verdict:
 
 
 def _check(spec: JobSpec, target: Target, receipt: Receipt) -> tuple[str, str]:
-    """The fingerprint of a shard, and what is wrong with it."""
+    """The fingerprint of a shard, and its faults."""
     if receipt.job != spec.digest:
         return "", "its receipt is of another job"
     first, count = spec.range(receipt.shard)

@@ -1,90 +1,133 @@
-"""The speed of a live service: seconds of a network call by rows, and what a request costs beside them."""
+"""The speed of a live service: seconds of a network call by rows, and of a request without its calls."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import threading
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from fleet.errors import FleetError
 
-_ROWS, _SOLVER, _REPEATS = (1, 16, 64, 256), "rk4-20", 7
-_NFE = 80
+_ROWS, _SOLVER, _REPEATS, _NFE = (1, 16, 64, 256), "rk4-20", 15, 80
+_LONG_S, _LONG_ROWS, _ASIDE_ROWS = 1.5, 64, 16
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a service is.
+    """The speed of a service.
 
     Attributes:
-        call_s, row_s: a and b of t(n) = a + b n, seconds of a network call of n rows with what surrounds it.
-        request_s: seconds of a request beside its network calls: HTTP, parsing, encoding.
-        cpu_s: CPU seconds of a request beside its calls; None where it cannot be told, as on a busy machine.
+        call_s, row_s: a and b of t(n) = a + b n, seconds of a network call of n rows with its overhead.
+        request_s: seconds of a request without its network calls, for a client that has the service to itself.
+        handling_s: seconds for which reading and answering a request holds up all others, as the thread that handles
+            requests and the one that computes wait for each other. At most `request_s`.
+        cpu_s: CPU seconds of a request without its calls; None if unknown, as on a busy machine.
     """
 
     call_s: float
     row_s: float
-    request_s: float
+    request_s: float = 0.0
+    handling_s: float = 0.0
     cpu_s: float | None = None
 
     def call(self, rows: int) -> float:
         """Seconds of a call."""
         return self.call_s + self.row_s * rows
 
+    @property
+    def rest_s(self) -> float:
+        """Seconds of a request outside its calls that hold up nothing else: sockets, and the client."""
+        return max(0.0, self.request_s - self.handling_s)
+
 
 def measure(url: str, model: str) -> Speed:
-    """Measure an otherwise idle service; this takes a few seconds.
+    """Measure an otherwise idle service; this takes about ten seconds.
 
     Raises:
-        FleetError: it does not answer, or refuses.
+        FleetError: the service does not answer, or refuses.
     """
+    service = _Service(url, model)
     calls: dict[int, float] = {}
     beside: list[float] = []
-    before, count = _cpu(url), 0
-    solving = 0.0
+    service.solve(_ROWS[-1], 0)  # the first request pays for preparations
+    before, count, solving = service.cpu(), 0, 0.0
     for rows in _ROWS:
         solves = []
         for seed in range(_REPEATS):
             begin = time.perf_counter()
-            solve_s = _solve(url, model, rows, seed)
+            solve_s = service.solve(rows, seed)
             beside.append(time.perf_counter() - begin - solve_s)
             solves.append(solve_s)
             solving, count = solving + solve_s, count + 1
         calls[rows] = float(np.median(solves)) / _NFE
-    after = _cpu(url)
-    row_s, call_s = np.polyfit(list(calls), list(calls.values()), 1)
+    after = service.cpu()
+    seconds = np.array(list(calls.values()))
+    row_s, call_s = np.polyfit(list(calls), seconds, 1, w=1 / seconds)  # small calls count as much as large ones
     spent = 0.0 if before is None or after is None else (after - before - solving) / count
-    return Speed(
-        max(0.0, float(call_s)), max(0.0, float(row_s)), float(np.median(beside)), spent if spent > 0 else None
-    )
+    speed = Speed(max(0.0, float(call_s)), max(0.0, float(row_s)), float(np.median(beside)))
+    held = min(speed.request_s, _handling(service, speed))
+    return Speed(speed.call_s, speed.row_s, speed.request_s, held, spent if spent > 0 else None)
 
 
-def _solve(url: str, model: str, rows: int, seed: int) -> float:
-    body = {"model": model, "num_samples": rows, "seed": seed, "solver": _SOLVER, "trace": "none"}
-    found = json.loads(_ask(f"{url.rstrip('/')}/v1/sample", body))
-    return float(found["latency"]["solve_s"])
+def _handling(service: _Service, speed: Speed) -> float:
+    """How much longer a long request takes for each short one that comes and goes beside it."""
+    steps = int(min(5000, max(20, _LONG_S / (4 * speed.call(_LONG_ROWS)))))
+    alone = min(service.solve(_LONG_ROWS, seed, f"rk4-{steps}") for seed in range(2))
+    found: list[float] = []
+    long = threading.Thread(target=lambda: found.append(service.other().solve(_LONG_ROWS, 0, f"rk4-{steps}")))
+    long.start()
+    short = 0
+    while long.is_alive():
+        service.solve(_ASIDE_ROWS, short, "euler-1")
+        short += 1
+    long.join()
+    if not found:
+        raise FleetError(f"{service.url}: refused a request of {_LONG_ROWS} samples by rk4-{steps}")
+    return max(0.0, (found[0] - alone) / short - _ASIDE_ROWS * speed.row_s)
 
 
-def _cpu(url: str) -> float | None:
-    found = re.search(r"^process_cpu_seconds_total (\S+)$", _ask(f"{url.rstrip('/')}/metrics").decode(), re.MULTILINE)
-    return None if found is None else float(found.group(1))
+class _Service:
+    """A service, asked over one connection."""
 
+    def __init__(self, url: str, model: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise FleetError(f"{url}: is no address of a service; give http://HOST:PORT")
+        self.url, self._model, parts = url, model, urlsplit(url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._path = parts.path.rstrip("/")
+        self._connection = kind(parts.hostname or "", parts.port, timeout=60)
 
-def _ask(url: str, body: dict[str, Any] | None = None) -> bytes:
-    if not url.startswith(("http://", "https://")):
-        raise FleetError(f"{url}: is no address of a service; give http://HOST:PORT")
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310  (just checked)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-            return answer.read()
-    except urllib.error.HTTPError as error:
-        raise FleetError(f"{url}: {error.code}: {error.read()[:300].decode(errors='replace')}") from None
-    except OSError as error:
-        raise FleetError(f"{url}: does not answer: {error}") from None
+    def other(self) -> _Service:
+        """The same service, over another connection."""
+        return _Service(self.url, self._model)
+
+    def solve(self, rows: int, seed: int, solver: str = _SOLVER) -> float:
+        """Have samples made; the seconds from the first network call to the last."""
+        body = {"model": self._model, "num_samples": rows, "seed": seed, "solver": solver, "trace": "none"}
+        return float(json.loads(self._ask("/v1/sample", body))["latency"]["solve_s"])
+
+    def cpu(self) -> float | None:
+        """CPU seconds of the process so far."""
+        found = re.search(r"^process_cpu_seconds_total (\S+)$", self._ask("/metrics").decode(), re.MULTILINE)
+        return None if found is None else float(found.group(1))
+
+    def _ask(self, path: str, body: dict[str, Any] | None = None) -> bytes:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        try:
+            method = "GET" if body is None else "POST"
+            self._connection.request(method, self._path + path, data, headers)
+            answer = self._connection.getresponse()
+            content = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise FleetError(f"{self.url}: does not answer: {error}") from None
+        if answer.status != 200:
+            raise FleetError(f"{self.url}{path}: {answer.status}: {content[:300].decode(errors='replace')}")
+        return content

@@ -1,10 +1,12 @@
-"""A mix of requests: what is asked for, and how often."""
+"""A mix of requests: kinds of requests and their shares."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ class Kind:
     """Requests of one kind.
 
     Attributes:
-        share: how often it is asked for, beside the others.
+        share: of all requests.
         samples: of a request.
         solver: as text.
         plan: the solver compiled.
@@ -47,7 +49,7 @@ def read_mix(path: Path) -> list[Kind]:
     """Read a mix: a JSON list of objects with `share`, `num_samples`, `solver`, and perhaps `guided` and `priority`.
 
     Raises:
-        UsageError: it is no such list; the first fault with its place.
+        UsageError: for the first fault, with its place.
     """
     try:
         listed = json.loads(path.read_text())
@@ -58,6 +60,23 @@ def read_mix(path: Path) -> list[Kind]:
     if not isinstance(listed, list) or not listed:
         raise UsageError(f"{path}: must be a list of kinds of requests, at least one")
     return [_kind(f"{path}: entry {place} (counted from 0)", entry) for place, entry in enumerate(listed)]
+
+
+def arrivals(kinds: Sequence[Kind], rate: float, requests: int, seed: int) -> list[tuple[float, Kind]]:
+    """When requests come, in seconds from the first moment, and of which kind: a Poisson process.
+
+    Args:
+        kinds: what is asked for.
+        rate: requests a second.
+        requests: how many.
+        seed: of the times and kinds.
+    """
+    chance, when = Random(seed), 0.0  # noqa: S311  (arrivals are no secret)
+    found = []
+    for kind in chance.choices(kinds, [kind.share for kind in kinds], k=requests):
+        when += chance.expovariate(rate)
+        found.append((when, kind))
+    return found
 
 
 def _kind(where: str, entry: Any) -> Kind:

@@ -20,10 +20,10 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Planned:
-    """What a number of replicas comes to.
+    """The simulated outcome for a number of replicas.
 
     Attributes:
-        replicas: how many.
+        replicas: their number.
         rho: share of the time in which each computes, simulated.
         p50, p99: seconds of a request, HTTP included.
         refused: share of requests that are refused or late.
@@ -37,7 +37,7 @@ class Planned:
 
 
 def least_replicas(kinds: Sequence[Kind], rate: float, speed: Speed) -> int:
-    """The replicas below which the network rows alone take more time than there is, however they are batched."""
+    """Lower bound on the replicas: with fewer, the network rows alone take more than all of the time."""
     shares = sum(kind.share for kind in kinds)
     rows = sum(kind.share * kind.rows * float(kind.plan.nfe or 0) for kind in kinds) / shares
     return max(1, math.ceil(rate * rows * speed.row_s))
@@ -46,7 +46,7 @@ def least_replicas(kinds: Sequence[Kind], rate: float, speed: Speed) -> int:
 def plan(kinds: Sequence[Kind], rate: float, p99: float, speed: Speed, requests: int = 2000) -> Planned:
     """Find the fewest replicas with which 99 of 100 requests end within a time, and fewer than 1 in 1000 are refused.
 
-    Arrivals at each replica are taken as independent, which a balancer that knows of load only improves on.
+    Arrivals at each replica are assumed independent; a balancer that knows the load only improves on that.
 
     Raises:
         FleetError: no number of replicas does it: one request alone takes longer.
@@ -59,9 +59,9 @@ def plan(kinds: Sequence[Kind], rate: float, p99: float, speed: Speed, requests:
     found: dict[int, Planned] = {}
 
     def holds(replicas: int) -> bool:
-        got = simulate(kinds, rate / replicas, speed.call, requests, _TIMEOUT_S)
+        got = simulate(kinds, rate / replicas, speed, requests, _TIMEOUT_S)
         refused = got.refused / requests
-        p50, high = (got.quantile(share) + speed.request_s if got.latencies else math.inf for share in (0.5, 0.99))
+        p50, high = (got.quantile(share) if got.latencies else math.inf for share in (0.5, 0.99))
         found[replicas] = Planned(replicas, got.busy, p50, high, refused)
         return high <= p99 and refused < 1e-3
 
@@ -101,6 +101,8 @@ def add_plan(commands: Any) -> None:
     parser.add_argument("--model", default="moons", help="the model to measure with (moons)")
     parser.add_argument("--call-ms", type=float, help="a of t(n) = a + b n, in place of a measurement")
     parser.add_argument("--row-us", type=float, help="b of it")
+    parser.add_argument("--request-ms", type=float, default=0.0, help="of a request beside its network calls (0)")
+    parser.add_argument("--handling-ms", type=float, default=0.0, help="of these, how long others are held up (0)")
     parser.add_argument("--price", type=float, default=0.0, help="of a replica for an hour")
     parser.set_defaults(run=run)
 
@@ -114,13 +116,16 @@ def run(options: argparse.Namespace) -> int:
     if options.service:
         speed = measure(options.service, options.model)
     elif options.call_ms is not None and options.row_us is not None:
-        speed = Speed(options.call_ms / 1e3, options.row_us / 1e6, 0.0)
+        speed = Speed(options.call_ms / 1e3, options.row_us / 1e6, options.request_ms / 1e3, options.handling_ms / 1e3)
     else:
         raise UsageError("give --service URL, or --call-ms and --row-us from an earlier measurement")
     found = plan(kinds, options.rate, options.p99, speed)
     samples = sum(kind.share * kind.samples for kind in kinds) / sum(kind.share for kind in kinds)
     print(f"t(n) = {1e3 * speed.call_s:.3g} ms + {1e6 * speed.row_s:.3g} us n for a network call of n rows")
-    print(f"{1e3 * speed.request_s:.3g} ms of a request beside its network calls")
+    print(
+        f"{1e3 * speed.request_s:.3g} ms of a request beside its network calls; "
+        f"in {1e3 * speed.handling_s:.3g} ms of them it holds up the others"
+    )
     if speed.cpu_s is not None:
         print(f"CPU of a request beside its network calls: {1e3 * speed.cpu_s:.3g} ms")
     print(f"{found.replicas} replicas, each busy {found.rho:.0%} of the time (simulated)")

@@ -1,20 +1,25 @@
-"""The engine under a pretended clock: its own admission and scheduler, and network calls that cost what was measured.
+"""A simulation of the engine: its admission and scheduler on a simulated clock, and network calls of measured cost.
 
-Nothing of their rules is written here again. The network is a Gaussian, as its numbers do not matter.
+The network is a Gaussian, as its numbers do not matter. Beside the engine
+there is the thread that reads requests and writes responses, one after the other; while it does, the engine waits, as
+both need Python's lock.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from random import Random
 
 import torch
 from torch import Tensor, nn
 
-from fleet.capacity.mix import Kind
+from fleet.capacity.measure import Speed
+from fleet.capacity.mix import Kind, arrivals
 from models.architectures.analytic import Gaussian
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
@@ -26,18 +31,19 @@ from service.settings import Settings
 
 
 class World(Device):
-    """A device whose work takes pretended time, and what happens in that time.
+    """A device with a simulated clock, and the events in its time.
 
     Attributes:
         now: the clock.
-        calls: (time, rows) of each network call.
+        handled: when the thread that handles requests has nothing to do any more.
     """
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
         self.now = 100.0
-        self.calls: list[tuple[float, int]] = []
-        self._due: list[tuple[float, Callable[[], object]]] = []
+        self.handled = self.now
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._count = itertools.count()
 
     def clock(self) -> float:
         """The time."""
@@ -48,23 +54,37 @@ class World(Device):
         return self.now
 
     def at(self, when: float, what: Callable[[], object]) -> None:
-        """Have something happen at a time."""
-        self._due.append((when, what))
-        self._due.sort(key=lambda each: each[0])
+        """Schedule an event."""
+        heapq.heappush(self._due, (when, next(self._count), what))
+
+    def handle(self, seconds: float) -> float:
+        """Queue work for the thread that handles requests; return its end."""
+        self.handled = max(self.now, self.handled) + seconds
+        return self.handled
 
     def spend(self, seconds: float) -> None:
-        """Let time pass, and what is due in it happen."""
-        end = self.now + seconds
-        while self._due and self._due[0][0] <= end:
-            when, what = self._due.pop(0)
-            self.now = max(self.now, when)
-            what()
-        self.now = end
+        """Let the engine work for some seconds, not counting those in which requests are handled."""
+        while True:
+            self._happen()
+            halted = self.handled > self.now
+            end = self.handled if halted else self.now + seconds
+            step = min(end, self._due[0][0] if self._due else math.inf) - self.now
+            self.now += step
+            seconds -= 0.0 if halted else step
+            if seconds <= 1e-12 and self.handled <= self.now:
+                self._happen()
+                if self.handled <= self.now:
+                    return
+
+    def _happen(self) -> None:
+        while self._due and self._due[0][0] <= self.now:
+            heapq.heappop(self._due)[2]()
 
     def skip(self) -> bool:
-        """Let time pass until something happens; whether anything will."""
+        """Advance the clock to the next event; return whether there is one."""
         if self._due:
-            self.spend(max(0.0, self._due[0][0] - self.now))
+            self.now = max(self.now, self._due[0][0])
+            self._happen()
             return True
         return False
 
@@ -78,12 +98,12 @@ class Simulated(Engine):
         return True
 
     def turn(self) -> bool:
-        """Take one turn; whether there is work to go on with or something on its way."""
+        """Take one turn; return whether there is more work, or an event to come."""
         return bool(self._loop.turn()) or not self._loop.commands.empty()
 
 
 class _Costly(nn.Module):
-    """A network whose calls take pretended time."""
+    """A network with calls that take simulated time."""
 
     def __init__(self, inner: nn.Module, world: World, seconds: Callable[[int], float]) -> None:
         super().__init__()
@@ -96,10 +116,10 @@ class _Costly(nn.Module):
 
 @dataclass(frozen=True)
 class Found:
-    """What one simulated replica did.
+    """The results of one simulated replica.
 
     Attributes:
-        latencies: (requests,) seconds from arrival to result, ascending.
+        latencies: (requests,) seconds that clients wait for responses, ascending.
         refused: requests that got a 429 or 422, or were late.
         busy: share of the time in which it computed.
     """
@@ -113,33 +133,30 @@ class Found:
         return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))]
 
 
-def simulate(
-    kinds: Sequence[Kind], rate: float, call_s: Callable[[int], float], requests: int, timeout_s: float, seed: int = 0
-) -> Found:
+def simulate(kinds: Sequence[Kind], rate: float, speed: Speed, requests: int, timeout_s: float, seed: int = 0) -> Found:
     """Send requests to one replica, by chance and without regard to each other (a Poisson process).
 
     Args:
-        kinds: what is asked for.
+        kinds: the kinds of requests.
         rate: requests a second.
-        call_s: seconds of a network call with what surrounds it, by rows.
-        requests: how many are sent.
+        speed: of the service.
+        requests: their number.
         timeout_s: deadline of each.
         seed: of the arrivals.
     """
-    world, chance = World(), Random(seed)  # noqa: S311  (arrivals are no secret)
+    world = World()
     engine = Simulated(Settings(device="cpu", threads=1, max_queue=100_000, compile="off"), None, world.clock, world)
     with tempfile.TemporaryDirectory() as folder:
         net = load(save(Path(folder), "net", Gaussian(), Decoder.identity((2,)), dataset={}, training={}, seed=0))
-    engine.load("net", 1, replace(net, velocity=_Costly(net.velocity, world, call_s)))
-    latencies, refused, begin, when = list[float](), 0, world.now, world.now
+    engine.load("net", 1, replace(net, velocity=_Costly(net.velocity, world, speed.call)))
+    latencies, refused, begin = list[float](), 0, world.now
+    half = speed.handling_s / 2  # a request is read, and a response written
 
-    def ask(kind: Kind) -> None:
+    def ask(kind: Kind, came: float) -> None:
         nonlocal refused
-        came = world.now
+        job = Job("net", 1, kind.plan, kind.rows, deadline=came + timeout_s, trace="none", priority=kind.priority)
         try:
-            future = engine.submit(
-                Job("net", 1, kind.plan, kind.rows, deadline=came + timeout_s, trace="none", priority=kind.priority)
-            )
+            future = engine.submit(job)
         except (Overloaded, TooSlow):
             refused += 1
             return
@@ -147,15 +164,18 @@ def simulate(
         def ended(_: object) -> None:
             nonlocal refused
             if future.exception() is None:
-                latencies.append(world.now - came)
+                latencies.append(world.handle(half) - came + speed.rest_s)
             else:
                 refused += 1
 
         future.add_done_callback(ended)
 
-    for kind in chance.choices(kinds, [kind.share for kind in kinds], k=requests):
-        when += chance.expovariate(rate)
-        world.at(when, lambda kind=kind: ask(kind))
+    def come(kind: Kind) -> None:
+        came = world.now
+        world.at(world.handle(half), lambda: ask(kind, came))
+
+    for when, kind in arrivals(kinds, rate, requests, seed):
+        world.at(begin + when, lambda kind=kind: come(kind))
     idle = 0.0
     while True:
         if not engine.turn():

@@ -1,4 +1,4 @@
-"""The frontier of a checkpoint, `frontier.json`: what each solver costs on it, and how far from the exact end it stops.
+"""The frontier of a checkpoint, `frontier.json`: cost and endpoint error of each measured solver.
 
 A checkpoint without the file, or with one that cannot be used, is served all the same.
 """
@@ -27,15 +27,15 @@ class FrontierError(Exception):
 
 
 class Point(Frozen):
-    """One solver, measured.
+    """The measurement of one solver.
 
     Attributes:
-        solver: its text, as `rk4-20`.
+        solver: its text, such as `rk4-20`.
         nfe: velocity evaluations of a sample, mean.
         nfe_most: those of the slowest sample.
         error: endpoint error, as a share of the spread: the root mean square distance of the samples from the exact
             ends of their paths.
-        error_95: the distance that 95 % of all samples keep, with 95 % confidence, as a share of the spread: a
+        error_95: the distance that 95 % of all samples stay within, with 95 % confidence, as a share of the spread: a
             distribution-free tolerance limit (Wilks 1941, "Determination of sample sizes for setting tolerance
             limits").
         failed: samples that did not reach the end; their distance counts as infinite.
@@ -50,14 +50,14 @@ class Point(Frozen):
 
 
 class Curve(Frozen):
-    """All solvers that were measured with one guidance.
+    """The measurements of all solvers with one guidance.
 
     Attributes:
         guidance: of the samples of a conditional model; None for an unconditional one.
-        samples: how many paths were solved.
-        spread: root mean square distance of the exact ends from their mean: what errors are shares of.
+        samples: number of paths solved.
+        spread: root mean square distance of the exact ends from their mean; the unit of errors.
         complete: whether every candidate was tried; False if time ran out first.
-        points: one a solver, by NFE.
+        points: one for each solver, by NFE.
     """
 
     guidance: float | None = Field(default=None, allow_inf_nan=False)
@@ -73,7 +73,7 @@ class Frontier(Bound):
     Attributes:
         format: version of this format.
         plans_sha256: hash of `plans.json` at that time; None if there was none.
-        tight: the solution that stands for the exact one.
+        tight: the solver of the exact ends.
         conditions: which conditions the samples had; empty for an unconditional model.
         sizes: of the free axes of the samples; not written if there are none.
         libraries: versions of what measured.
@@ -99,7 +99,7 @@ class Frontier(Bound):
         return self
 
     def curve(self, guidance: float | None) -> Curve | None:
-        """Return the curve that holds for a guidance; None of a conditional model is 1."""
+        """Return the curve of a guidance; for a conditional model None means 1."""
         for curve in self.curves:
             if curve.guidance == guidance or {curve.guidance, guidance} == {None, 1}:
                 return curve
@@ -107,7 +107,7 @@ class Frontier(Bound):
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:
-    """Return the points that no other beats: cheaper ones are worse, and closer ones dearer. By NFE."""
+    """Return the Pareto-optimal points, by NFE: none costs less without a larger error."""
     best: list[Point] = []
     for point in sorted(points, key=lambda each: (each.nfe, each.error_95)):
         if not best or point.error_95 < best[-1].error_95:
@@ -125,7 +125,7 @@ def plans_hash(folder: Path) -> str | None:
 
 
 def is_tuned(solver: str) -> bool:
-    """Return whether a solver's text names what was tuned for one checkpoint: a plan, or a method on the tuned grid."""
+    """Whether the text of a solver names a tuned one: a learned plan, or a method on a tuned grid."""
     return solver.startswith("tuned") or "/tuned" in solver
 
 
@@ -153,18 +153,18 @@ def read_frontier(folder: Path, card: Card) -> Frontier | None:
 
 
 class FrontierFile:
-    """The frontier of a loaded checkpoint, as its file is now: it may be measured long after the weights were loaded.
+    """The frontier file of a loaded checkpoint, which may be written long after the weights were loaded.
 
-    The file is read again only when it has changed, so asking costs two looks at the folder.
+    The file is read again only when it has changed, so a look-up usually costs two calls of `stat`.
     """
 
     def __init__(self, folder: Path, card: Card) -> None:
-        """Note where it lies; nothing is read yet."""
+        """Keep the path; nothing is read yet."""
         self._folder, self._card = folder, card
         self._read: tuple[object, Frontier | None, str] = (None, None, "")
 
     def now(self) -> tuple[Frontier | None, str]:
-        """Return the frontier, if there is one, and why one that is there cannot be used; from any thread."""
+        """Return the current frontier or None, and why an existing file cannot be used; from any thread."""
         state = tuple(_state(self._folder / name) for name in (FRONTIER_FILE, PLANS_FILE))
         before, found, fault = self._read
         if state != before:
@@ -172,7 +172,7 @@ class FrontierFile:
             try:
                 found = read_frontier(self._folder, self._card)
             except FrontierError as error:
-                fault = str(error).removeprefix(f"{self._folder}/")  # where it lies is nothing for clients
+                fault = str(error).removeprefix(f"{self._folder}/")  # clients need not know the path
             self._read = (state, found, fault)
         return found, fault
 

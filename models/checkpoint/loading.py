@@ -8,6 +8,7 @@ header, against the architecture on torch's meta device; and only then the numbe
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ from models.named_conditions import Conditioning, NamedCondition, NamedCondition
 from models.network import Network
 from models.noise import noise
 from models.prelude import Prelude, PreludeCard
+from models.program import PROGRAM
 from models.row_padding import RowByRow
 from models.velocity import Condition
 from solvers.tuned import TunedPlans
@@ -56,6 +58,7 @@ class Checkpoint:
         plans_fault: why plans that are there cannot be used; empty if they can.
         nulls: of named conditions, those that are stored.
         prelude: makes some conditions of the network from those of requests; None if it has no such program.
+        half: half precision that its network computes in; None if it does not.
     """
 
     velocity: nn.Module
@@ -67,6 +70,7 @@ class Checkpoint:
     plans_fault: str = ""
     nulls: Mapping[str, Tensor] = field(default_factory=dict)
     prelude: Prelude | None = None
+    half: Literal["bfloat16", "float16"] | None = None
 
     @property
     def conditioning(self) -> Conditioning | None:
@@ -99,15 +103,19 @@ class Checkpoint:
     @property
     def compute(self) -> torch.dtype:
         """The dtype of the network's own arithmetic."""
-        return self.dtype if self.card.compute is None else HALVES[self.card.compute]
+        return self.dtype if self.half is None else HALVES[self.half]
 
 
-def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
+def load(
+    path: Path | str, device: torch.device | str = "cpu", compute: Literal["auto", "float32"] = "auto"
+) -> Checkpoint:
     """Load a checkpoint and verify all of it.
 
     Args:
         path: the folder of one version.
         device: where the tensors go.
+        compute: float32 has networks of half precision compute in it, but for programs, whose steps name their dtypes;
+            auto leaves it to the card.
 
     Raises:
         CheckpointError: anything is missing, damaged, or not what the card says; an UnreadableCheckpoint if that cannot
@@ -123,13 +131,17 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Checkpoint:
         raise UnreadableCheckpoint(f"{path}: cannot be put on device {str(device)!r}: {first_line(error)}") from None
     pair.eval().requires_grad_(False)
     nulls = {name: tensor.cpu() for name, tensor in pair.nulls.named_buffers()}
-    network = pair.velocity if card.compute is None else Cast(pair.velocity, HALVES[card.compute])
+    half = card.compute
+    if half is not None and compute == "float32" and card.architecture.name != PROGRAM:
+        pair.velocity.float()
+        half = None
+    network = pair.velocity if half is None else Cast(pair.velocity, HALVES[half])
     velocity = adapt(network, card.time)
     if card.row_by_row:
         velocity = RowByRow(velocity)
     digest = f"sha256:{card.card_sha256}"
     plans = _plans(path, card.weights_sha256)
-    checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls, pair.prelude)
+    checkpoint = Checkpoint(velocity, pair.decoder, card, path, digest, *plans, nulls, pair.prelude, half)
     _try_out(checkpoint, torch.device(device))
     return checkpoint
 

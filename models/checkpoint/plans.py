@@ -32,14 +32,14 @@ class PlansError(CheckpointError):
 
 
 class StoredPlan(Frozen):
-    """One tuned solver.
+    """One tuned solver, as stored.
 
     Attributes:
         solver: its text: `tuned-6`, or a stock method on its tuned grid, `ab4-9/tuned`.
         times: (N + 1) of its steps.
         weights: N rows of a learned plan, row n with the weights of velocities 0 to n; None for a tuned grid.
-        error: endpoint error on noise that tuning never saw, as a share of the spread of the ends; root mean square.
-        start_error: the same of what tuning began with.
+        error: root mean square endpoint error on held-out noise, as a share of the spread of the ends.
+        start_error: the same before tuning.
         tuning: how it was tuned: samples, seed, iterations, guidance.
         libraries: versions of what tuned it.
     """
@@ -67,14 +67,14 @@ class StoredPlan(Frozen):
 
     @property
     def spec(self) -> SolverSpec:
-        """What a request for it says."""
+        """The spec that names it."""
         try:
             return SolverSpec.parse(self.solver)
         except SolverError as error:
             raise ValueError(f"solver {self.solver!r}: {error}") from None
 
     def plan(self) -> TunedPlan:
-        """Return it as the solvers take it."""
+        """Return it in the form that `solvers` takes."""
         weights = None
         if self.weights is not None:
             steps = len(self.times) - 1
@@ -94,7 +94,7 @@ class Plans(Bound):
 
     Attributes:
         format: version of this format.
-        plans: one a solver.
+        plans: one for each solver.
         plans_sha256: SHA-256 of this file without this field, so that damage is seen.
     """
 
@@ -110,7 +110,7 @@ class Plans(Bound):
         return self
 
     def tuned(self) -> TunedPlans:
-        """Return the plans as the solvers take them."""
+        """Return the plans in the form that `solvers` takes."""
         plans: dict[int, TunedPlan] = {}
         grids: dict[str, TunedPlan] = {}
         for stored in self.plans:

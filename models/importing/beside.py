@@ -1,4 +1,4 @@
-"""What goes into a checkpoint beside the network: the decoder, and a prelude."""
+"""Decoders and preludes of imports, which go into a checkpoint with the network."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class ReadPrelude:
 
     Attributes:
         file: its archive.
-        found: what is in it.
+        found: its content.
         config: of its program.
         taken: the network's conditions.
     """
@@ -174,7 +174,7 @@ class ReadPrelude:
         return f"prelude: {len(self.config['steps'])} steps, from ({inputs}) to ({outputs})"
 
     def left(self, conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """What is declared of conditions, without that of those which only the prelude takes."""
+        """The declarations of conditions without those that only the prelude takes."""
         return {
             name: said for name, said in conditions.items() if name in self.taken or name not in self.found.conditions
         }

@@ -1,4 +1,4 @@
-"""What the user of an import declares of a network: its convention, and how it is sampled by default."""
+"""Declarations of an import: the convention of the network, and its default solver."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Declared:
 
 
 def _said(error: ValidationError) -> str:
-    """What is wrong with a convention, without the values of all of its fields."""
+    """The faults of a convention, without the values of all fields."""
     whole = [fault["msg"].removeprefix("Value error, ") for fault in error.errors() if not fault["loc"]]
     return "; ".join(whole) or explain(error)
 

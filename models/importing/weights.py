@@ -260,7 +260,7 @@ def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "fl
     for key, parameter in network.named_parameters():
         if not parameter.isfinite().all():
             raise ForeignError(f"key {key}: holds numbers that are too large for {compute}; use --compute float32")
-    note = missing_instructions(compute)
+    note = missing_instructions(compute, program=found is not None)
     return compute, [f"precision: computes in {compute}, states are float32", *([f"warning: {note}"] if note else [])]
 
 

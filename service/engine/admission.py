@@ -117,8 +117,13 @@ class Admission:
             found[arena] = ArenaLoad(work.get(False, 0.0), work.get(True, 0.0), budget, tick_s)
         return found, max(self.ends_s().values(), default=0.0)
 
-    def take(self, arena: int, job: Job) -> Entry:
+    def take(self, arena: int, job: Job, beside_s: float = 0.0) -> Entry:
         """Take a job for an arena that is open; it must be sent to the engine's thread before the next one is taken.
+
+        Args:
+            arena: by number.
+            job: the job.
+            beside_s: seconds that it needs of its time before and after its network calls.
 
         Raises:
             TooSlow: it would be late even with the machine to itself, and nothing but done is of use.
@@ -128,11 +133,11 @@ class Admission:
         snapshot, now = self._snapshot(), self._clock()
         here = self._here(snapshot, arena)
         cost = here.nfe.of(job)
-        entry = self._entry(here, job, cost, now)
+        entry = self._entry(here, job, cost, now, beside_s)
         if snapshot.jobs + len(self._coming) >= self._max_queue:
             raise Overloaded(_FULL, max(_LEAST_RETRY_S, self._until_one_ends(snapshot, now)))
         if job.deadline is not None:
-            _check_speed(here, job, cost, job.deadline - now)
+            _check_speed(here, job, cost, job.deadline - now, beside_s)
             self._check_promises(snapshot, arena, here, job.priority, entry, now)
         place = Place.of(entry, here.queue(job.priority).budget)
         self._coming.append(_Coming(arena, job.priority, place, here, now))
@@ -156,10 +161,10 @@ class Admission:
         found = snapshot.arenas.get(arena) or self._fresh.get(arena)
         return found or next(each.here for each in self._coming if each.arena == arena)
 
-    def _entry(self, here: ArenaSnapshot, job: Job, cost: Cost, now: float) -> Entry:
+    def _entry(self, here: ArenaSnapshot, job: Job, cost: Cost, now: float, beside_s: float) -> Entry:
         width, budget, curve = network_rows(job.guidance), here.queue(job.priority).budget, here.curve
         rows, calls = job.num_samples * width, max(cost.most, cost.mean)
-        deadline = math.inf if job.deadline is None else job.deadline
+        deadline = math.inf if job.deadline is None else max(now, job.deadline - beside_s)
         left_s, bears_s, relaxed = deadline - now, 0.0, False
         if job.priority is Priority.INTERACTIVE and here.interactive.is_small(rows):
             bears_s = KEPT * left_s / calls
@@ -180,7 +185,7 @@ class Admission:
         )
 
     def _until_one_ends(self, snapshot: EngineSnapshot, now: float) -> float:
-        lots = self._all_lots(snapshot, now)
+        lots = [lot for lot in self._all_lots(snapshot, now) if lot.demands]
         soonest = min((float(lot.ends.min()) for lot in lots), default=0.0)
         return min(soonest, _LONGEST_RETRY_S) * max(1, len(self._busy(snapshot)))
 
@@ -193,7 +198,10 @@ class Admission:
     def _all_lots(self, snapshot: EngineSnapshot, now: float) -> list[Lot]:
         """Those of all queues that have jobs."""
         lots = [self._lot(snapshot, arena, each, now) for arena in sorted(self._busy(snapshot)) for each in Priority]
-        return [lot for lot in lots if lot.demands]
+        found = [lot for lot in lots if lot.demands]
+        if found and snapshot.beside_s:
+            found.append(Lot.beside(snapshot.beside_s, found[0].curve))
+        return found
 
     def _lot(self, snapshot: EngineSnapshot, arena: int, priority: Priority, now: float) -> Lot:
         """The jobs of a queue: now, or up to 20 ms ago if none has come since."""
@@ -232,7 +240,7 @@ class Admission:
 
         Whoever comes later, and makes ticks longer, is held against all of them in turn.
         """
-        if busy != {arena} or here.bulk.places:
+        if busy != {arena} or here.bulk.places or self._snapshot().beside_s:
             return False
         coming, queue = [each.place for each in self._coming], here.queue(priority)
         before = sum([place.entry.rows for place in coming])
@@ -242,7 +250,7 @@ class Admission:
         return min([entry.bears_s, *(place.bears_s for place in (*queue.places, *coming))]) >= tick_s
 
 
-def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float) -> None:
+def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float, beside_s: float) -> None:
     calls = cost.typical
     if calls is None and job.solve.adaptive:
         calls = float(job.solve.nfe_least)
@@ -250,6 +258,6 @@ def _check_speed(here: ArenaSnapshot, job: Job, cost: Cost, left_s: float) -> No
         return
     rows, most = job.num_samples * network_rows(job.guidance), here.queue(job.priority).budget
     # What others want of the cores may change: only what the work itself takes says that it never fits.
-    needed_s = max(calls, rows * calls / most) * here.curve.cost(min(rows, most))
+    needed_s = beside_s + max(calls, rows * calls / most) * here.curve.cost(min(rows, most))
     if needed_s > left_s:
         raise TooSlow(needed_s)

@@ -18,6 +18,7 @@ from service.engine.cost import TickCostModel
 from service.engine.device import Device
 from service.engine.job import Job, Operation, Sizes
 from service.engine.network import Network
+from service.engine.stages import Stage, decoder_of, prelude_of
 from solvers import catalogue, warm_up
 from solvers.errors import Status
 from solvers.lanes import Admission, Finished, Lanes, Saved
@@ -39,12 +40,14 @@ class Arena:
         checkpoint: the model version.
         operation: what is computed.
         event_shape: shape of a lane's state.
-        deterministic: whether a sample's bits depend on nothing but checkpoint, solver, seed and index.
+        deterministic: whether a sample's bits depend on nothing but checkpoint, solver, seed and index, decoding
+            included.
         budget: lanes that a group holds, as many as fit into a tick.
         lanes: the groups.
         parted: beside those, by owner, jobs that are too large to take part in each tick as a whole.
         network: what is called for all lanes of a tick.
         tick_cost: seconds of a tick by rows; begins with those of the network alone.
+        prelude, decoder: the programs that run before and after it, if there are any.
     """
 
     def __init__(
@@ -55,6 +58,8 @@ class Arena:
         operation: Operation = Operation.SAMPLE,
         sizes: Sizes = (),
         allowance: Allowance | None = None,
+        prelude: Stage | None = None,
+        decoder: Stage | None = None,
     ) -> None:
         """Measure the network: at which numbers of rows its rows agree, and how many rows fit into a tick.
 
@@ -64,7 +69,8 @@ class Arena:
             groups: names of the groups of lanes.
             operation: what is computed.
             sizes: of the free axes.
-            allowance: seconds of measuring rows; None for no bound.
+            allowance: seconds of measuring the rows of the network, and of each stage; None for no bound.
+            prelude, decoder: those of another operation, which are shared; None to make them.
         """
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
         self.dtype, self.tick_cost = checkpoint.dtype, TickCostModel()
@@ -72,8 +78,13 @@ class Arena:
         warm_up(self.dtype, device.device)
         with device.scope():
             self.network = Network(checkpoint, device, operation, sizes, allowance)
-            self.event_shape, self.deterministic = self.network.event_shape, self.network.deterministic
+            self.event_shape = self.network.event_shape
             self.budget = self._measure_budget()
+        again = None if allowance is None else allowance.again
+        self.prelude = prelude or prelude_of(checkpoint, device, sizes, again and again())
+        self.decoder = decoder or decoder_of(checkpoint, device, again and again())
+        self.stages = [stage for stage in (self.prelude, self.decoder) if stage is not None]
+        self.deterministic = all(each.deterministic for each in (self.network, *self.stages))
         plans = checkpoint.plans
         self._slots = max(catalogue.slots(), 0 if plans is None else plans.slots)
         self.lanes = {group: self._empty() for group in groups}
@@ -90,10 +101,33 @@ class Arena:
         """Why it is not fused; empty if it is."""
         return self.network.path_reason
 
+    @property
+    def unmeasured(self) -> int:
+        """Numbers of rows that are still to be tried, those of its stages included."""
+        return self.network.unmeasured + sum(stage.unmeasured for stage in self.stages)
+
     def refine(self) -> None:
         """Go on measuring rows by one number of them, beside the ticks."""
         with self.device.scope():
-            self.network.refine()
+            if self.network.unmeasured:
+                self.network.refine()
+                return
+            for stage in self.stages:
+                if stage.unmeasured:
+                    stage.refine()
+                    return
+
+    def beside_s(self, job: Job) -> float:
+        """Seconds that a job's rows take in the stages, about."""
+        seconds = 0.0
+        if self.prelude is not None:
+            asked = (job.conditions or {}).values()
+            rows = max((1 if each.index is None else len(each.rows) for each in asked), default=1)
+            seconds += self.prelude.row_s * rows * (1 + network_rows(job.guidance))
+        if self.decoder is not None and job.decode:
+            saved = 0 if job.save_at is None else len(job.save_at)
+            seconds += self.decoder.row_s * job.num_samples * (1 + saved)
+        return seconds
 
     def _empty(self) -> Lanes:
         average = self.checkpoint.card.average

@@ -14,6 +14,7 @@ from service.engine.job import Job, JobResult, Priority
 from service.engine.result_builder import ResultBuilder
 from service.engine.scheduler import BULK_SHARE, Entry, Scheduler, Turns, part_of
 from service.engine.snapshot import ArenaSnapshot
+from service.engine.stages import Pass, Stage
 
 _BULK_PART = 4
 """Bulk jobs get this fraction of the row budget, as an interactive request may have to wait for a tick of theirs."""
@@ -24,7 +25,16 @@ _REPRICE_EVERY = 16
 
 @dataclass(eq=False)
 class ActiveJob:
-    """A job in the engine; lanes know its number as their owner."""
+    """A job in the engine; lanes know its number as their owner.
+
+    Attributes:
+        number, entry, future: of it.
+        job: as the network can take it, once the prelude has run.
+        builder: of its result.
+        queue: of its arena.
+        left: whether it has left that queue, as all of its lanes have ended.
+        going: the stage that its rows wait for, and those rows; None where there is none.
+    """
 
     number: int
     entry: Entry
@@ -32,6 +42,13 @@ class ActiveJob:
     future: Future[JobResult]
     builder: ResultBuilder
     queue: ArenaQueue
+    left: bool = False
+    going: tuple[Stage, Pass] | None = None
+
+    @property
+    def due(self) -> float:
+        """When it ends whatever it has reached: a partial answer must still be decoded in time."""
+        return self.entry.deadline if self.job.partial or self.job.deadline is None else self.job.deadline
 
 
 class ArenaQueue:
@@ -76,11 +93,21 @@ class ArenaQueue:
         """Number of jobs that have begun, and of distinct solvers among them."""
         return self._solvers.total(), sum(count > 0 for count in self._solvers.values())
 
-    def add(self, active: ActiveJob) -> None:
-        """Queue a job."""
+    @property
+    def ready(self) -> bool:
+        """Whether it has jobs that need no prelude any more."""
+        return len(self.jobs) > sum(len(scheduler.held) for scheduler in self._schedulers.values())
+
+    def release(self, active: ActiveJob) -> None:
+        """Let a job that was held become lanes."""
+        self._snapshot = None
+        self._schedulers[active.job.priority].release(active.number)
+
+    def add(self, active: ActiveJob, held: bool = False) -> None:
+        """Queue a job, one that is `held` until it is released."""
         self._snapshot = None
         self.jobs[active.number] = active
-        self._schedulers[active.job.priority].add(active.entry)
+        self._schedulers[active.job.priority].add(active.entry, held)
         if active.job.on_progress is not None:
             self.watched.add(active.number)
 

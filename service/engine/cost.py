@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TypeVar
 
 from service.engine.job import Job
@@ -98,8 +99,11 @@ class NfeEstimates:
 
 def _newest(kept: Mapping[Kind, _T], told: Mapping[Kind, _T]) -> dict[Kind, _T]:
     """Both, without the kinds that were told of longest ago if there are too many."""
-    both = {**{kind: each for kind, each in kept.items() if kind not in told}, **told}
-    for kind in list(both)[: max(0, len(both) - _MOST_KINDS)]:
+    both = dict(kept)
+    for kind in told:
+        both.pop(kind, None)
+    both.update(told)
+    for kind in list(islice(both, max(0, len(both) - _MOST_KINDS))):
         del both[kind]
     return both
 
@@ -141,6 +145,9 @@ _PRIOR_S = 0.3
 
 _LONGEST_STALL_S = 0.5
 """One tick that was held up for longer (the process was stopped, the machine slept) says nothing of the next ones."""
+
+_FRESH_S = 0.005
+"""The curve is put together anew once in so long at most: for short ticks that would take longer than what they do."""
 
 _STALE_S = 30.0
 """After so long without a tick the machine's load may be another one."""
@@ -225,11 +232,16 @@ class TickCostModel:
         self._lasted = self._cost = _PRIOR_S
         self._last = 0.0
         self._changes = 0
-        self._made: tuple[int, list[tuple[float, float]]] = (-1, [])
+        self._made: tuple[int, float, list[tuple[float, float]]] = (
+            0,
+            0.0,
+            [],
+        )  # after so many changes, when, the curve
 
     def measured(self, rows: int, cost: float) -> None:
         """The network alone was measured before any tick."""
         self._sizes[rows.bit_length()] = _Size(float(rows), cost)
+        self._made = (0, 0.0, [])
         self._changes += 1
 
     def learn(self, rows: int, cost: float, lasted: float, now: float, ticks: int = 1) -> None:
@@ -268,11 +280,11 @@ class TickCostModel:
         return Curve(self._known(), self.stretch)
 
     def _known(self) -> list[tuple[float, float]]:
-        """(rows, cost) of each size, rising in both; one request asks several times between two ticks."""
-        changes, (made, known) = self._changes, self._made
-        if made != changes:
+        """(rows, cost) of each size, rising in both, as of a moment ago."""
+        changes, (made, when, known) = self._changes, self._made
+        if made != changes and not (known and when <= self._last < when + _FRESH_S):
             known = self._put_together()
-            self._made = changes, known
+            self._made = changes, self._last, known
         return known
 
     def _put_together(self) -> list[tuple[float, float]]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from models.fused import Prepared, prepare
 from models.named_conditions import Conditioning
-from models.velocity import VelocityField
+from models.velocity import Condition, VelocityField, rows_of
 
 _LARGEST_GRAPH = 1024
 """Rows up to which calls are captured; a longer call keeps the device busy anyway."""
@@ -151,12 +151,13 @@ class Captured:
 
     def __init__(self, velocity: VelocityField) -> None:
         self._velocity = velocity
+        self.rows = rows_of(velocity)
         self._recorded: OrderedDict[tuple[int, torch.dtype], tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor]] = (
             OrderedDict()
         )
 
-    def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Evaluate (rows, *event) at (rows,)."""
+    def __call__(self, x: Tensor, t: Tensor, condition: Condition | None = None) -> Tensor:
+        """Evaluate (rows, *event) at (rows,); a call with conditions goes to the field itself."""
         rows = len(x)
         if condition is not None or not rows or rows > _LARGEST_GRAPH:
             return self._velocity(x, t, condition)

@@ -38,8 +38,8 @@ from service.engine.job import (
     Sizes,
     TooSlow,
 )
-from service.engine.job_table import Observer, Told, settle
-from service.engine.loop import STOPPED, Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
+from service.engine.job_table import STOPPED, Observer, Told, settle
+from service.engine.loop import Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
 from service.engine.snapshot import Workload
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
@@ -234,12 +234,30 @@ class Engine:
         self._refine_later(arena)
         return arena
 
-    def _made(self, checkpoint: Checkpoint, operation: Operation = Operation.SAMPLE, sizes: Sizes = ()) -> Arena:
+    def _made(
+        self,
+        checkpoint: Checkpoint,
+        operation: Operation = Operation.SAMPLE,
+        sizes: Sizes = (),
+        loaded: Arena | None = None,
+    ) -> Arena:
+        with self._lock:
+            beside = {} if loaded is None else dict(self._arenas[loaded])
+        same = next((arena for (_, others), (_, arena) in beside.items() if others == sizes), None)
         seconds = self._calibration_s
         allowance = Allowance(seconds, self._tools.seconds)
         if sizes:
             allowance = Allowance(seconds / _BRIEFLY, self._tools.seconds, allowance.longest)
-        return Arena(checkpoint, self._tools, tuple(Priority), operation, sizes, allowance)
+        return Arena(
+            checkpoint,
+            self._tools,
+            tuple(Priority),
+            operation,
+            sizes,
+            allowance,
+            None if same is None else same.prelude,
+            None if loaded is None else loaded.decoder,
+        )
 
     def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:
         """The arena of an operation of a loaded version for such sizes; None if `prepare` must make it first.
@@ -268,7 +286,7 @@ class Engine:
             found = self.prepared(name, version, operation, sizes)
             if found is None:
                 loaded = self._versions[name, version]
-                found = self._made(loaded.checkpoint, operation, sizes)
+                found = self._made(loaded.checkpoint, operation, sizes, loaded)
                 with self._lock:
                     beside = self._arenas[loaded]
                     beside[operation, sizes] = self._open(name, found)
@@ -295,7 +313,7 @@ class Engine:
 
     def _refine_later(self, arena: Arena) -> None:
         """Go on measuring an arena's rows while there are no jobs, a step at a time, behind what is to be loaded."""
-        if not arena.network.unmeasured or self._draining:
+        if not arena.unmeasured or self._draining:
             return
 
         def step() -> None:
@@ -354,8 +372,8 @@ class Engine:
             arenas = self._arenas[self._versions[job.model, job.version]]
             if job.sizes and (job.operation, job.sizes) not in arenas:  # retired since it was prepared
                 raise Overloaded("requests of many shapes take turns", _BUSY_S)
-            arena, _ = arenas[job.operation, job.sizes]
-            entry = self._admission.take(arena, job)
+            arena, made = arenas[job.operation, job.sizes]
+            entry = self._admission.take(arena, job, made.beside_s(job) if made.stages else 0.0)
             future = self._futures[entry.number] = Future[JobResult]()
             self._loop.commands.put(Submit(arena, job, entry, future))
         if self._loop.closed:  # it has ended meanwhile, perhaps without a look at this

@@ -201,6 +201,13 @@ class Lot:
         demands = [Demand.of(place, queue.tick, now) for place in (*queue.places, *coming)]
         return cls(bulk, queue.budget, curve, demands)
 
+    @classmethod
+    def beside(cls, seconds: float, curve: Curve) -> Lot:
+        """Of what takes turns with the arenas for so many seconds, and has no jobs of its own."""
+        found = cls(False, 1, curve, [])
+        found.total = seconds
+        return found
+
     def without(self, number: int) -> Lot:
         """The same without one job."""
         left = [demand for demand in self.demands if demand.number != number]

@@ -138,6 +138,9 @@ class Job:
             the job's trace from now on; or None.
         follows: whether it is the second half of a request: what it lacks in time, others or the first half have taken.
         constants: (num_samples, constants) of the operation's field, see `solvers.derived`; None where it has none.
+        decode: whether the states are to be decoded by the model's decoder program; without one they are left as they
+            are.
+        told: what the network is told in each variant (see `job_rows.variants_of`), made by a prelude; None until then.
     """
 
     model: str
@@ -162,6 +165,8 @@ class Job:
     operation: Operation = Operation.SAMPLE
     constants: torch.Tensor | None = None
     follows: bool = False
+    decode: bool = False
+    told: tuple[Mapping[str, Distinct], ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +180,9 @@ class JobResult:
         trace: every attempted step; for plans empty unless `full` is asked for, as the grid says it all.
         rows: network rows spent on the job: one a call, or one for each term of its guidance.
         queue_s, solve_s, network_s: seconds waited, solved, and in network calls that the job took part in.
+        prelude_s, decoder_s: seconds in calls of the model's prelude and decoder program that it took part in; None
+            where it had no need of one.
+        data, saved_data: `x` and `saved` decoded, where the job asked for that; rows that are not finite are NaN.
     """
 
     x: torch.Tensor
@@ -187,6 +195,10 @@ class JobResult:
     queue_s: float
     solve_s: float
     network_s: float
+    prelude_s: float | None = None
+    decoder_s: float | None = None
+    data: torch.Tensor | None = None
+    saved_data: torch.Tensor | None = None
 
 
 Outcome = JobResult | Exception | None

@@ -236,6 +236,39 @@ class _Guides:
     whole: Places
 
 
+def variants_of(takes: Conditioning, dtype: torch.dtype, job: Job) -> tuple[Guidance, Sequence[Mapping[str, Distinct]]]:
+    """The guidance of a job, and what its samples are told: all conditions, then those of each term.
+
+    Args:
+        takes: the conditions that the job gives, without free axes.
+        dtype: of states.
+        job: the job; samples without a condition get the null.
+    """
+    guidance = job.guidance
+    if not isinstance(guidance, Guidance):
+        droppable = takes.droppable(job.negative or ())
+        guidance = guidance_of(1.0 if guidance is None else guidance, droppable)
+    if job.told is not None:
+        return guidance, job.told
+    names, nulls = takes.inputs, dict[str, Distinct]()
+
+    def null(name: str) -> Distinct:
+        if name not in nulls:
+            nulls[name] = (job.negative or {}).get(name) or Distinct(_null(takes, name, dtype))
+        return nulls[name]
+
+    given = job.conditions
+    whole = {name: null(name) for name in names} if given is None else dict(given)
+    if guidance.plain:
+        return guidance, [whole]
+    gone = [takes.with_flags(term.without) for term in guidance.terms]
+    return guidance, [whole, *({n: null(n) if n in without else whole[n] for n in names} for without in gone)]
+
+
+def _null(takes: Conditioning, name: str, dtype: torch.dtype) -> Tensor:
+    return takes.null_of(name, dtype) if isinstance(takes, NamedConditions) else takes.nulls(1, dtype)
+
+
 class Conditions:
     """Conditions and guidances of the jobs of one arena."""
 
@@ -261,36 +294,13 @@ class Conditions:
         """Add a job, once; samples without a condition get the null."""
         if owner in self.rows:
             return
-        names = self._takes.inputs
-        guidance = job.guidance
-        if not isinstance(guidance, Guidance):
-            droppable = self._takes.droppable(job.negative or ())
-            guidance = guidance_of(1.0 if guidance is None else guidance, droppable)
-        nulls: dict[str, Distinct] = {}
-
-        def null(name: str) -> Distinct:
-            if name not in nulls:
-                nulls[name] = (job.negative or {}).get(name) or Distinct(self._null(name))
-            return nulls[name]
-
-        given = job.conditions
-        whole = {name: null(name) for name in names} if given is None else dict(given)
-        if guidance.plain:
-            variants = [whole]
-        else:
-            gone = [self._takes.with_flags(term.without) for term in guidance.terms]
-            told = [{n: null(n) if n in without else whole[n] for n in names} for without in gone]
-            variants = [whole, *told]
+        guidance, variants = variants_of(self._takes, self._dtype, job)
+        if not guidance.plain:
             self._guided[owner] = guidance
             if guidance.interval is not None:
                 self._skipped[owner] = 0
         self.rows.add(owner, job.num_samples, variants, guidance)
         self._guides = None
-
-    def _null(self, name: str) -> Tensor:
-        if isinstance(self._takes, NamedConditions):
-            return self._takes.null_of(name, self._dtype)
-        return self._takes.nulls(1, self._dtype)
 
     def remove(self, owner: int) -> None:
         """Remove a job once its lanes are gone."""

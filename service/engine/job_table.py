@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
 
 from service.engine.arena_queue import ActiveJob, ArenaQueue
-from service.engine.job import DeadlineExceeded, EngineFailed, JobResult, Outcome
+from service.engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Outcome
+from service.engine.stages import Pass, Stage, decoder_pass, prelude_pass
 from solvers.errors import Status
 from solvers.lanes import Finished
+
+STOPPED = "the engine has stopped; restart the service"
 
 Told = list[tuple[Future[JobResult], Outcome]]
 """Futures and their outcomes."""
@@ -51,6 +56,7 @@ class JobTable:
         observer: counts calls spent in vain.
         clock: of the engine.
         send: has the engine's thread call `built`, from any other.
+        begin: has rows go through a stage.
 
     Attributes:
         next_deadline: the soonest of all, a time of the clock.
@@ -61,26 +67,57 @@ class JobTable:
         observer: Observer | None,
         clock: Callable[[], float],
         send: Callable[[Future[JobResult], Outcome], object],
+        begin: Callable[[Stage, Pass], object],
     ) -> None:
-        self._observer, self._clock, self._send = observer, clock, send
+        self._observer, self._clock, self._send, self._begin = observer, clock, send, begin
         self._jobs: dict[Future[JobResult], ActiveJob] = {}
         self._due: dict[int, ActiveJob] = {}  # those with a deadline
         self.next_deadline = math.inf
         self._told: Told = []
         self._beside = ThreadPoolExecutor(1, "pathline-results")
         self._building = 0  # results that are being put together there
+        self._to_decode: dict[Future[JobResult], ActiveJob] = {}  # of those
 
     def __len__(self) -> int:
         """Return the number of jobs in hand, including those with results being built."""
         return len(self._jobs) + self._building
 
     def add(self, active: ActiveJob) -> None:
-        """Add a job and queue it."""
+        """Add a job and queue it, or have its conditions go through the prelude first."""
+        self._keep(active)
+        prelude = active.queue.arena.prelude
+        active.queue.add(active, held=prelude is not None)
+        if prelude is not None:
+            self._prepare(active, prelude)
+
+    def _keep(self, active: ActiveJob) -> None:
         self._jobs[active.future] = active
         if active.job.deadline is not None:
             self._due[active.number] = active
-            self.next_deadline = min(self.next_deadline, active.job.deadline)
-        active.queue.add(active)
+            self.next_deadline = min(self.next_deadline, active.due)
+
+    def _prepare(self, active: ActiveJob, prelude: Stage) -> None:
+        def then(job: Job) -> None:
+            assert active.going is not None  # noqa: S101
+            active.builder.prelude_s = active.going[1].seconds
+            active.job, active.going = job, None
+            active.queue.release(active)
+
+        try:
+            rows = prelude_pass(active.queue.arena.checkpoint, active, active.job, then)
+        except Exception as error:  # memory, most likely
+            self.end(active, EngineFailed(f"the prelude failed: {type(error).__name__}: {error}"))
+            return
+        active.going = prelude, rows
+        self._begin(prelude, rows)
+
+    def passed(self, ended: Sequence[Pass], failed: Mapping[Pass, str]) -> None:
+        """Go on with the jobs of rows that a stage is done with."""
+        for rows in ended:
+            rows.then(rows.out)
+        for rows, said in failed.items():
+            rows.owner.going = None
+            self.end(rows.owner, EngineFailed(said))
 
     def told(self) -> Told:
         """Return the outcomes since the last call."""
@@ -91,16 +128,16 @@ class JobTable:
         """Hand lanes that have ended, and saved states, to the jobs they belong to."""
         self._keep_saved(queue)
         for finished in ended:
+            attempts, last, logged = finished.attempts.tolist(), 0, 0
             # Lanes that were admitted together stand together, so their share is a slice.
-            edges = np.flatnonzero(np.diff(finished.owner)) + 1
-            attempts = np.concatenate([[0], np.cumsum(finished.attempts)])
-            for first, last in zip([0, *edges], [*edges, len(finished.owner)], strict=True):
-                active = queue.jobs.get(int(finished.owner[first]))
-                if active is None:
+            for number, lanes in groupby(finished.owner.tolist()):
+                first, last = last, last + len(list(lanes))
+                before, logged = logged, logged + sum(attempts[first:last])
+                if (active := queue.jobs.get(number)) is None:
                     self._in_vain(finished, slice(first, last))
                     continue
-                active.builder.take(finished, slice(first, last), slice(int(attempts[first]), int(attempts[last])))
-                if queue.ended(active, int(last - first)):
+                active.builder.take(finished, slice(first, last), slice(before, logged))
+                if queue.ended(active, last - first):
                     self._complete(active)
 
     def _keep_saved(self, queue: ArenaQueue) -> None:
@@ -131,7 +168,7 @@ class JobTable:
         builder.skipped = queue.arena.network.skipped(active.number)
         network_s, start_of = queue.arena.network.seconds, queue.arena.start_of
         if not builder.large:
-            self.end(active, builder.result(network_s, start_of))
+            self._solved(active, builder.result(network_s, start_of))
             return
 
         def build() -> None:
@@ -142,13 +179,48 @@ class JobTable:
             self._send(active.future, outcome)
 
         self._forget(active)
+        if active.job.decode:
+            self._to_decode[active.future] = active
         self._building += 1
         self._beside.submit(build)
 
+    def closing(self, future: Future[JobResult], outcome: Outcome) -> None:
+        """Deliver a result that was built when the thread ended; one that is not decoded yet is none."""
+        self.tell(future, EngineFailed(STOPPED) if future in self._to_decode else outcome)
+
     def built(self, future: Future[JobResult], outcome: Outcome) -> None:
-        """Deliver a result that was built beside the thread."""
+        """Deliver a result that was built beside the thread, decoded if that was asked for."""
         self._building -= 1
-        self.tell(future, outcome)
+        active = self._to_decode.pop(future, None)
+        if active is None or not isinstance(outcome, JobResult):
+            self.tell(future, outcome)
+            return
+        self._keep(active)
+        self._solved(active, outcome)
+
+    def _solved(self, active: ActiveJob, result: JobResult) -> None:
+        """End a job with its result, once that is decoded."""
+        decoder, job = active.queue.arena.decoder, active.job
+        if decoder is None or not job.decode:
+            self.end(active, result)
+            return
+        self._leave(active)
+        if job.partial:  # it was in time, or late already
+            self._due.pop(active.number, None)
+
+        def then(decoded: JobResult) -> None:
+            seconds = 0.0 if active.going is None else active.going[1].seconds
+            active.going = None
+            self.end(active, replace(decoded, decoder_s=seconds))
+
+        try:
+            rows = decoder_pass(active.queue.arena.checkpoint, active, job, result, then)
+        except Exception as error:
+            self.end(active, EngineFailed(f"the decoder failed: {type(error).__name__}: {error}"))
+            return
+        if rows is not None:
+            active.going = decoder, rows
+            self._begin(decoder, rows)
 
     def tell(self, future: Future[JobResult], outcome: Outcome) -> None:
         """Deliver an outcome with the next ones."""
@@ -158,15 +230,16 @@ class JobTable:
         """End the jobs past their deadline."""
         if now < self.next_deadline:
             return
-        for active in [each for each in self._due.values() if each.entry.deadline <= now]:
+        for active in [each for each in self._due.values() if each.due <= now]:
             self._end_late(active)
-        self.next_deadline = min((each.entry.deadline for each in self._due.values()), default=math.inf)
+        self.next_deadline = min((each.due for each in self._due.values()), default=math.inf)
 
     def _end_late(self, active: ActiveJob) -> None:
         job, queue = active.job, active.queue
         if not job.partial:
             self.abandon(active, DeadlineExceeded())
             return
+        self._go_nowhere(active)
         waiting = queue.first_waiting(active)
         if waiting < job.num_samples:
             active.builder.unstarted(waiting, Status.DEADLINE)
@@ -177,13 +250,16 @@ class JobTable:
 
     def cancel(self, future: Future[JobResult]) -> None:
         """Cancel a job; does nothing once it has ended."""
+        self._to_decode.pop(future, None)
         if future in self._jobs:
             self.abandon(self._jobs[future], None)
 
     def abandon(self, active: ActiveJob, outcome: Exception | None) -> None:
         """End a job with an outcome and stop its lanes."""
+        left = active.left
         self.end(active, outcome)
-        self.take(active.queue, active.queue.arena.stop(active.number, Status.CANCELLED, active.job.priority))
+        if not left:
+            self.take(active.queue, active.queue.arena.stop(active.number, Status.CANCELLED, active.job.priority))
 
     def end(self, active: ActiveJob, outcome: Outcome) -> None:
         """End a job without lanes, and deliver its outcome."""
@@ -204,4 +280,19 @@ class JobTable:
     def _forget(self, active: ActiveJob) -> None:
         del self._jobs[active.future]
         self._due.pop(active.number, None)
-        active.queue.forget(active)
+        self._go_nowhere(active)
+        self._leave(active)
+
+    @staticmethod
+    def _leave(active: ActiveJob) -> None:
+        if not active.left:
+            active.left = True
+            active.queue.forget(active)
+
+    @staticmethod
+    def _go_nowhere(active: ActiveJob) -> None:
+        """Take back what a stage has not done yet."""
+        if active.going is not None:
+            stage, rows = active.going
+            stage.passes.remove(rows)
+            active.going = None

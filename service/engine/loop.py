@@ -2,7 +2,7 @@
 
 Each turn of it:
 
-    take commands -> end what is too late -> schedule -> tick -> publish and deliver
+    take commands -> end what is too late -> schedule -> publish and deliver -> tick
 
 A turn is of the arena that has used the least time, so that models share the device fairly. Other threads send
 commands, which are the only way to change its state, and read `snapshot`; nothing else of it is theirs.
@@ -23,10 +23,11 @@ from service.engine.arena_queue import ActiveJob, ArenaQueue
 from service.engine.device import Device
 from service.engine.forecast import Lot, hopeless
 from service.engine.job import DeadlineExceeded, Draining, EngineFailed, Job, JobResult, Outcome, Priority
-from service.engine.job_table import JobTable, Observer, Told, settle
+from service.engine.job_table import STOPPED, JobTable, Observer, Told, settle
 from service.engine.result_builder import ResultBuilder
-from service.engine.scheduler import Entry
+from service.engine.scheduler import BULK_SHARE, Entry
 from service.engine.snapshot import ArenaSnapshot, EngineSnapshot
+from service.engine.stages import Pass, Stage
 
 _log = logging.getLogger("pathline")
 
@@ -41,8 +42,6 @@ _LOOK_S = 0.05
 
 _MOST_GIVEN_UP = 16
 """Most jobs given up in one such check: the next one knows more."""
-
-STOPPED = "the engine has stopped; restart the service"
 
 
 class Open(NamedTuple):
@@ -114,7 +113,10 @@ class Loop:
         self.deliver: Callable[[Told], object] = settle
         self.closed = False
         self._tools, self._observer, self._clock = tools, observer, clock
-        self._table = JobTable(observer, clock, lambda future, outcome: self.commands.put(Built(future, outcome)))
+        self._table = JobTable(
+            observer, clock, lambda future, outcome: self.commands.put(Built(future, outcome)), self._begin
+        )
+        self._stages: list[Stage] = []  # those with rows that wait
         self._queues: dict[int, ArenaQueue] = {}
         self._seen = -math.inf
         self._stopping = False
@@ -142,18 +144,51 @@ class Loop:
             self._obey(self.commands.get_nowait())
         self._table.expire(now)
         self._give_up(now)
-        busy = [queue for queue in self._queues.values() if queue.jobs]
+        busy = self._busy()
         if not busy:
             self._publish(now)
             self._began = None
             return False
-        queue = min(busy, key=lambda each: each.used_s)
-        self._served_s = queue.used_s
-        groups = self._schedule(queue)
+        chosen = min(busy, key=lambda each: each.used_s)
+        self._served_s = chosen.used_s
+        if isinstance(chosen, Stage):
+            self._publish(now)
+            self._pass(chosen, alone=len(busy) == 1)
+            return True
+        groups = self._schedule(chosen)
         self._publish(now)
         if groups:
-            self._tick(queue, groups, begin, alone=len(busy) == 1)
+            self._tick(chosen, groups, begin, alone=len(busy) == 1)
         return True
+
+    def _busy(self) -> list[ArenaQueue | Stage]:
+        """Arenas and stages that have something to do."""
+        self._stages = [stage for stage in self._stages if stage.passes]
+        return [*(queue for queue in self._queues.values() if queue.jobs and queue.ready), *self._stages]
+
+    def _begin(self, stage: Stage, rows: Pass) -> None:
+        """Have rows go through a stage."""
+        if not stage.passes:
+            stage.used_s = self._fair(stage.used_s)
+        stage.passes.append(rows)
+        if stage not in self._stages:
+            self._stages.append(stage)
+
+    def _fair(self, used_s: float) -> float:
+        """The time used by what was idle until now, which has saved nothing up."""
+        return max(used_s, min((each.used_s for each in self._busy()), default=self._served_s))
+
+    def _pass(self, stage: Stage, alone: bool) -> None:
+        """Have a stage do a slice of what waits for it."""
+        begin = self._clock()
+        turn = stage.turn()
+        took = self._clock() - begin
+        self._table.passed(turn.ended, turn.failed)
+        if self._observer is not None:
+            self._observer.batch(stage.model, stage.name, turn.rows, turn.passes, turn.solvers, 1)
+        stage.used_s += took if alone or not turn.bulk else took * (BULK_SHARE - 1)
+        self._began = None
+        self._publish(self._clock())
 
     def _obey(self, command: Command) -> None:
         match command:
@@ -177,9 +212,7 @@ class Loop:
     def _take(self, command: Submit) -> None:
         queue, job = self._queues[command.arena], command.job
         if not queue.jobs:
-            # An arena that was idle has saved nothing up.
-            others = [each.used_s for each in self._queues.values() if each.jobs]
-            queue.used_s = max(queue.used_s, min(others, default=self._served_s))
+            queue.used_s = self._fair(queue.used_s)
         builder = ResultBuilder(job, queue.arena.event_shape, queue.arena.dtype)
         self._table.add(ActiveJob(command.entry.number, command.entry, job, command.future, builder, queue))
         if job.on_progress is not None:
@@ -198,6 +231,8 @@ class Loop:
             for priority in Priority
             if there.queue(priority).places
         ]
+        if lots and self._stages:
+            lots.append(Lot.beside(sum(stage.left_s for stage in self._stages), lots[0].curve))
         for _ in range(_MOST_GIVEN_UP):
             found = hopeless(lots)
             if found is None:
@@ -266,7 +301,6 @@ class Loop:
         arena.tick_cost.learn(sum(rows), cost - begin.cost, took, now, max(1, ticks))
         queue.used(groups, rows, took, alone)
         self._began = _Mark(now, cost)
-        self._publish(now)
 
     def _fail(self, queue: ArenaQueue, groups: Sequence[Priority], said: str) -> None:
         """An error outside the network call (memory for the lanes, most likely) costs the jobs of these lanes only.
@@ -283,7 +317,7 @@ class Loop:
     def _publish(self, now: float) -> None:
         """Publish the snapshot, then deliver: whoever gets a result may read the snapshot at once."""
         arenas: dict[int, ArenaSnapshot] = {}
-        working = False
+        working = bool(self._stages)
         for number, queue in self._queues.items():
             if queue.jobs:
                 working = True
@@ -292,7 +326,8 @@ class Loop:
             arenas[number] = queue.snapshot()
         if len(arenas) < len(self._queues):
             self._queues = {number: self._queues[number] for number in arenas}
-        self.snapshot = EngineSnapshot(arenas, len(self._table), self._seen, now if working else None)
+        beside_s = sum(stage.left_s for stage in self._stages)
+        self.snapshot = EngineSnapshot(arenas, len(self._table), self._seen, now if working else None, beside_s)
         if told := self._table.told():
             self.deliver(told)
 
@@ -304,7 +339,7 @@ class Loop:
         while not self.commands.empty():
             command = self.commands.get_nowait()
             if isinstance(command, Built):
-                self._table.tell(command.future, command.outcome)
+                self._table.closing(command.future, command.outcome)
             elif isinstance(command, Submit):
                 self._table.tell(command.future, EngineFailed(STOPPED))
         self.snapshot = EngineSnapshot(seen=math.inf)

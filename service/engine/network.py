@@ -98,8 +98,9 @@ class Network:
         if field is None:
             made = self._device.prepare(checkpoint.velocity, self._takes)
             self.path, self.path_reason = ("fused" if made.fused else "eager"), made.reason
-            if made.failed:
-                _log.warning("%s is evaluated as a torch module: %s", checkpoint.path, made.reason)
+            if not made.fused:
+                level = logging.WARNING if made.failed else logging.INFO
+                _log.log(level, "%s is evaluated as a torch module: %s", checkpoint.path, made.reason)
             found = self._known(checkpoint, operation, sizes)
             more: dict[str, Any] = {"condition": self._takes, "allowance": allowance, "known": found}
             more["average"] = card.average

@@ -54,6 +54,7 @@ class ResultBuilder:
         self.submitted = time.perf_counter()
         self.started: float | None = None
         self.network_s = 0.0
+        self.prelude_s: float | None = None
         self.saved: torch.Tensor | None = None
         self.skipped = 0  # network rows that its guidance had no need of
         self.done = self.steps = 0  # samples that ended, and their attempts under error control
@@ -134,7 +135,7 @@ class ResultBuilder:
         """Calls of the samples that came to the end, on average and at most; None where none did."""
         held = self._held
         nfe = held.nfe[held.code == CODES[Status.SUCCESS]]
-        return (float(nfe.mean()), float(nfe.max())) if len(nfe) else None
+        return (int(nfe.sum()) / len(nfe), float(nfe.max())) if len(nfe) else None
 
     def progress(self, reached: tuple[int, float, float], waiting: bool) -> Progress:
         """What to report, given what `Arena.reached` says of the lanes, and whether samples are no lanes yet."""
@@ -173,9 +174,10 @@ class ResultBuilder:
             status=_NAMES[held.code],
             trace=self._trace(held),
             rows=int(held.nfe.sum()) * network_rows(self.job.guidance) - self.skipped,
-            queue_s=started - self.submitted,
+            queue_s=max(0.0, started - self.submitted - (self.prelude_s or 0.0)),
             solve_s=now - started,
             network_s=0.0 if self.started is None else network_s - self.network_s,
+            prelude_s=self.prelude_s,
         )
 
     def _trace(self, held: _Held) -> Trace:

@@ -181,12 +181,14 @@ class Scheduler:
         tick: how many ticks its lanes have taken.
         parted: jobs that run in parts.
         strained: how many jobs are not `relaxed`.
+        held: jobs that are not ready to become lanes.
     """
 
     budget: int
     tick: int = 0
     parted: int = 0
     strained: int = 0
+    held: set[int] = field(default_factory=set)
     _places: dict[int, Place] = field(default_factory=dict)
     _listed: tuple[Place, ...] | None = ()  # the same as a tuple; None once they have changed
     _small: list[tuple[float, int]] = field(default_factory=list)  # deadline and number of those that wait
@@ -213,15 +215,26 @@ class Scheduler:
         reserved = self.budget // 4 if self._large else 0
         return min(self.budget - self.active_rows, self.budget - reserved - self._active[True])
 
-    def add(self, entry: Entry) -> None:
-        """Queue a job."""
+    def add(self, entry: Entry, held: bool = False) -> None:
+        """Queue a job; one that is `held` waits, seen by all, until it is released."""
         place = Place.of(entry, self.budget)
         self._put(place)
-        if place.small:
-            insort(self._small, (entry.deadline, entry.number))
-        else:
-            self._large.append(entry.number)
         self.strained += not entry.relaxed
+        if held:
+            self.held.add(entry.number)
+        else:
+            self._queue(place)
+
+    def release(self, number: int) -> None:
+        """Let a job that was held go on."""
+        self.held.remove(number)
+        self._queue(self._places[number])
+
+    def _queue(self, place: Place) -> None:
+        if place.small:
+            insort(self._small, (place.entry.deadline, place.entry.number))
+        else:
+            self._large.append(place.entry.number)
 
     def remove(self, number: int) -> None:
         """Remove a job that was given up; its lanes must be stopped too."""
@@ -334,6 +347,9 @@ class Scheduler:
 
     def _unqueue(self, place: Place) -> None:
         number, deadline = place.entry.number, place.entry.deadline
+        if number in self.held:
+            self.held.remove(number)
+            return
         if not place.waiting:
             return
         if place.small:

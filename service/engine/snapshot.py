@@ -1,6 +1,7 @@
 """Snapshots of the engine, read by other threads: immutable, made by its thread, replaced after each tick; workloads.
 
-Making one costs a few small tuples, whatever is in hand: the places of jobs are listed anew only once one has changed.
+Making one costs a few small tuples, however many jobs there are: their places are listed
+anew only when one has changed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from service.engine.scheduler import SchedulerSnapshot
 
 
 class ArenaSnapshot(NamedTuple):
-    """What one arena has to do, and what is known of how long that takes.
+    """The jobs of one arena, and the costs measured so far.
 
     Attributes:
         interactive, bulk: its jobs by priority.
@@ -36,34 +37,36 @@ class ArenaSnapshot(NamedTuple):
 
 
 class EngineSnapshot(NamedTuple):
-    """What the engine has to do.
+    """The jobs of the engine.
 
     Attributes:
         arenas: by number.
-        jobs: how many are in hand, including those with results being built.
-        seen: the newest job among them; the later ones are still on their way.
-        working_since: when this was, if there was work to go on with, by the engine's clock; else None.
+        jobs: number of jobs, including those with results being built.
+        seen: number of the newest job among them; later ones have not arrived yet.
+        working_since: time of the snapshot by the engine's clock if there was more work; else None.
+        beside_s: seconds that preludes and decoders still need for what waits for them.
     """
 
     arenas: Mapping[int, ArenaSnapshot] = MappingProxyType({})
     jobs: int = 0
     seen: float = -math.inf
     working_since: float | None = None
+    beside_s: float = 0.0
 
     @property
     def queues(self) -> list[SchedulerSnapshot]:
-        """Those of all arenas and priorities."""
+        """The queues of all arenas and priorities."""
         return [queue for arena in self.arenas.values() for queue in (arena.interactive, arena.bulk)]
 
 
 @dataclass(frozen=True)
 class ArenaLoad:
-    """What one arena has to do, and how fast it is.
+    """The work left for one arena, and its speed.
 
     Attributes:
         interactive, bulk: network rows that its jobs of a priority still need, over all calls.
         budget: the most rows of one call.
-        tick_s: (rows, seconds) of a call with what surrounds it, rising in both; as measured of late.
+        tick_s: (rows, seconds) of a whole tick, rising in both, as measured recently.
     """
 
     interactive: float
@@ -74,7 +77,7 @@ class ArenaLoad:
 
 @dataclass(frozen=True)
 class Workload:
-    """What an engine has to do.
+    """The work left for an engine.
 
     Attributes:
         jobs: that wait or run.

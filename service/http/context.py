@@ -1,10 +1,10 @@
 """Context of one HTTP request: id, start time, reserved memory, and what the route found out for metrics."""
 
+import random
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from uuid import uuid4
 
 from service.errors import ProblemError
 from service.ledger import Hold
@@ -38,7 +38,7 @@ class Context:
         lease: lease of its model until it is over.
     """
 
-    request_id: str = field(default_factory=lambda: uuid4().hex)
+    request_id: str = field(default_factory=lambda: f"{random.getrandbits(128):032x}")
     started: float = field(default_factory=time.perf_counter)
     model: str = ""
     solver: str = ""

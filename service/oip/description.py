@@ -3,6 +3,7 @@
 from typing import Any
 
 from models.conditions import LabelCondition
+from models.named_conditions import NamedConditions
 from service import examples
 from service.errors import Kind
 from service.oip.schemas import (
@@ -134,7 +135,9 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
     card = model.card
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
     inputs = [_tensor("x0", number, -1, *card.event_shape)]
-    for name, entry in card.conditions.items():
+    takes = model.conditioning
+    named = {name: takes.entries[name] for name in takes.given} if isinstance(takes, NamedConditions) else {}
+    for name, entry in named.items():
         inputs.append(_tensor(f"condition.{name}", _DATATYPES.get(entry.dtype, "FP32"), -1, *entry.shape))
     if isinstance(card.condition, LabelCondition):
         inputs.append(_tensor("condition", "INT64", -1))

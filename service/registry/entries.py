@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 from models.checkpoint.card import CheckpointError, UnreadableCheckpoint
 from models.repository import RepositoryError, Signature
@@ -119,12 +120,14 @@ class Entries:
         memory: Memory,
         engine: Engine,
         allow_programs: bool,
-        notify: Callable[[str, int, bool], None],
+        notify: Callable[[str, int, bool, str], None],
         notify_fallback: Callable[[str, bool], None],
         clock: Callable[[], float],
+        compute: Literal["auto", "float32"] = "auto",
     ) -> None:
         """Begin with none; for the arguments see `Registry`."""
         self._disk, self._memory, self._engine, self._allow_programs = disk, memory, engine, allow_programs
+        self._compute: Literal["auto", "float32"] = compute
         self._notify, self._notify_fallback, self._clock = notify, notify_fallback, clock
         self.table: dict[str, ModelEntry] = {}
         self._pinned: set[Key] = set()  # requested by number: a newer version does not replace them
@@ -267,7 +270,8 @@ class Entries:
         needed = self._disk.repository.weight_bytes(name, version)
         self._memory.make_room((name, version), needed, self.loaded(), unload)
         plans = self._disk.repository.plans_signature(name, version)
-        model = load_version(self._engine, name, version, folder, self._allow_programs, signature, plans)
+        allowed, compute = self._allow_programs, self._compute
+        model = load_version(self._engine, name, version, folder, allowed, signature, plans, compute)
         self._memory.add(model)
         return model
 
@@ -327,12 +331,12 @@ class Entries:
         changes.add(new)
         for _, version in new.loaded:
             self._memory.used.setdefault((name, version), self._clock())
-            self._notify(name, version, True)
+            self._notify(name, version, True, entry.loaded[version].path)
         for _, version in new.unloaded:
             before.loaded[version].leases.retire()
             self._memory.used.pop((name, version), None)
             self._pinned.discard((name, version))
-            self._notify(name, version, False)
+            self._notify(name, version, False, before.loaded[version].path)
             _log.info("model %s version %d was unloaded", name, version)
         for _, version, reason in new.refused:
             how = "stays in use as it was loaded" if version in entry.loaded else "is not served"

@@ -165,7 +165,7 @@ class ModelEntry:
                 "sampling",
             )
             nothing = dict.fromkeys(names)
-            return {**common, "loaded": False, **nothing, "tuned": [], "tuned_fault": ""}
+            return {**common, "loaded": False, **nothing, "tuned": [], "tuned_fault": "", "conditions": {}}
         found, _ = self.facts[self.current]
         return {**common, "loaded": self.current in self.loaded, **found}
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -50,11 +50,12 @@ class Registry:
         root: Path,
         engine: Engine,
         max_bytes: int = 0,
-        notify: Callable[[str, int, bool], None] = lambda name, version, loaded: None,
+        notify: Callable[[str, int, bool, str], None] = lambda name, version, loaded, path: None,
         allow_programs: bool = False,
         max_old: int = 8,
         notify_fallback: Callable[[str, bool], None] = lambda name, falls_back: None,
         clock: Callable[[], float] = time.monotonic,
+        compute: Literal["auto", "float32"] = "auto",
     ) -> None:
         """Check that the repository can be read.
 
@@ -68,6 +69,7 @@ class Registry:
             notify_fallback: told (name, whether) when an older version begins or ceases to answer for a model, as its
                 highest cannot be loaded.
             clock: `time.monotonic`, or a simulated one.
+            compute: precision of networks: that of their cards, or float32.
 
         Raises:
             StartError: the repository is missing or cannot be read.
@@ -82,7 +84,7 @@ class Registry:
         except RepositoryError as error:
             raise StartError(f"{error}; set PATHLINE_MODELS_DIR or run `make models`") from None
         memory = Memory(max_bytes, max_old)
-        self._entries = Entries(self._disk, memory, engine, allow_programs, notify, notify_fallback, clock)
+        self._entries = Entries(self._disk, memory, engine, allow_programs, notify, notify_fallback, clock, compute)
 
     # Start and stop.
 

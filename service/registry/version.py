@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import torch
 
@@ -24,6 +24,7 @@ from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import PlansError, read_plans
 from models.compute import HALVES, missing_instructions
+from models.conditions import ONE
 from models.decoder import Decoder, Inverse
 from models.named_conditions import Conditioning, NamedConditions
 from models.noise import noise
@@ -92,6 +93,7 @@ class ModelVersion:
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
         nulls: of named conditions, those that are stored.
+        half: half precision that its network computes in; None if it does not.
         plans_file: its tuned plans.
         frontier_file: what solvers cost on it, where that was measured.
         pace: see `Engine.pace`.
@@ -111,6 +113,7 @@ class ModelVersion:
     path_reason: str = ""
     signature: Signature = ()
     nulls: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    half: Literal["bfloat16", "float16"] | None = None
     plans_file: PlansFile = PlansFile()
     frontier_file: FrontierFile | None = None
     pace: Pace = _unmeasured
@@ -134,7 +137,7 @@ class ModelVersion:
     @property
     def compute(self) -> torch.dtype:
         """The dtype of its network's own arithmetic."""
-        return self.dtype if self.card.compute is None else HALVES[self.card.compute]
+        return self.dtype if self.half is None else HALVES[self.half]
 
     @property
     def data_dtype(self) -> torch.dtype:
@@ -143,8 +146,8 @@ class ModelVersion:
 
     @property
     def conditioning(self) -> Conditioning | None:
-        """What its network is conditioned on; None if it is unconditional."""
-        takes = self.card.conditioning
+        """The conditions that requests give; None if it is unconditional."""
+        takes = self.card.asked
         return replace(takes, stored=self.nulls) if isinstance(takes, NamedConditions) else takes
 
     @property
@@ -167,6 +170,11 @@ class ModelVersion:
         decoder = self.card.decoder
         return decoder.kind == "identity" and decoder.clip is None and decoder.event_shape == decoder.data_shape
 
+    @property
+    def decodes_in_engine(self) -> bool:
+        """Whether its decoder is a program, which takes turns with the networks."""
+        return self.card.decoder.program is not None
+
     @cached_property
     def inverse(self) -> tuple[RowCaller, float]:
         """The encoder, data (rows, *data_shape) -> states, and log abs det J of the decoder.
@@ -183,6 +191,10 @@ class ModelVersion:
         if self.card.architecture.name == PROGRAM:  # thousands of steps are of no use to a reader
             config = card["architecture"]["config"]
             config["steps"], config["tensors"] = len(config["steps"]), len(config["tensors"])
+        if self.card.prelude is not None:
+            card["prelude"]["program"] = self.card.prelude.program.brief()
+        if self.card.decoder.program is not None:
+            card["decoder"]["program"] = self.card.decoder.program.brief()
         return {
             "version": self.version,
             "checkpoint": self.digest,
@@ -191,6 +203,7 @@ class ModelVersion:
             "path_reason": self.path_reason,
             "frontier": self.frontier()[0] is not None,
             **self.plans_file.describe(),
+            "conditions": self._conditions(),
             "card": card,
         }
 
@@ -204,11 +217,22 @@ class ModelVersion:
             "axes": {name: {**dict(axis), "min": axis.smallest} for name, axis in self.card.bounds.items()},
             "deterministic": self.deterministic,
             "path": self.path,
-            "compute": self.card.compute or self.card.dtype,
+            "compute": self.half or self.card.dtype,
             "field": self.card.field,
             "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
             **self.plans_file.describe(),
+            "conditions": self._conditions(),
         }
+
+    def _conditions(self) -> dict[str, Any]:
+        """The conditions that requests give by name; the only one of a model without names is `condition`."""
+        takes = self.card.asked
+        if takes is None:
+            return {}
+        entries = (
+            {name: takes.entries[name] for name in takes.given} if isinstance(takes, NamedConditions) else {ONE: takes}
+        )
+        return {name: entry.model_dump(mode="json") for name, entry in entries.items()}
 
     @classmethod
     def of(
@@ -231,18 +255,21 @@ class ModelVersion:
             name: name of the model.
             version: its version.
             checkpoint: its decoder is moved to the CPU, where results arrive, and padded so that a decoded sample does
-                not depend on how many there are.
+                not depend on how many there are; a decoder that is a program stays where it is, as the engine runs it.
             deterministic: whether the engine found the network deterministic.
             path, path_reason: how the engine evaluates it, and why not fused.
             signature: the files it was loaded from.
             free: frees the engine's memory, from any thread.
             plans_file, frontier_file, pace: see `ModelVersion`.
         """
-        checkpoint.decoder.cpu()
-        decode = _row_caller(checkpoint.decoder.decode, checkpoint.card.event_shape, checkpoint.dtype)
-        both = decode.deterministic and deterministic
-        tensors = [*checkpoint.velocity.state_dict().values(), *checkpoint.decoder.state_dict().values()]
-        size = sum(tensor.nbytes for tensor in tensors)
+        if checkpoint.decoder.program is None:
+            checkpoint.decoder.cpu()
+            decode = _row_caller(checkpoint.decoder.decode, checkpoint.card.event_shape, checkpoint.dtype)
+        else:
+            decode = RowCaller(checkpoint.decoder.decode, (), 0, known=Agreement((), (), _DECODED_AT_ONCE, True))
+        both = (decode.deterministic or checkpoint.decoder.program is not None) and deterministic
+        modules = (checkpoint.velocity, checkpoint.decoder, checkpoint.prelude)
+        size = sum(tensor.nbytes for each in modules if each is not None for tensor in each.state_dict().values())
         held = (checkpoint.digest, checkpoint.card, checkpoint.decoder, decode, both, size)
         return cls(
             name,
@@ -252,6 +279,7 @@ class ModelVersion:
             path_reason,
             signature,
             checkpoint.nulls,
+            checkpoint.half,
             plans_file,
             frontier_file,
             pace or _unmeasured,
@@ -427,6 +455,7 @@ def load_version(
     allow_programs: bool,
     signature: Signature = (),
     plans_signature: Signature = (),
+    compute: Literal["auto", "float32"] = "auto",
 ) -> ModelVersion:
     """Load and verify a checkpoint and give it to the engine.
 
@@ -436,6 +465,7 @@ def load_version(
         folder: the checkpoint.
         allow_programs: whether it may be an imported program.
         signature, plans_signature: of the card and weights, and of the tuned plans; they change when the files do.
+        compute: see `models.checkpoint.loading.load`.
 
     Raises:
         CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes
@@ -443,9 +473,10 @@ def load_version(
     """
     if not allow_programs and read_card(folder).runs_programs:
         raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
-    checkpoint = load(folder, engine.device)
-    if slow := missing_instructions(str(checkpoint.card.compute), engine.device):
-        _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.card.compute, slow)
+    checkpoint = load(folder, engine.device, compute)
+    program = checkpoint.card.architecture.name == PROGRAM
+    if slow := missing_instructions(str(checkpoint.half), engine.device, program):
+        _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.half, slow)
     plans_file = PlansFile.read(name, version, folder, checkpoint.card.weights_sha256, plans_signature)
     loaded = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
     found = (loaded.deterministic, loaded.path, loaded.path_reason)

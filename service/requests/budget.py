@@ -1,7 +1,7 @@
-"""Budgets: a request says what it may cost or how far off it may be, and the service chooses the solver.
+"""Budgets: a request limits its cost or its error, and the service chooses the solver.
 
-The choice is made among the solvers of the model's frontier. Under `max_error` it is the one that is done first of all
-whose 95 % endpoint error is within it; with `max_nfe` and `max_ms` alone, the closest of all that they allow.
+The choice is made on the model's frontier. Under `max_error` it is the fastest solver with a 95 % endpoint error within
+it; with `max_nfe` and `max_ms` alone, the solver with the smallest error that they allow.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from solvers import SolverSpec
 from solvers.errors import SolverError
 
 APART = ("solver", "steps", "rtol", "atol", "grid", "start", "error_control", "controller", "first_step", "max_step")
-"""Fields that name a solver, which a budget is in place of."""
+"""Fields that name a solver and so contradict a budget."""
 
 _FROM_NOISE = (0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a budget came to.
+    """The solver chosen for a budget.
 
     Attributes:
-        point: the chosen solver, as it was measured.
-        curve: what it was chosen from.
-        budget: what the request said.
+        point: the measurement of the chosen solver.
+        curve: the curve it was chosen from.
+        budget: of the request.
         predicted_s: seconds of solving at the service's present pace, without waiting for others.
-        reason: why this one, for people.
+        reason: of the choice, in words.
     """
 
     point: Point
@@ -59,17 +59,17 @@ class Choice:
 
 
 def choose(request: SampleRequest, model: ModelVersion, settings: Settings) -> list[Choice]:
-    """Return the choices that a request's budget allows, the best first.
+    """Return the choices that the budget of a request allows, the best first.
 
     Raises:
-        ProblemError: 422 where the budget contradicts other fields, the model has no frontier, it does not hold for
-            this request, or no measured solver fits; the nearest is named.
+        ProblemError: 422 if the budget contradicts other fields, the model has no frontier, the frontier does not hold
+            for this request, or no measured solver fits; the nearest is named.
     """
     budget = request.budget
     assert budget is not None  # noqa: S101  (the caller looked)
     _check_alone(request)
     curve, note = _curve_of(request, model, settings)
-    points = [point for point in curve.points if _can_be_had(point.solver)]
+    points = [point for point in curve.points if _is_known(point.solver)]
     offered = [(point, _seconds(point, request, model)) for point in points]
     fitting = [each for each in offered if _fits(*each, budget)]
     if not fitting:
@@ -92,7 +92,7 @@ def _check_alone(request: SampleRequest) -> None:
         raise invalid(
             "budget",
             f"budget and {given[0]} contradict each other: a budget lets the service choose the solver; leave one of "
-            f"them out{' (budget has a max_nfe of its own)' if given[0] == 'max_nfe' else ''}",
+            f"them out{' (budget has its own max_nfe)' if given[0] == 'max_nfe' else ''}",
         )
     if request.x0 is not None or tuple(request.t_span) != _FROM_NOISE:
         name = "x0" if request.x0 is not None else "t_span"
@@ -103,14 +103,14 @@ def _check_alone(request: SampleRequest) -> None:
 
 
 def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -> tuple[Curve, str]:
-    """Return the curve that holds for a request, and what is to be said of it."""
+    """Return the curve that holds for a request, and remarks for the reason of the choice."""
     sizes = "".join(f" --shape {axis}={size}" for axis, size in model.sizes)
     command = f"python -m models measure {settings.models_dir.name}/{model.name}/{model.version}{sizes}"
     if model.card.average:
         raise invalid(
             "budget",
-            f"model {model.name!r} is a field of average velocity: it has no endpoint error that could be promised; "
-            "name the number of steps instead, as euler-4",
+            f"model {model.name!r} is a field of average velocity: it has no endpoint error to promise; "
+            "name the number of steps instead, such as euler-4",
         )
     frontier, fault = model.frontier()
     if frontier is None:
@@ -154,7 +154,7 @@ def _said(sizes: Mapping[str, int]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _can_be_had(solver: str) -> bool:
+def _is_known(solver: str) -> bool:
     try:
         SolverSpec.parse(solver)
     except SolverError:
@@ -181,7 +181,7 @@ def _fits(point: Point, seconds: float, budget: Budget) -> bool:
 
 
 def _nearest(budget: Budget, offered: Sequence[tuple[Point, float]], model: ModelVersion) -> str:
-    """Say which measured solvers come nearest to a budget that none of them fits."""
+    """Name the measured solvers nearest to a budget that none of them fits."""
     said = ", ".join(f"{name} {value:g}" for name, value in budget.model_dump(exclude_none=True).items())
     rest = budget.model_copy(update={"max_error": None})
     within = [each for each in offered if _fits(*each, rest)]

@@ -1,5 +1,6 @@
-"""Conditions and guidance of a request, checked before anything is allocated, and then made tensors."""
+"""Conditions and guidance of a request: checked before anything is allocated, then made into tensors."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +21,13 @@ _A_PLACE = 8  # bytes: where a sample finds a condition
 
 @dataclass(frozen=True)
 class Told:
-    """What the samples of a request are told.
+    """The conditions and guidance of the samples of a request.
 
     Attributes:
-        guidance: how velocities are combined; None for none.
+        guidance: the combination of velocities, or None.
         bytes: memory of the conditions, with the job and in the table of the engine.
-        a_sample: bytes of memory of each sample beside them.
-        values, negative: the conditions, and those in the place of nulls; None where there are none.
+        a_sample: further bytes of memory for each sample.
+        values, negative: the conditions, and those in place of nulls; None if there are none.
     """
 
     guidance: Guidance | None = None
@@ -54,11 +55,11 @@ def told_of(request: Solving, model: ModelVersion, samples: int, sizes: Sizes) -
     Args:
         request: the parsed body.
         model: the requested model.
-        samples: how many there are.
+        samples: their number.
         sizes: of the free axes as far as they are known; those of the conditions are added.
 
     Raises:
-        ProblemError: 422 for what the model does not accept.
+        ProblemError: 422 for anything that the model does not accept.
     """
     takes = model.conditioning
     if takes is None:
@@ -80,11 +81,22 @@ def told_of(request: Solving, model: ModelVersion, samples: int, sizes: Sizes) -
     negative = _negative(request, takes, guidance, sizes, samples, model)
     rows = values.bytes + (0 if negative is None else negative.bytes)
     variants = 1 if guidance is None else 1 + len(guidance.terms)
-    return Told(guidance, 2 * rows, _A_PLACE * variants * len(takes.inputs), values, negative)
+    most_rows = max(values.most_rows, 1 if negative is None else negative.most_rows)
+    made = variants * most_rows * _made_bytes(model, sizes.settle())
+    return Told(guidance, 2 * rows + made, _A_PLACE * variants * len(takes.inputs), values, negative)
+
+
+def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
+    """Return the bytes of one row of what the prelude makes, with the job's and in the table of the engine."""
+    prelude, takes = model.card.prelude, model.card.conditioning
+    if prelude is None or not isinstance(takes, NamedConditions):
+        return 0
+    made = [takes.sized(sizes).entries[name] for name in prelude.program.outputs]
+    return 2 * sum(math.prod(entry.sizes) * entry.torch_dtype.itemsize for entry in made)
 
 
 def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:
-    """Return the conditions that were given by name; `condition` is the only one of a model that has one."""
+    """Return the given conditions by name; `condition` is for models with a single one."""
     named = request.conditions
     if named is not None and request.condition is not None:
         raise invalid("condition", "condition and conditions were both given; give all of them in conditions")
@@ -139,12 +151,12 @@ def _guidance(request: Solving, takes: Conditioning) -> Guidance | None:
 def _dropped(
     condition: str | None, drop: Sequence[str] | None, names: Sequence[str], null: Sequence[str], k: int
 ) -> frozenset[str]:
-    """Return the conditions that a term does without.
+    """Return the conditions that a term drops.
 
     Args:
         condition, drop: of the request.
         names: of all conditions.
-        null: of those that "null" stands for.
+        null: names of those that "null" stands for.
         k: number of the term.
     """
     if (condition is None) == (drop is None):
@@ -156,7 +168,7 @@ def _dropped(
 
 
 def _check_nulls(given: Mapping[str, Any], guidance: Guidance | None, takes: Conditioning) -> None:
-    """Refuse guidance by nulls that were not trained, and a missing condition that has none."""
+    """Refuse guidance by nulls that were not trained, and missing conditions without a null."""
     if isinstance(takes, NamedConditions):
         return  # negative conditions may stand for them
     if guidance is not None and any(term.without for term in guidance.terms) and not takes.null:
@@ -176,7 +188,7 @@ def _negative(
     samples: int,
     model: ModelVersion,
 ) -> Values | None:
-    """Return the conditions in the place of nulls, once each that guidance needs is known to be there."""
+    """Return the conditions in place of nulls; refuse a request that lacks one that guidance needs."""
     asked = request.negative
     needed = frozenset[str]() if guidance is None else frozenset().union(*(term.without for term in guidance.terms))
     if asked is not None and not needed:

@@ -1,4 +1,4 @@
-"""Bodies in npz: the members of a JSON body that are arrays come as arrays, all others in one entry of JSON.
+"""Bodies in npz: arrays as npz entries, and all other members in one entry of JSON.
 
     np.savez(file, request=json.dumps({"model": "pictures", "solver": "ab4-8"}), **{"conditions.text": text})
 
@@ -24,12 +24,12 @@ REQUEST = "request"
 
 ARRAYS = ("x0", "samples", "condition", "save_at", "grid", "t_span", "times")
 NAMED = ("conditions", "negative")
-"""Members that are arrays, and members that hold arrays by name."""
+"""Array members, and members that hold arrays by name."""
 
 _ZIP = b"PK"
 _MOST_ENTRIES = 256
 _MOST_TIMES = 16
-"""An archive may claim to hold this many times its bytes, which compression of numbers hardly reaches."""
+"""Limit on the claimed size of an archive over its bytes; compressed numbers hardly reach it."""
 
 _SPARE = 1 << 20
 _LONGEST_HEADER = 4096
@@ -44,8 +44,8 @@ def read_npz(body: bytes) -> tuple[bytes, dict[str, Any]]:
     """Return the JSON members as text, and the arrays as members of a request.
 
     Raises:
-        ProblemError: 400 for what is no archive, 413 for one that claims far more than its bytes, 422 for an entry that
-            is not understood.
+        ProblemError: 400 for a malformed archive, 413 for one that claims far more than its bytes, 422 for an unknown
+            or malformed entry.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
@@ -93,7 +93,7 @@ def _put(content: dict[str, Any], name: str, array: NDArray[Any]) -> None:
 
 
 def _array(name: str, data: bytes) -> NDArray[Any]:
-    """An array of the npy format whose bytes are all there."""
+    """Read an array in the npy format; one with missing bytes is refused."""
     stream = io.BytesIO(data)
     try:
         version = npy.read_magic(stream)
@@ -116,7 +116,7 @@ def _array(name: str, data: bytes) -> NDArray[Any]:
 
 
 def _text(array: NDArray[Any]) -> bytes:
-    """The text of an entry: a string, or its bytes."""
+    """Return the text of an entry that holds a string or its bytes."""
     if array.dtype.kind == "U" and not array.ndim:
         return str(array[()]).encode()
     if array.dtype.kind == "S" and not array.ndim:

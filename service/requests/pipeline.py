@@ -215,8 +215,11 @@ def is_small(result: JobResult) -> bool:
 def count(http: Request, job: Job, result: JobResult) -> None:
     """Count a finished job in the metrics and in the timings of its request."""
     context, metrics = context_of(http.scope), service_of(http).metrics
+    beside = {"prelude": result.prelude_s, "decoder": result.decoder_s}
     context.timings.update(queue=result.queue_s, solve=result.solve_s, network=result.network_s)
+    context.timings.update({name: seconds for name, seconds in beside.items() if seconds is not None})
     metrics.solved(context.model, context.solver, result.nfe, result.queue_s, result.solve_s, result.network_s)
+    metrics.ran_programs(context.model, result.prelude_s, result.decoder_s)
     if job.solve.adaptive:
         metrics.stepped(context.solver, result.trace.h, result.trace.accepted)
 

@@ -1,4 +1,4 @@
-"""Replays: the body of ``POST /v1/replay``, and the request that its token stands for, validated like any other."""
+"""Replays: the body of ``POST /v1/replay``, and the validation of the request in its token."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -9,7 +9,17 @@ from pydantic import Field, PrivateAttr, WithJsonSchema
 from service.errors import Kind, ProblemError, invalid, invalid_fields
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.replay import MOST_CHARACTERS, Difference, Token, TokenError, arrays_of, decode, differences, digest_of
+from service.replay import (
+    MOST_CHARACTERS,
+    Difference,
+    Token,
+    TokenError,
+    arrays_of,
+    decode,
+    differences,
+    digest_of,
+    environment_of,
+)
 from service.requests.parsing import check, parse
 from service.requests.schemas import CONDITIONS_SCHEMA, GRID_SCHEMA, X0_SCHEMA, Body, Positive, SampleRequest
 from service.requests.validation import Validated, validate_sample
@@ -17,13 +27,13 @@ from service.responses.arrays import Encoder
 from service.settings import Settings
 
 AGAIN = ("condition", "conditions", "negative", "x0", "grid", "save_at")
-"""Members that a token may hold as a hash, and that are then given again."""
+"""Members that a token may hold as a hash; the client then sends them again."""
 
 _OWN = (*AGAIN, "timeout_s", "priority")
 
 
 class ReplayRequest(Body):
-    """Body of ``POST /v1/replay``: a token, and what it holds only as a hash."""
+    """Body of ``POST /v1/replay``: a token, and the members that it holds only as a hash."""
 
     token: str = Field(min_length=1, max_length=MOST_CHARACTERS + 64, description="the member `replay` of an answer")
     force: bool = Field(
@@ -63,8 +73,8 @@ class ValidatedReplay(Validated):
     """A validated replay.
 
     Attributes:
-        token: what is replayed.
-        force: whether samples with other bits are an answer too.
+        token: the token to replay.
+        force: whether to answer with samples of other bits.
         differences: why the bits cannot be promised; empty without `force`.
     """
 
@@ -77,8 +87,8 @@ def parse_replay(body: bytes) -> ReplayedSample:
     """Return the request that the token in a body stands for.
 
     Raises:
-        ProblemError: 422 for a text that is no token, for a token that asks for what no request may ask for, and
-            where what it holds as a hash is missing; 400 and 413 as for other bodies.
+        ProblemError: 422 for a text that is not a token, for a token with a request that is not allowed, and for a
+            missing member that it holds only as a hash; 400 and 413 as for other bodies.
     """
     asked = parse(ReplayRequest, body)
     try:
@@ -94,7 +104,7 @@ def parse_replay(body: bytes) -> ReplayedSample:
         if name in token.given and name not in own:
             raise invalid(name, f"the token holds only the hash of {name}, which is long; give {name} again")
         if name in own and name not in token.given:
-            raise invalid(name, f"{name} is in the token, as far as there was one; leave it out")
+            raise invalid(name, f"{name} is in the token if there was one; leave it out")
     try:
         request = check(ReplayedSample, token.request() | own)
     except ProblemError as problem:
@@ -117,7 +127,7 @@ def validate_replay(
         environment: of this process.
 
     Raises:
-        ProblemError: 409 where the bits cannot be promised; as `validate_sample`, but naming the token.
+        ProblemError: 409 if the bits cannot be promised; as in `validate_sample`, but naming the token.
     """
     token = request.token
     found = _differences(token, model, environment)
@@ -135,7 +145,7 @@ def validate_replay(
     arrays = arrays_of(valid.job)
     for name, digest in token.given.items():
         if name not in arrays or digest_of(arrays[name]) != digest:
-            raise invalid(name, f"{name} is not what the token was made with: its hash is another")
+            raise invalid(name, f"{name} is not the one that the token was made with: its hash differs")
     same = {field.name: getattr(valid, field.name) for field in fields(Validated)}
     return ValidatedReplay(**same, token=token, force=request.force, differences=found)
 
@@ -151,15 +161,15 @@ def _differences(token: Token, model: ModelVersion, environment: Mapping[str, st
     if token.checkpoint != model.digest:
         found.append(Difference("checkpoint", token.checkpoint, model.digest, "other weights give other samples"))
     if token.partial:
-        reason = "the time limit cut it short, at a moment that does not come again"
+        reason = "the time limit cut it short, which cannot be repeated"
         found.append(Difference("answer", "partial", "whole", reason))
     fused = token.environment.get("path") == model.path == "fused"
     threads_matter = not fused or (token.decode and not model.plain)
-    return [*found, *differences(token.environment, {**environment, "path": model.path}, threads_matter)]
+    return [*found, *differences(token.environment, environment_of(environment, model), threads_matter)]
 
 
 def _of_the_token(problem: ProblemError, given: Any) -> ProblemError:
-    """Return a problem of the request in a token as one of the token; what was given beside it keeps its name."""
+    """Return a problem of the request in a token as one of the token; fields sent beside it keep their names."""
     if problem.kind not in (Kind.INVALID, Kind.MALFORMED, Kind.TOO_LARGE):
         return problem
     faults = problem.errors or [{"field": "token", "message": problem.detail}]

@@ -20,11 +20,11 @@ _HEAD = 6_000
 
 _A_TIME = 26
 _AN_EVENT = 120
-_A_SAMPLE = 128  # bytes of memory: its t, calls and status, and room to put them together
-_A_STEP = 80  # bytes of memory: an attempt as it is kept, and as an entry of the trace
-_MOST_LANES = 8_192  # that run at the same time, and keep what they save until some of them end
-_A_SAVED = 32  # bytes of memory: the lane and the time of a saved state, while it is kept so
-_LIKELY_STEPS = 20  # attempts of a sample under error control, before any is known
+_A_SAMPLE = 128  # bytes of memory: its t, calls and status, and room to gather them
+_A_STEP = 80  # bytes of memory: a kept attempt, and its entry in the trace
+_MOST_LANES = 8_192  # that run at a time; saved states are kept until some of them end
+_A_SAVED = 32  # bytes of memory: the lane and the time of a saved state
+_LIKELY_STEPS = 20  # attempts of a sample under error control, before any was measured
 
 
 def check_size(request: SampleRequest, most_bytes: int, encoder: Encoder, limit: int) -> None:
@@ -122,7 +122,7 @@ def _head_bytes(settings: Mapping[str, object]) -> int:
 
 
 def kept_steps(solve: Plan, trace: str) -> int:
-    """Return how many attempted steps of a sample are kept: all possible ones in a full trace, else a likely number."""
+    """Return how many attempted steps of a sample are kept: the maximum in a full trace, else a likely number."""
     if trace == "full":
         return solve.most_steps
     return min(solve.most_steps, _LIKELY_STEPS) if solve.adaptive else 0
@@ -145,11 +145,11 @@ def lanes_bytes(
         model: the model of the lanes.
         lanes: number of lanes.
         width: numbers of a state.
-        told: their conditions; None where they are counted elsewhere.
-        saved: states kept of each lane on the way.
+        told: their conditions; None if counted elsewhere.
+        saved: number of saved states of each lane.
         given: whether the start states are kept too.
-        constants: numbers that accompany each lane.
-        steps: attempts kept of each lane.
+        constants: further numbers of each lane.
+        steps: number of kept attempts of each lane.
     """
     numbers = width * (1 + saved + given) + 2 * constants  # twice: with the job, and in the table of the engine
     size = model.dtype.itemsize

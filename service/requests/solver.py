@@ -115,7 +115,7 @@ def _authors_solver(model: ModelVersion, t_span: tuple[float, float]) -> str | N
 
 
 def _names_solver(request: Solving) -> bool:
-    """Whether a request says how to solve; `max_nfe` and what is null say nothing of it."""
+    """Whether a request names a solver; `max_nfe` and null fields do not."""
     said = request.model_fields_set.intersection(("solver", *_APART)) - {"max_nfe"}
     return any(getattr(request, name) is not None for name in said)
 
@@ -175,11 +175,11 @@ def _of_average(request: Solving, model: ModelVersion, t_span: tuple[float, floa
 
 
 def refuse_average(model: ModelVersion, does: str) -> None:
-    """Refuse what needs a velocity at one time.
+    """Refuse operations that need the velocity at a single time.
 
     Args:
         model: the requested model.
-        does: what was asked for, as in "encode follows ...".
+        does: the operation, as in "encode follows ...".
 
     Raises:
         ProblemError: 422 for a field of average velocity.

@@ -105,6 +105,7 @@ def validate_sample(
         x0=x0,
         save_at=save_at,
         partial=request.on_timeout == "partial",
+        decode=request.decode and model.decodes_in_engine,
     )
     return Validated(model, job, encoder, request.decode, most_bytes, choice)
 

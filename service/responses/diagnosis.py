@@ -155,4 +155,5 @@ def together(first: JobResult, second: JobResult | None) -> JobResult:
         queue_s=first.queue_s + second.queue_s,
         solve_s=first.solve_s + second.solve_s,
         network_s=first.network_s + second.network_s,
+        prelude_s=None if first.prelude_s is None else first.prelude_s + (second.prelude_s or 0.0),
     )

@@ -44,8 +44,7 @@ def sample_response(
         environment: of this process, for the replay token.
         budget: how the service chose the solver, where it did.
     """
-    decoder = decoder_of(model, decode)
-    samples = to_data(result.x, decoder)
+    samples = samples_of(model, result, decode)
     how, digest = outcome(result), digest_of(samples)
     document = {
         **origin(model, context),
@@ -53,6 +52,7 @@ def sample_response(
         "first_index": job.first_index,
         "deterministic": model.deterministic,
         "noise": model.card.noise,
+        "path": model.path,
         "solver": job.solve.settings,
         **({} if budget is None else {"budget": budget}),
         "shape": list(samples.shape),
@@ -63,7 +63,7 @@ def sample_response(
     }
     arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
     if result.saved is not None and job.save_at is not None:
-        arrays["saved"] = saved = saved_to_data(result.saved, decoder)
+        arrays["saved"] = saved = saved_of(model, result, decode)
         document["saved"] = {"t": job.save_at.tolist(), "states": saved}
     trace = view(job.trace, job.solve, result.trace)
     if trace is not None:
@@ -92,12 +92,27 @@ def origin(model: ModelVersion, context: Context) -> dict[str, Any]:
 
 def timings(result: JobResult) -> dict[str, float]:
     """Return the seconds of a job, as `latency` has them."""
-    return {"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s}
+    beside = {"prelude_s": result.prelude_s, "decoder_s": result.decoder_s}
+    found = {"queue_s": result.queue_s, "solve_s": result.solve_s, "network_s": result.network_s}
+    return found | {name: seconds for name, seconds in beside.items() if seconds is not None}
 
 
 def decoder_of(model: ModelVersion, decode: bool) -> Decode | None:
-    """Return the function that turns states into data; None to leave them as they are."""
-    return model.decode if decode and not model.plain else None
+    """Return the function that turns states into data; None to leave them as they are, or where the engine does it."""
+    return model.decode if decode and not model.plain and not model.decodes_in_engine else None
+
+
+def samples_of(model: ModelVersion, result: JobResult, decode: bool) -> Array:
+    """Return the samples of a result (n, *shape), as data or as states."""
+    return to_data(result.x, decoder_of(model, decode)) if result.data is None else result.data.numpy()
+
+
+def saved_of(model: ModelVersion, result: JobResult, decode: bool) -> Array:
+    """Return the saved states of a result (n, m, *shape), as data or as states."""
+    if result.saved_data is not None:
+        return result.saved_data.numpy()
+    assert result.saved is not None  # noqa: S101  (the caller has seen them)
+    return saved_to_data(result.saved, decoder_of(model, decode))
 
 
 def outcome(result: JobResult) -> dict[str, Any]:
@@ -110,7 +125,7 @@ def outcome(result: JobResult) -> dict[str, Any]:
         worst, bad = max(set(status.tolist()), key=order.index), np.flatnonzero(~good)
     return {
         "nfe": int(nfe.max(initial=0)),
-        "nfe_per_sample": {"min": int(nfe.min()), "mean": float(nfe.mean()), "max": int(nfe.max())},
+        "nfe_per_sample": {"min": int(nfe.min()), "mean": int(nfe.sum()) / len(nfe), "max": int(nfe.max())},
         "network_rows": int(result.rows),
         "status": worst,
         "failed": [{"index": int(i), "status": str(status[i]), "t": float(t[i])} for i in bad],

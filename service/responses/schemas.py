@@ -55,6 +55,12 @@ class Latency(BaseModel):
     queue_s: float
     solve_s: float
     network_s: float
+    prelude_s: float | None = Field(
+        default=None, description="in calls of the model's prelude; left out where it has none"
+    )
+    decoder_s: float | None = Field(
+        default=None, description="in calls of a decoder that is a program; left out where there is none"
+    )
     encode_s: float
     total_s: float
 
@@ -103,6 +109,7 @@ class SampleResponse(Solved):
     seed: int
     first_index: int
     noise: str
+    path: Literal["fused", "eager"] = Field(description="what evaluated the network, as in /v1/models")
     budget: Chosen | None = Field(default=None, description="only where the request had a budget")
     digest: str = Field(description="SHA-256 of the samples' bytes, as npz has them")
     replay: str = Field(description="token for POST /v1/replay, which gives the same samples again")
@@ -190,6 +197,9 @@ class ModelSummary(BaseModel):
     )
     sampling: Sampling | None = Field(
         default=None, description="how it is sampled where a request names no solver; null for the service's default"
+    )
+    conditions: dict[str, Any] = Field(
+        default={}, description="what requests give, by name: dtype, shape, null, ...; `condition` where it has no name"
     )
     tuned: list[str] = Field(default=[], description="solvers tuned for this model, as text: tuned-6, ab4-9/tuned")
     tuned_fault: str = Field(default="", description="why tuned plans that are there cannot be used; otherwise empty")

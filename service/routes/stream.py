@@ -169,6 +169,7 @@ class _Followed:
         self._valid = valid
         self._choice = None if valid.choice is None else valid.choice.document()
         self._decode, self._decoder = valid.decode, decoder_of(valid.model, valid.decode)
+        self._waits = valid.job.decode  # states are decoded at the end, by turns with the networks
         self._npz, self._sent_states = npz, 0
         # bytes for optional events: progress and comments
         self._room = service_of(http).settings.max_answer_bytes - valid.most_bytes
@@ -185,8 +186,9 @@ class _Followed:
                 continue
             progress = self._feed.take()
             if progress is not None:
-                async for part in self._states(progress.saved, progress.complete):
-                    yield part
+                if not self._waits:
+                    async for part in self._states(progress.saved, progress.complete):
+                        yield part
                 for part in self._fitting(_event("progress", self._progress(progress))):
                     yield part
         try:
@@ -198,7 +200,8 @@ class _Followed:
             self.context.problem, self.context.outcome = problem, str(problem.kind.value.status)
             yield _event("error", problem.body(self.context.request_id))
             return
-        async for part in self._states(result.saved, 0 if self._job.save_at is None else len(self._job.save_at)):
+        saved = result.saved if result.saved_data is None else result.saved_data
+        async for part in self._states(saved, 0 if self._job.save_at is None else len(self._job.save_at)):
             yield part
         async for part in self._completed(result):
             yield part

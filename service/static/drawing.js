@@ -1,7 +1,8 @@
 // Drawing samples: a request becomes pages, each of them a stream of states on their way from noise to data.
 import * as api from "./api.js";
+import { each, subjectOf } from "./conditions.js";
 import { layoutOf } from "./pictures.js";
-import { parse } from "./solver_text.js";
+import { TUNED, parse } from "./solver_text.js";
 
 const PAGE = 1000; // samples in one request: a large drawing arrives piece by piece and meets no deadline as a whole
 const PICTURES = 400; // as many pictures as a sheet shows
@@ -13,9 +14,10 @@ const NUMBERS = 2_000_000; // most numbers in the frames of a drawing
  * samples that have arrived, and `page` those of the page that is arriving.
  */
 export class Run {
-  /** @param shape of a sample, or null where the model is not known */
+  /** @param shape of a sample, free axes by name, or null where the model is not known */
   constructor(side, label, body, shape) {
-    Object.assign(this, { side, label, body, shape: shape ?? [], response: null, frames: [], page: null, share: 0, left: null });
+    const sizes = (shape ?? []).map((size) => (typeof size === "string" ? body.shape?.[size] : size));
+    Object.assign(this, { side, label, body, shape: sizes, response: null, frames: [], page: null, share: 0, left: null });
     this.t = 0; // the time that is shown; null is the end
   }
 
@@ -28,8 +30,8 @@ export class Run {
 
   /** The pages of the request: first index and number of samples of each. */
   get pages() {
-    const { num_samples: count, error_control: control, condition } = this.body;
-    const one = control === "batch" || Array.isArray(condition) || !Number.isSafeInteger(count) || count < 1;
+    const { num_samples: count, error_control: control } = this.body;
+    const one = control === "batch" || each(this.body) || !Number.isSafeInteger(count) || count < 1;
     const size = one ? count : this.pictures ? PICTURES : PAGE;
     if (one || count <= size) return [[0, count]];
     return Array.from({ length: Math.ceil(count / size) }, (_, k) => [k * size, Math.min(size, count - k * size)]);
@@ -90,13 +92,14 @@ export class Run {
       this.frames.forEach((frame, k) => (frame.states = frame.states.concat(frames[k]?.states ?? missing)));
     }
     delete response.saved; // the frames have it
+    this.shape = response.shape.slice(1); // free axes have a size now
     this.response = this.response ? joined(this.response, response, offset) : response;
     this.page = null;
   }
 
   /** Times to ask states at: any under error control, points of the grid with fixed steps; undefined for none. */
   async #times(signal) {
-    const { steps, grid, num_samples: count, budget } = this.body;
+    const { solver, steps, grid, num_samples: count, budget } = this.body;
     if (budget) return undefined; // which times there are depends on the solver that will be chosen
     const numbers = this.shape.reduce((product, size) => product * size, 1) * (this.pictures ? Math.min(count, PICTURES) : count);
     const frames = Math.min(FRAMES, Math.floor(NUMBERS / numbers));
@@ -106,7 +109,7 @@ export class Run {
     if (Array.isArray(grid)) points = grid;
     else if (steps !== undefined) {
       if (!Number.isInteger(steps) || steps < 1 || steps > 100_000) return undefined; // as above
-      points = grid ? await gridTimes(this.body, signal) : Array.from({ length: steps + 1 }, (_, k) => k / steps);
+      points = grid || solver === TUNED ? await gridTimes(this.body, signal) : Array.from({ length: steps + 1 }, (_, k) => k / steps);
     }
     const every = Math.ceil((points.length - 1) / frames);
     return points.filter((_, k) => k % every === 0 || k === points.length - 1);
@@ -116,11 +119,12 @@ export class Run {
 const known = new Map();
 
 /** The times of a grid, from the service: one sample's steps. */
-async function gridTimes({ model, solver, steps, grid, condition, guidance }, signal) {
-  const key = JSON.stringify([steps, grid]);
+async function gridTimes(body, signal) {
+  const { model, solver, steps, grid } = body;
+  const key = JSON.stringify([model, solver, steps, grid]);
   if (!known.has(key)) {
-    const one = { model, solver, steps, grid, guidance, condition: Array.isArray(condition) ? condition[0] : condition };
-    const { t } = (await api.sample({ ...one, num_samples: 1, seed: 0 }, signal)).trace;
+    const one = { ...subjectOf(body, 0), solver, steps, grid, num_samples: 1, seed: 0 };
+    const { t } = (await api.sample(one, signal)).trace;
     known.set(key, [...t, 1]);
   }
   return known.get(key);

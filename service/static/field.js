@@ -12,7 +12,7 @@ const DEPTH = 12; // nats below the greatest log-density that are shown
 
 /**
  * The velocity field on a grid of the plane.
- * @param base {model, condition, guidance} @param bounds of the plane, {x: [low, high], y: [low, high]}
+ * @param base what is drawn, see `subject` @param bounds of the plane, {x: [low, high], y: [low, high]}
  * @returns {Promise<{points: number[][], frames: number[][][]}>} (n, 2), and velocities (n, 2) at each time
  */
 export async function velocityField(base, bounds, signal, told) {
@@ -31,8 +31,8 @@ export async function velocityField(base, bounds, signal, told) {
 }
 
 /** Points of the plane, and the map from them to states: found by decoding three states, as decoders here are affine. */
-async function grid({ model, condition, guidance }, bounds, signal) {
-  const ask = { model, condition, guidance, num_samples: 3, x0: [[0, 0], [1, 0], [0, 1]], t_span: [0, STEP], save_at: [0] };
+async function grid(base, bounds, signal) {
+  const ask = { ...base, num_samples: 3, x0: [[0, 0], [1, 0], [0, 1]], t_span: [0, STEP], save_at: [0] };
   const { saved } = await api.background({ ...ask, solver: "euler", steps: 1 }, signal);
   const [o, p, q] = saved.states.map(([state]) => state);
   const [a, b, c, d] = [p[0] - o[0], q[0] - o[0], p[1] - o[1], q[1] - o[1]];
@@ -77,7 +77,7 @@ export class Field {
 
   /**
    * Have what is asked for, and nothing else.
-   * @param base {model, condition, guidance} @param bounds of the plane, see `velocityField`
+   * @param base what is drawn, see `subject` @param bounds of the plane, see `velocityField`
    * @param wanted {velocity, density} @param told called with what is being computed, "" at the end
    */
   async want(base, bounds, wanted, told) {

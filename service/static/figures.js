@@ -88,11 +88,10 @@ export class Figures {
     this.pictures = pictures.layoutOf(this.shape) !== null;
     this.planar = this.shape.length === 1 && this.shape[0] === 2;
     for (const element of document.querySelectorAll(".planar")) element.hidden = !this.planar;
-    $("arrangement").hidden = runs.length < 2;
     $("over").textContent = this.pictures ? "Difference" : "Overlaid";
     for (const name of ["side", "over"]) $(name).setAttribute("aria-pressed", String(this.layout === name));
     $("cards").dataset.layout = this.layout;
-    $("results").dataset.runs = runs.length;
+    document.documentElement.dataset.runs = runs.length;
     const groups = this.layout === "over" ? [runs] : runs.map((run) => [run]);
     $("cards").replaceChildren(...groups.map((group) => this.#card(group)));
     this.widen();

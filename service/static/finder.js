@@ -1,6 +1,7 @@
 // Find my solver: candidates on the same noise in a chart of NFE and error, and the best of them for a budget.
 import * as api from "./api.js";
 import { colours } from "./canvas.js";
+import { each, subject } from "./conditions.js";
 import { $, button, make } from "./dom.js";
 import { ms } from "./figures.js";
 import { chart } from "./plotly.js";
@@ -29,7 +30,7 @@ function isSolver(text) {
 /** @typedef {{text: string, nfe: number, mean: number, seconds: number | null, error: number | null, failed: number}} Candidate */
 
 export class Finder {
-  /** @param base returns {body, dtype} of the model to try, and the texts of the solvers in the form as `own` @param load called with the text of a solver that is chosen */
+  /** @param base returns {body, dtype} of the model to try, and the texts of the solvers in the form as `own` and of those `tuned` for the model @param load called with the text of a solver that is chosen */
   constructor(base, load) {
     Object.assign(this, { base, load, running: null });
     this.reset();
@@ -38,7 +39,7 @@ export class Finder {
     $("budget").addEventListener("input", () => this.#recommend());
   }
 
-  /** Forget what was found if it was of another model, condition or guidance. @param key names all three */
+  /** Forget what was found if it was of another model, condition or guidance. @param key names all of them */
   of(key) {
     if (this.key !== key) this.reset();
     this.key = key;
@@ -74,17 +75,17 @@ export class Finder {
     $("find").textContent = "Cancel";
     const busy = (text) => ($("finder-busy").textContent = text);
     try {
-      const { body, dtype, own } = this.base();
+      const { body, dtype, own, tuned } = this.base();
       this.own = own;
-      const candidates = [...new Set([...own.filter(isSolver), ...CANDIDATES])];
-      const { model, seed, condition, guidance } = body;
-      const whole = Array.isArray(condition) ? body.num_samples : SAMPLES;
+      const candidates = [...new Set([...own.filter(isSolver), ...CANDIDATES, ...tuned])];
+      const { seed } = body;
+      const whole = each(body) ? body.num_samples : SAMPLES;
       busy("solving the reference …");
       const exact = await reference(body, dtype, signal, SAMPLES);
       this.reference = exact.label;
       for (const [k, text] of candidates.entries()) {
         busy(`${k} of ${candidates.length}: ${text} …`);
-        const ask = { model, seed, condition, guidance, num_samples: whole, ...parse(text), on_timeout: "partial" };
+        const ask = { ...subject(body), seed, num_samples: whole, ...parse(text), on_timeout: "partial" };
         const response = await api.background(ask, signal);
         const error = errors(response, exact.response)?.mean ?? null;
         const { nfe, nfe_per_sample: per, latency, failed } = response;

@@ -1,7 +1,8 @@
 // The form: fields of the two settings made from what /v1/solvers says, read into a view and filled from one.
 import { $, make } from "./dom.js";
-import { cost } from "./terms.js";
-import { BUDGET, GRID_PARAMETERS, SETTING, second } from "./view.js";
+import { cost, explain } from "./terms.js";
+import { TUNED } from "./solver_text.js";
+import { BUDGET, GRID_PARAMETERS, SETTING, second, settingOf } from "./view.js";
 
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
 
@@ -22,6 +23,37 @@ const entry = (placeholder = "", inputmode = "decimal") => make("input", { input
 
 function choice(values, automatic) {
   return make("select", {}, option("", automatic), ...values.map((value) => option(value)));
+}
+
+/** Whether something need not be given. */
+const optional = ({ null: none, default: usual }) => (none ?? usual) !== undefined;
+
+/** The field of a condition by name: a choice of labels, or a number, or a list as JSON. */
+function told(name, takes) {
+  const { dtype = "float32", shape = [], max = {}, classes, names } = takes;
+  const axes = shape.map((size) => (typeof size === "string" ? `${size} ≤ ${max[size]}` : size)).join(" × ");
+  const none = optional(takes) ? "none" : "choose …";
+  let control;
+  if (!shape.length && (names || classes <= 1000)) {
+    control = choice(names ?? Array.from({ length: classes }, (_, k) => String(k)), none);
+  } else if (!shape.length && dtype === "bool") control = choice(["false", "true"], none);
+  else control = entry(shape.length ? `[${axes}] as JSON` : dtype, shape.length ? "text" : "decimal");
+  control.id = `conditions-${name}`;
+  Object.assign(control.dataset, { field: `conditions.${name}`, group: "conditions", key: name });
+  const kind = classes && !shape.length ? `${classes} classes` : `${dtype}${axes ? `, ${axes}` : ""}`;
+  return make("div", { class: "field" },
+    make("label", { for: control.id, "data-term": "conditions" }, name), control,
+    make("p", { class: "hint" }, optional(takes) ? `${kind}; may be left out` : kind));
+}
+
+/** The field of a free axis. */
+function size(name, { min = 1, max, multiple = 1 }) {
+  const control = entry(`${min} to ${max}`, "numeric");
+  control.id = `shape-${name}`;
+  Object.assign(control.dataset, { field: `shape.${name}`, group: "shape", key: name });
+  return make("div", { class: "field" },
+    make("label", { for: control.id, "data-term": "shape" }, `Size of ${name}`), control,
+    ...(multiple > 1 ? [make("p", { class: "hint" }, `multiples of ${multiple}`)] : []));
 }
 
 /** Fill one <fieldset> with the controls of a setting. */
@@ -70,23 +102,42 @@ export class Form {
   constructor(solvers, models) {
     this.solvers = new Map(solvers.map((solver) => [solver.name, solver]));
     this.b = null;
+    const stages = { order: null, stages: 1, kind: "fixed", cost: "N", parameters: { steps: "" } };
+    this.solvers.set(TUNED, { name: TUNED, ...stages }); // of one model, so that no catalogue has it
     for (const side of ["a", "b"]) build(side, solvers);
     this.offer(models);
   }
 
   /** Offer these models, and keep the one that is chosen. @param models lines of /v1/models */
   offer(models) {
+    this.models = models;
     const chosen = $("model").value;
     const told = { served: "", loading: " (loading)", unavailable: " (unavailable)" };
     const text = ({ name, status, sampling }) =>
       `${name}${told[status] ?? ""}${sampling && sampling.solver.length < 40 ? ` · ${sampling.solver}` : ""}`;
     $("model").replaceChildren(...models.map((model) => option(model.name, text(model))));
     if (chosen) this.#put($("model"), chosen);
+    this.#offerTuned();
+  }
+
+  /** Offer what was tuned for the chosen model among the solvers, each with its steps. */
+  #offerTuned() {
+    const tuned = this.models.find((model) => model.name === $("model").value)?.tuned ?? [];
+    for (const side of ["a", "b"]) {
+      const list = $(`${side}-solver`);
+      if ((list.dataset.tuned ?? "") === tuned.join()) continue;
+      list.dataset.tuned = tuned.join();
+      list.querySelector(`.${TUNED}`)?.remove();
+      const those = tuned.map((text) => option(text));
+      if (tuned.length) list.prepend(make("optgroup", { class: TUNED, label: "Tuned for this model" }, ...those));
+    }
   }
 
   /** Put a view into the fields. A model or solver that is not there stays, so that the service can say so. */
   fill(view) {
     for (const key of COMMON) this.#put($(key), view[key]);
+    this.#offerTuned();
+    for (const control of $("told").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
     $("compare").checked = view.b !== null;
     this.b = view.b ?? this.b ?? second();
     this.#fillSetting("a", view.a);
@@ -96,7 +147,7 @@ export class Form {
 
   #put(control, value) {
     if (control.tagName === "SELECT" && value && ![...control.options].some((o) => o.value === value)) {
-      control.append(option(value, `${value} (unknown)`));
+      control.append(option(value, value === TUNED ? TUNED : `${value} (unknown)`));
     }
     control.value = value;
   }
@@ -120,6 +171,11 @@ export class Form {
     const view = { ...kept };
     for (const key of COMMON) view[key] = $(key).value;
     if ($("conditional").hidden) view.condition = view.guidance = "";
+    for (const control of $("told").querySelectorAll("[data-group]")) {
+      const { group, key } = control.dataset;
+      view[group] = { ...view[group], [key]: control.value };
+    }
+    if (view.model !== kept.model) Object.assign(view, { conditions: {}, shape: {} });
     view.a = this.setting("a");
     this.b = this.setting("b");
     view.b = $("compare").checked ? this.b : null;
@@ -141,6 +197,11 @@ export class Form {
 
   /** Show the fields that belong to the chosen solvers and hide the others. */
   arrange() {
+    for (const side of ["a", "b"]) {
+      const picked = $(`${side}-solver`).selectedOptions[0];
+      if (picked?.parentElement.className === TUNED) this.#fillSetting(side, settingOf(picked.value)); // it has its steps
+    }
+    this.#offerTuned();
     $("b").hidden = !$("compare").checked;
     for (const side of ["a", "b"]) {
       const chosen = $(`${side}-solver`).value;
@@ -162,7 +223,7 @@ export class Form {
       const explicit = $(`${side}-grid`).value === "times";
       const shown = {
         mode: takes.rtol, rtol: !fixed, atol: !fixed, controller: !fixed, error_control: !fixed, steps: fixed && !explicit,
-        first_step: !fixed, max_step: !fixed, max_nfe: true, grid: fixed, start: Boolean(takes.start), more: true,
+        first_step: !fixed, max_step: !fixed, max_nfe: true, grid: fixed && chosen !== TUNED, start: Boolean(takes.start), more: true,
         solver: true, cost: true,
       };
       for (const element of $(side).querySelectorAll("[data-for]")) {
@@ -173,11 +234,36 @@ export class Form {
     }
   }
 
-  /** Show the condition fields if the model's card has a condition. */
-  describe(about, card) {
+  /** Empty the fields of conditions and sizes: another model is chosen. */
+  forget() {
+    $("condition").value = $("guidance").value = "";
+    delete $("told").dataset.of;
+    $("told").replaceChildren();
+  }
+
+  /** Show fields for the conditions by name and the free axes of a model, filled from a view. */
+  #tell(card, view) {
+    const takes = Object.entries(card?.conditions ?? {});
+    const flags = new Set(takes.map(([, { null: none }]) => none?.flag)); // which requests do not give
+    const conditions = takes.filter(([name]) => !flags.has(name));
+    const axes = Object.entries(card?.axes ?? {}).filter(([name]) => card.event_shape.includes(name));
+    const of = JSON.stringify([card?.name, conditions, axes]);
+    if ($("told").dataset.of === of) return; // what is being typed stays
+    $("told").dataset.of = of;
+    $("told").replaceChildren(...conditions.map((one) => told(...one)), ...axes.map((one) => size(...one)));
+    for (const control of $("told").querySelectorAll("[data-group]")) this.#put(control, view[control.dataset.group][control.dataset.key] ?? "");
+    for (const label of $("told").querySelectorAll("[data-term]")) explain(label);
+    if (this.marked) this.mark(...this.marked); // fields that were not there yet
+  }
+
+  /** Show the condition fields if the model's card has a condition, and one for each condition by name and free axis. */
+  describe(about, card, view) {
     $("about").textContent = about;
+    this.#tell(card, view);
     const takes = card?.condition ?? null;
-    $("conditional").hidden = takes === null && $("condition").value === "" && $("guidance").value === "";
+    const guided = Object.values(card?.conditions ?? {}).some((one) => (one.null ?? null) !== null);
+    $("condition").closest(".field").hidden = takes === null && $("condition").value === "";
+    $("conditional").hidden = takes === null && !guided && $("condition").value === "" && $("guidance").value === "";
     const names = takes?.names ?? Array.from({ length: takes?.classes ?? 0 }, (_, k) => String(k));
     $("classes").replaceChildren(...names.map((name) => option(name)));
     const label = names.length ? `${names[0]} … ${names.at(-1)}` : "";
@@ -188,13 +274,15 @@ export class Form {
 
   /** Mark the fields a problem names; `errors` is the service's list of {field, message}. */
   mark(errors = [], side = null) {
+    this.marked = [errors, side];
     for (const control of document.querySelectorAll("#form [aria-invalid]")) {
       control.removeAttribute("aria-invalid");
       control.removeAttribute("aria-describedby");
     }
     for (const { field: name } of errors) {
       const root = name.split(".")[0];
-      for (const control of document.querySelectorAll(`#common [data-field="${CSS.escape(root)}"], #${side ?? "a"} [data-field="${CSS.escape(root)}"]`)) {
+      const [one, all] = [name, root].map((field) => `[data-field="${CSS.escape(field)}"]`);
+      for (const control of document.querySelectorAll(`#common ${one}, #common ${all}, #${side ?? "a"} ${all}`)) {
         if (control.closest(".field[hidden]")) continue;
         const folded = control.closest("details");
         if (folded) folded.open = true;

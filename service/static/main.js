@@ -1,6 +1,7 @@
 // The page, put together: form -> streams -> figures, verdict, chart and snippets.
 import * as api from "./api.js";
 import * as code from "./code.js";
+import { each, learn, subject } from "./conditions.js";
 import { $, button } from "./dom.js";
 import * as download from "./download.js";
 import { Run } from "./drawing.js";
@@ -43,7 +44,10 @@ function start({ models: list, solvers }) {
   models = list;
   form = new Form(solvers, models);
   finder = new Finder(
-    () => ({ body: views.request(view, view.a), dtype: served(view.model)?.dtype, own: [view.a, view.b].filter(Boolean).map(views.label) }),
+    () => {
+      const { dtype, tuned = [] } = served(view.model) ?? {};
+      return { body: views.request(view, view.a), dtype, tuned, own: [view.a, view.b].filter(Boolean).map(views.label) };
+    },
     (text) => {
       view.a = views.settingOf(text);
       form.fill(view);
@@ -83,7 +87,9 @@ async function describe() {
   const found = await api.get(`v1/models/${encodeURIComponent(view.model)}`).catch(() => null);
   if (found && found.name !== view.model) return; // another was chosen meanwhile
   const reason = found?.unavailable?.[0]?.reason ?? "";
-  form.describe(about || reason, found?.served?.[0]?.card);
+  const card = found?.served?.[0]?.card;
+  if (card) learn(found.name, card);
+  form.describe(about || reason, card, view);
   if (found?.served?.[0]?.frontier) finder.stored(found.name, view.guidance);
 }
 
@@ -97,12 +103,12 @@ async function draw() {
   const sides = view.b ? ["a", "b"] : ["a"];
   const runs = sides.map((side) => new Run(side, views.label(view[side]), views.request(view, view[side]), shape));
   if (!figures.runs.length) {
-    $("results").dataset.runs = runs.length; // makes room for them
+    document.documentElement.dataset.runs = runs.length; // makes room for them
     $("cards").dataset.layout = runs.length > 1 ? view.layout : "side";
   }
   asked = runs.map((run) => api.stringify(run.body)).join();
   remember();
-  finder.of([view.model, view.condition, view.guidance].join());
+  finder.of(api.stringify(subject(runs[0].body)));
   code.show(runs.map((run) => run.body));
   $("summary").textContent = `${view.model} · ${view.num_samples} · ${runs.map((run) => run.label).join(" vs ")}`;
   progress(runs[0]);
@@ -287,10 +293,9 @@ async function recolour() {
 /** Show the velocity field and the log-density as the view says, where samples lie in the plane. */
 async function behind() {
   const { planar, runs } = figures;
-  if (!planar || Array.isArray(runs[0].body.condition)) return;
-  const { model, condition, guidance } = runs[0].body;
+  if (!planar || each(runs[0].body)) return;
   figures.field = field;
-  await field.want({ model, condition, guidance }, figures.bounds, view, (text) => {
+  await field.want(subject(runs[0].body), figures.bounds, view, (text) => {
     $("field-busy").textContent = text;
     figures.paint();
   });
@@ -316,7 +321,7 @@ function changed(event) {
   const other = event.target.id === "model";
   if (other && $("num_samples").value === usual(view.model)) $("num_samples").value = usual($("model").value);
   if (other) {
-    $("condition").value = $("guidance").value = ""; // another model has other classes, or none
+    form.forget(); // another model has other conditions, or none
     view.sample = "";
   }
   byChange = true;

@@ -1,5 +1,6 @@
 // One sample up close: its path and its own steps with each solver, its error, its picture enlarged.
 import * as api from "./api.js";
+import { each, subjectOf } from "./conditions.js";
 import { $, make } from "./dom.js";
 import * as pictures from "./pictures.js";
 import { percent } from "./statistics.js";
@@ -18,8 +19,7 @@ const COUNTED = 1000; // samples of which evaluations are known one by one
 export async function follow(run, index, signal) {
   const { body } = run;
   if (body.error_control === "batch") return together(run, index); // alone it would have other steps
-  const condition = Array.isArray(body.condition) ? body.condition[index] : body.condition;
-  const one = { ...body, num_samples: 1, first_index: index, condition, trace: "full" };
+  const one = { ...body, ...subjectOf(body, index), num_samples: 1, first_index: index, trace: "full" };
   const { trace, nfe } = await api.sample(one, signal);
   const ends = trace.t.map((t, k) => t + trace.h[k]).filter((_, k) => trace.accepted[k]);
   ends[ends.length - 1] = Math.min(1, ends.at(-1));
@@ -42,8 +42,8 @@ function together({ response, frames }, index) {
 /** Log-density of a sample where it can be had exactly, else null. */
 export async function logDensity({ body, shape, response }, index, signal) {
   if (shape.length !== 1 || shape[0] > 16 || !response.samples[index]) return null;
-  const condition = Array.isArray(body.condition) ? body.condition[index] : body.condition;
-  const question = { samples: [response.samples[index]], condition, guidance: body.guidance, priority: "interactive" };
+  const { model: _, shape: __, ...about } = subjectOf(body, index);
+  const question = { samples: [response.samples[index]], ...about, priority: "interactive" };
   return (await api.operation(body.model, "log_prob", question, signal)).log_prob[0];
 }
 
@@ -112,7 +112,7 @@ export async function evaluations({ body, response }, stages, signal) {
   const count = response.samples.length;
   const { min, max } = response.nfe_per_sample;
   if (min === max) return Array(count).fill(max);
-  const few = Array.isArray(body.condition) ? count : Math.min(count, COUNTED);
+  const few = each(body) ? count : Math.min(count, COUNTED);
   const { trace, nfe } = await api.sample({ ...body, num_samples: few, trace: "full" }, signal);
   const attempts = Array(few).fill(0);
   for (const index of trace.sample) attempts[index]++;

@@ -14,6 +14,8 @@ export const GRIDS = {
   logit_normal: { mean: 0, std: 1 },
   karras: { rho: 7, sigma_min: 0.002, sigma_max: 80 },
 };
+/** Solvers and grids that were tuned for one model. */
+export const TUNED = "tuned";
 const WORDS = {
   ramp: "start", rk: "start", paper: "controller", i: "controller", pi: "controller",
   sample: "error_control", batch: "error_control",

@@ -6,6 +6,8 @@ export const TERMS = {
   num_samples: "The number of samples; each is computed independently, so a larger number never changes the others.",
   seed: "Fixes the noise that the samples start from: the same seed gives the same samples, here and in any program.",
   condition: "What a conditional model should draw, such as a class by name or number.",
+  conditions: "What the network is told beside the state and the time: one value for all samples, or a list with one for each.",
+  shape: "How long the samples are along this axis, which the model leaves open.",
   guidance: "How strongly to follow the condition: 1 is the model as trained, and values other than 0 and 1 double the network's work.",
   solver: "The method that follows the velocity from t = 0 to t = 1; a higher order takes fewer but costlier steps.",
   mode: "With error control, the solver chooses its step sizes to meet the tolerance; fixed steps are set in advance.",
@@ -63,7 +65,7 @@ export function listen() {
   addEventListener("scroll", () => $("term").hidePopover(), { passive: true, capture: true });
 }
 
-function explain(label) {
+export function explain(label) {
   if (label.nextElementSibling?.classList.contains("what")) return;
   label.after(what(label.dataset.term, label.textContent.trim()));
 }

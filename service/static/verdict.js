@@ -1,5 +1,6 @@
 // The verdict: each solver's error against a reference solution that is computed in the background.
 import * as api from "./api.js";
+import { each, subject } from "./conditions.js";
 import { $, button, make } from "./dom.js";
 import { apart } from "./figures.js";
 import { line } from "./problem.js";
@@ -21,11 +22,10 @@ const floor = (dtype) => (dtype === "float64" ? 1e-14 : 1e-7);
  * @returns {Promise<{label: string, response: any}>}
  */
 export async function reference(body, dtype, signal, count = SAMPLES) {
-  const { model, seed, condition, guidance, num_samples: all } = body;
-  const whole = Array.isArray(condition);
+  const { seed, num_samples: all } = body;
   const tolerance = floor(dtype);
   const solver = { solver: "dopri5", rtol: tolerance, atol: tolerance };
-  const tight = { model, num_samples: whole ? all : Math.min(Math.max(all, LEAST), count), seed, condition, guidance, ...solver };
+  const tight = { ...subject(body), num_samples: each(body) ? all : Math.min(Math.max(all, LEAST), count), seed, ...solver };
   const key = api.stringify(tight);
   if (!cache.has(key)) {
     const response = await api.background({ ...tight, on_timeout: "partial" }, signal);

@@ -23,6 +23,8 @@ export const GRID_PARAMETERS = {
   times: { times: "0, 0.5, 1" },
 };
 const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
+/** Texts by name: `c.text=[1, 2]` in an address is a condition, `s.T=80` the size of a free axis. */
+const GROUPS = { c: "conditions", s: "shape" };
 /** What is shown besides the samples, and the values that an address may give it; others are ignored. */
 const FLAGS = {
   layout: /^(side|over)$/, colour: /^(nfe|error)$/, velocity: /^1$/, density: /^1$/, sample: /^\d{1,9}$/, timeout: /^[1-9]\d{0,2}$/,
@@ -32,7 +34,7 @@ const SOLVER = "dopri5"; // where an address names none
 
 export const first = () => ({
   model: "", num_samples: "", seed: "0", condition: "", guidance: "",
-  layout: "side", colour: "", velocity: "", density: "", sample: "", timeout: "",
+  conditions: {}, shape: {}, layout: "side", colour: "", velocity: "", density: "", sample: "", timeout: "",
   a: { ...SETTING, solver: SOLVER, mode: "tolerance", rtol: "1e-3", atol: "1e-3" },
   b: null,
 });
@@ -43,6 +45,9 @@ export const second = () => ({ ...SETTING, solver: "euler", mode: "steps", steps
 export function toHash(view) {
   const parts = new URLSearchParams();
   for (const key of [...COMMON, ...Object.keys(FLAGS)]) if (view[key] !== "" && view[key] !== "side") parts.set(key, view[key]);
+  for (const [letter, group] of Object.entries(GROUPS)) {
+    for (const [name, text] of Object.entries(view[group])) if (text.trim() !== "") parts.set(`${letter}.${name}`, text);
+  }
   for (const side of ["a", "b"]) {
     for (const [key, value] of Object.entries(view[side] ?? {})) {
       if (value !== "" && key !== "mode") parts.set(`${side}.${key}`, value);
@@ -60,6 +65,7 @@ export function fromHash(hash) {
     const [side, name] = [key.slice(0, 1), key.slice(2)];
     if (key === "a" || key === "b") view[key] = settingOf(value.replace(/ (?=[a-z])/gi, "+")); // a plain + arrives as a space
     else if (/^[ab]\./.test(key) && SETTINGS.has(name)) (view[side] ??= { ...SETTING, solver: SOLVER })[name] = value;
+    else if (GROUPS[side] && /^.\.[A-Za-z]\w{0,63}$/.test(key)) view[GROUPS[side]][name] = value;
     else if (COMMON.includes(key) || (Object.hasOwn(FLAGS, key) && FLAGS[key].test(value))) view[key] = value;
   }
   for (const side of [view.a, view.b]) if (side) side.mode = side.steps || side.grid === "times" ? "steps" : "tolerance";
@@ -94,14 +100,21 @@ export function number(text) {
   return Number.isFinite(Number(trimmed)) ? Number(trimmed) : trimmed;
 }
 
+/** A condition as people write it: a number, a word, true or false, or a list as JSON. */
 function condition(text) {
   const trimmed = text.trim();
-  if (!trimmed.startsWith("[")) return number(trimmed);
+  if (!/^(\[|true$|false$)/.test(trimmed)) return number(trimmed);
   try {
     return JSON.parse(trimmed);
   } catch {
     return trimmed;
   }
+}
+
+/** The texts of a group that are filled in, read; undefined where none is. */
+function filled(texts, read) {
+  const found = Object.entries(texts).filter(([, text]) => text.trim() !== "").map(([name, text]) => [name, read(text)]);
+  return found.length ? Object.fromEntries(found) : undefined;
 }
 
 /** The limits of a budget that are filled in. */
@@ -146,6 +159,8 @@ export function request(view, setting) {
     num_samples: number(view.num_samples),
     seed: number(view.seed),
     condition: condition(view.condition),
+    conditions: filled(view.conditions, condition),
+    shape: filled(view.shape, number),
     guidance: number(view.guidance),
     ...solving(setting),
   };

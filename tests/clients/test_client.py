@@ -321,3 +321,11 @@ def test_both_clients_take_the_same(name: str) -> None:
 def test_the_solver_of_a_model_that_has_its_own(described: dict[str, Any]) -> None:
     assert model_of({"name": "m", "version": 1, **described}).solver == "euler-4"
     assert model_of({"name": "m", "version": 1, "sampling": None}).solver is None
+
+
+def test_what_requests_give_is_told_of_a_model() -> None:
+    conditions = {"text": {"dtype": "float32", "shape": ["L", 4]}}
+    listed = model_of({"name": "m", "version": 1, "conditions": conditions})
+    described = model_of({"name": "m", "serving": 1, "served": [{"version": 1, "conditions": conditions, "card": {}}]})
+    assert listed.conditions == described.conditions == conditions
+    assert model_of({"name": "m", "version": 1}).conditions == {}

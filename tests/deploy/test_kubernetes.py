@@ -5,6 +5,7 @@ what these files refer to and contain is checked here.
 """
 
 import copy
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from fleet.__main__ import parser as fleet_parser
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.serving import serving
 
@@ -39,6 +41,7 @@ PLAIN = {each["kind"]: each for name in ("models.yaml", "pathline.yaml") for eac
 [KSERVE] = documents("kserve.yaml")
 [BULK] = documents("bulk.yaml")
 [INGRESS] = documents("ingress.yaml")
+[SCALED] = documents("keda.yaml")
 PREDICTOR = KSERVE["spec"]["predictor"]
 PODS = {
     "deployment": PLAIN["Deployment"]["spec"]["template"]["spec"],
@@ -97,7 +100,7 @@ def test_kustomizations_name_every_manifest() -> None:
         ("kustomize.config.k8s.io/v1alpha1", "Component"),
     ]
     named = [*base[0]["resources"], *(f"monitoring/{name}" for name in component["resources"])]
-    named += ["bulk.yaml", "ingress.yaml", "kserve.yaml"]  # applied by themselves
+    named += ["bulk.yaml", "ingress.yaml", "keda.yaml", "kserve.yaml"]  # applied by themselves
     there = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml"}
     assert sorted(named) == sorted(there)
 
@@ -186,6 +189,35 @@ def test_the_ingress_says_what_the_configuration_of_nginx_says() -> None:
     service = PLAIN["Service"]
     assert backend["name"] == service["metadata"]["name"]
     assert backend["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
+
+
+def test_the_scaled_object_takes_over_the_autoscaler_and_asks_for_a_metric_of_ours() -> None:
+    scaler, spec = PLAIN["HorizontalPodAutoscaler"], SCALED["spec"]
+    assert (SCALED["apiVersion"], SCALED["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    assert SCALED["metadata"]["annotations"] == {"scaledobject.keda.sh/transfer-hpa-ownership": "true"}
+    assert set(spec) == {
+        "scaleTargetRef",
+        "pollingInterval",
+        "minReplicaCount",
+        "maxReplicaCount",
+        "advanced",
+        "triggers",
+    }
+    assert spec["scaleTargetRef"] == scaler["spec"]["scaleTargetRef"]
+    taken = spec["advanced"]["horizontalPodAutoscalerConfig"]
+    assert taken["name"] == scaler["metadata"]["name"]
+    for ours, theirs in (("minReplicaCount", "minReplicas"), ("maxReplicaCount", "maxReplicas")):
+        assert spec[ours] == scaler["spec"][theirs]
+    made = copy.deepcopy(scaler)  # what KEDA makes of it
+    made["spec"]["behavior"] = taken["behavior"]
+    [trigger] = spec["triggers"]
+    metric = {"type": "External", "external": {"metric": {"name": "s0-prometheus"}}}
+    metric["external"]["target"] = {"type": trigger["metricType"], "averageValue": trigger["metadata"]["threshold"]}
+    made["spec"]["metrics"] = [metric]
+    assert kubernetes_validate.validate(made, VERSIONS[-1], strict=True)
+    assert (trigger["type"], set(trigger["metadata"])) == ("prometheus", {"serverAddress", "query", "threshold"})
+    [name] = re.findall(r"pathline_\w+", trigger["metadata"]["query"])
+    assert name in Metrics().text().decode()
 
 
 def test_kserve_finds_the_predictor_and_its_protocol() -> None:

@@ -23,14 +23,14 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, nn.Module, Path]:
     repository = tmp_path_factory.mktemp("actions") / "checkpoints"
-    return load_example("action_transformer").imported(repository)[0], repository
+    return *load_example("action_transformer").imported(repository)[:2], repository
 
 
 @pytest.fixture
-async def http(made: tuple[nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=made[1], device="cpu", threads=1, watch_s=0, allow_programs=True))
+async def http(made: tuple[nn.Module, nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings(models_dir=made[2], device="cpu", threads=1, watch_s=0, allow_programs=True))
     async with calling(app) as http:
         yield http
 
@@ -49,11 +49,13 @@ async def ask(http: httpx.AsyncClient, seed: int, solver: str) -> np.ndarray:
     return np.array(answer.json()["samples"], dtype=np.float32)
 
 
-async def test_actions_are_those_of_a_plain_loop(http: httpx.AsyncClient, made: tuple[nn.Module, Path]) -> None:
-    told = given(3)
-    image = torch.from_numpy(told["image"]).float().mul(1 / 255).expand(2, -1, -1, -1)
+async def test_actions_are_those_of_a_plain_loop(
+    http: httpx.AsyncClient, made: tuple[nn.Module, nn.Module, Path]
+) -> None:
+    told, (encoder, network, _) = given(3), made
+    seen = encoder(torch.from_numpy(told["image"]).float().mul(1 / 255).expand(2, -1, -1, -1))
     x0 = noise(3, 0, 2, (8, 4))
-    wanted = integrate(lambda x, t: made[0](x, t, image, told["state"].expand(2, -1)), x0, solver="euler", steps=10).x
+    wanted = integrate(lambda x, t: network(x, t, seen, told["state"].expand(2, -1)), x0, solver="euler", steps=10).x
     np.testing.assert_allclose(await ask(http, 3, "euler-10"), wanted.numpy(), atol=1e-5)
 
 

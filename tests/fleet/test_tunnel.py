@@ -69,6 +69,15 @@ async def test_everything_is_as_the_service_says(both: tuple[httpx.AsyncClient, 
     assert direct is not through
 
 
+async def test_a_short_response_is_one_item_on_its_way(repository: Path) -> None:
+    app = create_app(Settings(threads=1))
+    async with app.router.lifespan_context(app):
+        scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": "/v1/solvers"}
+        scope |= {"raw_path": b"/v1/solvers", "query_string": b"", "headers": [], "client": None, "server": None}
+        items = [item async for item in answered(app, Call(scope, b"", 1.0))]
+    assert [[message["type"] for message in item] for item in items] == [["http.response.start", "http.response.body"]]
+
+
 async def test_streams_come_through(both: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
     _, through = both
     answer = await through.post("/v1/sample/stream", json={"model": "net", "solver": "rk4-4", "num_samples": 2})

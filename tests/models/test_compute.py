@@ -126,6 +126,20 @@ def test_a_cpu_without_the_instructions_is_named(tmp_path: Path, monkeypatch: py
     assert any("no instructions for float16" in line and "--compute float32" in line for line in said)
 
 
+def test_a_model_of_half_precision_is_loaded_in_float32_where_that_is_asked_for(tmp_path: Path) -> None:
+    file = weights(tmp_path, torch.bfloat16)
+    path = import_weights(file, tmp_path, "net", "residual_mlp", CONFIG, declared=Declared(compute="bfloat16")).path
+    half, whole = load(path), load(path, compute="float32")
+    assert (half.half, whole.half) == ("bfloat16", None)
+    assert whole.compute == torch.float32
+    assert {tensor.dtype for tensor in whole.velocity.state_dict().values()} == {torch.float32}
+    x, t = torch.randn(5, 2), torch.linspace(0, 1, 5)
+    with torch.no_grad():
+        assert not torch.equal(whole.velocity(x, t), half.velocity(x, t))
+        torch.testing.assert_close(whole.velocity(x, t), half.velocity(x, t), rtol=0.03, atol=0.03)
+    assert whole.digest == half.digest
+
+
 class Half(nn.Module):
     """A network that takes its times in float32 and computes in half precision."""
 
@@ -154,3 +168,4 @@ def test_programs_of_half_precision(times: torch.dtype, tmp_path: Path) -> None:
         torch.testing.assert_close(checkpoint.velocity(x, t), expected, rtol=0.02, atol=0.02)
     with pytest.raises(ForeignError, match="but the program computes in bfloat16; export it in float32"):
         import_program(file, tmp_path, "half", (2,), declared=Declared(compute="float32"))
+    assert load(checkpoint.path, compute="float32").half == "bfloat16"  # its steps name their dtypes

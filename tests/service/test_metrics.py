@@ -48,10 +48,18 @@ def test_the_times_of_a_model_start_at_zero() -> None:
     metrics = Metrics()
     metrics.solved("moons", "rk4", [4], 0.1, 0.2, 0.1)
     for name in ("moons", "digits"):
-        metrics.model_is_loaded(name, 2, True)
+        metrics.model_is_loaded(name, 2, True, "fused")
     for name in ("queue_seconds", "solve_seconds", "network_seconds"):
         assert _value(metrics, f"{name}_count", model="digits") == 0
         assert _value(metrics, f"{name}_count", model="moons") == 1  # a second version does not count anew
+
+
+def test_what_evaluates_a_version_is_told_while_it_is_loaded() -> None:
+    metrics, labels = Metrics(), {"model": "moons", "version": "2", "path": "fused"}
+    metrics.model_is_loaded("moons", 2, True, "fused")
+    assert _value(metrics, "model_path", **labels) == 1
+    metrics.model_is_loaded("moons", 2, False, "fused")
+    assert _value(metrics, "model_path", **labels) is None
 
 
 def test_solved_and_stepped() -> None:

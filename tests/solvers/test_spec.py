@@ -51,7 +51,7 @@ def test_text_that_is_refused(text: str) -> None:
         ("rk4--3", r"solver 'rk4--3' is not understood; use a name \(dopri5\), a name with steps \(rk4-20"),
         ("rk4", "rk4 has no error estimate and needs steps"),
         ("rk5-3", "unknown solver 'rk5'; use one of euler"),
-        ("rk4@1e-5", "rk4 has no error estimate, so rtol means nothing to it"),
+        ("rk4@1e-5", "rk4 has no error estimate and takes no rtol"),
         ("rk4-20/cosine", "unknown grid 'cosine'; use one of uniform"),
         ("rk4-20/shift", "grid 'shift' needs 'value', from 0.001 to 1000"),
         ("rk4-20/uniform(1)", "grid 'uniform.1.' has too many numbers; write uniform, without parameters"),

@@ -112,14 +112,14 @@ TUNED = TunedPlans({4: plan(4, 1), 6: plan(6, 1)}, {"ab4-9": plan(9, 1)})
     ("given", "field", "words"),
     [
         ({"solver": "tuned-5"}, "steps", "steps = 5: no plan of so many was tuned .* there are tuned-4, tuned-6"),
-        ({"solver": "tuned"}, "steps", "needs steps, for example tuned-6"),
+        ({"solver": "tuned"}, "steps", "tuned solvers need steps, for example tuned-6"),
         ({"solver": "tuned", "rtol": 1e-3}, "rtol", "has no error estimate"),
         ({"solver": "tuned-4", "t_span": (0.0, 0.5)}, "t_span", "from t = 0 to t = 1, not from 0 to 0.5"),
         ({"solver": "tuned-4", "t_span": (1.0, 0.0)}, "t_span", "not from 1 to 0"),
         ({"solver": "ab4-9/tuned", "t_span": (1.0, 0.0)}, "t_span", "not from 1 to 0"),
-        ({"solver": "tuned-4/sway"}, "grid", "has times of its own; leave grid out"),
-        ({"solver": "tuned-4/tuned"}, "grid", "has times of its own; leave grid out"),
-        ({"solver": "tuned", "grid": [0, 0.5, 1]}, "grid", "has times of its own; leave grid out"),
+        ({"solver": "tuned-4/sway"}, "grid", "has its own times; leave grid out"),
+        ({"solver": "tuned-4/tuned"}, "grid", "has its own times; leave grid out"),
+        ({"solver": "tuned", "grid": [0, 0.5, 1]}, "grid", "has its own times; leave grid out"),
         ({"solver": "tuned-4", "start": "rk"}, "start", "start is for Adams-Bashforth methods"),
         ({"solver": "ab4-8/tuned"}, "grid", "no grid was tuned for ab4-8 on this model; there are ab4-9/tuned"),
         ({"solver": "ab4-9/tuned+rk"}, "grid", r"no grid was tuned for ab4-9\+rk"),
@@ -136,7 +136,7 @@ def test_refusals_name_what_there_is(given: dict[str, Any], field: str, words: s
 
 def test_without_tuned_plans() -> None:
     for text in ("tuned-6", "ab4-9/tuned"):
-        with pytest.raises(SolverError, match="is for models with tuned plans, and here are none"):
+        with pytest.raises(SolverError, match="is for models with tuned plans, and this one has none"):
             resolve(solver=text)
     with pytest.raises(SolverError, match="there are none"):
         resolve(solver="tuned-6", tuned=TunedPlans())

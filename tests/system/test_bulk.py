@@ -116,6 +116,68 @@ def test_a_job_in_a_bucket_is_the_same_job(environment: dict[str, str], s3: str,
     assert "cannot" in fleet(environment, "sample", *JOB, "--to", "s3://nowhere/job", code=1)
 
 
+READER = """
+import botocore.session, sys
+session = botocore.session.get_session()
+iam = session.create_client("iam", endpoint_url=sys.argv[1], region_name="us-east-1")
+iam.create_user(UserName="reader")
+key = iam.create_access_key(UserName="reader")["AccessKey"]
+allowed = '{"Effect": "Allow", "Action": ["s3:Get*", "s3:List*"], "Resource": "*"}'
+rule = '{"Version": "2012-10-17", "Statement": [' + allowed + ']}'
+iam.put_user_policy(UserName="reader", PolicyName="read", PolicyDocument=rule)
+print(key["AccessKeyId"], key["SecretAccessKey"])
+"""
+
+
+def test_a_bucket_that_may_only_be_read_is_said_at_once(environment: dict[str, str], s3: str) -> None:
+    made = subprocess.run(
+        [PYTHON, "-c", READER, s3], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    name, secret = made.stdout.split()
+    httpx.post(f"{s3}/moto-api/reset-auth", content="0").raise_for_status()  # rights count from here on
+    environment |= {"AWS_ACCESS_KEY_ID": name, "AWS_SECRET_ACCESS_KEY": secret}
+    said = fleet(environment, "sample", *JOB, "--to", "s3://samples/job", code=1)
+    assert "s3://samples/job: cannot write: " in said
+    assert "allow writing, and run this again" in said
+    assert "Traceback" not in said
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, text=True
+    )
+    assert mounted.returncode == 0, mounted.stderr
+    try:
+        yield disk
+    finally:
+        subprocess.run(["/bin/umount", disk], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_the_rest_is_made_once_there_is_room(
+    environment: dict[str, str], small_disk: Path
+) -> None:
+    job = ("moons", "--seed", "5", "--total", str(4096 * 24), "--solver", "euler-2", "--shard-rows", "4096")
+    said = fleet(environment, "sample", *job, "--to", str(small_disk / "job"), "--workers", "2", code=1)
+    assert "cannot write: No space left on device; make room" in said
+    assert "Traceback" not in said
+    done = len(list((small_disk / "job" / "receipts").iterdir()))
+    assert 0 < done < 24
+    subprocess.run(["/bin/mount", "-o", "remount,size=64m", small_disk], check=True)
+    made = printed(fleet(environment, "sample", "--to", str(small_disk / "job")))
+    assert printed(fleet(environment, "sample", *job[:-2], "--to", "memory://whole")) == made
+    assert printed(fleet(environment, "verify", str(small_disk / "job"))) == made
+
+
+def test_a_file_system_that_may_only_be_read_is_said_at_once(environment: dict[str, str], small_disk: Path) -> None:
+    subprocess.run(["/bin/mount", "-o", "remount,ro", small_disk], check=True)
+    said = fleet(environment, "sample", *JOB, "--to", str(small_disk / "job"), code=1)
+    assert "cannot write: Read-only file system; make room, or allow writing" in said
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_ray_makes_the_same_rows_also_after_its_driver_was_killed(
     environment: dict[str, str], whole: str, tmp_path: Path, workers: str

@@ -5,6 +5,7 @@ Its pins contradict ours, so it has an environment of its own, which `make test-
 
 import io
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -55,6 +56,19 @@ def test_the_model_of_a_manifest_takes_ours() -> None:
     done = run("model.py", str(MANIFEST))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == yaml.safe_load(MANIFEST.read_text())
+
+
+def test_the_model_of_a_manifest_takes_the_scale_metric_of_the_docs(tmp_path: Path) -> None:
+    [block] = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "kserve.md").read_text(), re.MULTILINE | re.DOTALL)
+    added, manifest = yaml.safe_load(block), yaml.safe_load(MANIFEST.read_text())
+    predictor = manifest["spec"]["predictor"]
+    del predictor["scaleMetric"], predictor["scaleTarget"]
+    manifest["metadata"]["annotations"] |= added["metadata"]["annotations"]
+    predictor |= added["spec"]["predictor"]
+    (tmp_path / "scaled.yaml").write_text(yaml.safe_dump(manifest))
+    done = run("model.py", str(tmp_path / "scaled.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == manifest
 
 
 @pytest.mark.parametrize(

@@ -186,12 +186,19 @@ def test_less_motion_for_those_who_ask_for_it(page: Page, service: str) -> None:
     assert page.get_attribute("#play", "aria-label") == "Play"
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
-def test_the_layout_stays_where_it_was_first_painted(page: Page, service: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [(1440, 900), (1280, 720), (390, 844)])
+@pytest.mark.parametrize(
+    ("address", "introduced"), [("", True), ("", False), (VIEW, True), (VIEW, False), (f"{VIEW}&layout=over", True)]
+)
+def test_the_layout_stays_where_it_was_first_painted(
+    page: Page, service: str, size: tuple[int, int], address: str, introduced: bool
+) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
-    page.add_init_script("""window.shift = 0; new PerformanceObserver(list => list.getEntries().forEach(
-        e => { if (!e.hadRecentInput) window.shift += e.value })).observe({type: 'layout-shift', buffered: true});
-        if (location.protocol == 'http:') localStorage.setItem('pathline-introduced', 'yes')""")
-    page.goto(f"{service}/")
+    change = "setItem('pathline-introduced', 'yes')" if introduced else "removeItem('pathline-introduced')"
+    page.add_init_script(f"""window.shift = 0; new PerformanceObserver(list => list.getEntries().forEach(
+        e => {{ if (!e.hadRecentInput) window.shift += e.value }})).observe({{type: 'layout-shift', buffered: true}});
+        if (location.protocol == 'http:') localStorage.{change}""")
+    page.goto(f"{service}/{address}")
     page.wait_for_selector("body[data-judged]")
+    assert page.locator("#intro").is_visible() != introduced
     assert page.evaluate("window.shift") < 0.1  # what Core Web Vitals call good

@@ -305,14 +305,14 @@ def test_the_introduction_has_three_steps_and_stays_away(page: Page, service: st
     page.goto("about:blank")
     page.goto(f"{service}/#num_samples=8")
     for title in ("Noise flows to data", "A solver asks the network", "Error against cost"):
-        assert title in page.inner_text("#intro h2")
+        assert title in page.inner_text("#intro .step:not([hidden]) h2")
         page.click("#intro .primary")
     assert page.locator("#intro").is_hidden()
     page.reload()
     settled(page)
     assert page.locator("#intro").is_hidden()
     page.click("#explain")
-    assert "1/3" in page.inner_text("#intro h2")
+    assert "1/3" in page.inner_text("#intro .step:not([hidden]) h2")
     page.click("text=Skip >> nth=-1")
     assert page.locator("#intro").is_hidden()
 

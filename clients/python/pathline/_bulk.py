@@ -455,27 +455,27 @@ def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
         started = time.monotonic()
         given = None if asked.table is None else asked.table.of(0, rows)
         try:
-            probe: SampleResult = yield from calls.sampled(_request(spec, 0, rows, given, timeout_s, calls.url))
+            first: SampleResult = yield from calls.sampled(_request(spec, 0, rows, given, timeout_s, calls.url))
         except (InvalidRequest, JobTooLarge, DeadlineExceeded) as error:
             if not _too_many(error) or rows == _LEAST_PAGE:
                 raise
             rows = most = rows // 2
             continue
         seconds = time.monotonic() - started
-        spec["version"] = probe.version
+        spec["version"] = first.version
         if asked.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
             break
         rows = min(4 * rows, most)
     info = yield from calls.model(asked.model)
     spec |= {
-        "checkpoint": probe.checkpoint,
-        "path": _served(info, probe.version).get("path") or "",
-        "noise": probe.extra.get("noise", ""),
-        "shape": list(probe.samples.shape[1:]),
-        "dtype": str(probe.samples.dtype),
+        "checkpoint": first.checkpoint,
+        "path": _served(info, first.version).get("path") or "",
+        "noise": first.extra.get("noise", ""),
+        "shape": list(first.samples.shape[1:]),
+        "dtype": str(first.samples.dtype),
     }
     if asked.shard_rows is None:
-        spec["shard_rows"] = _shard_rows(rows / seconds, asked.total, asked.workers, probe.samples[0].nbytes)
+        spec["shard_rows"] = _shard_rows(rows / seconds, asked.total, asked.workers, first.samples[0].nbytes)
     return spec
 
 

@@ -72,13 +72,22 @@ class ModelInfo:
         sampling = self._described("sampling")
         return str(sampling["solver"]) if isinstance(sampling, dict) and "solver" in sampling else None
 
+    @property
+    def conditions(self) -> Mapping[str, Any]:
+        """What requests give, by name: dtype, shape, null, ...; `condition` where the model's only one has no name."""
+        found = self._described("conditions")
+        return found if isinstance(found, dict) else {}
+
     def _described(self, key: str) -> Any:
-        """Return a member of the description; that of a single model has it in the card of the version."""
+        """Return a member of the description; that of a single model has it in the version, or in its card."""
         if key in self.fields:
             return self.fields[key]
         served = [entry for entry in self.fields.get("served", ()) if isinstance(entry, dict)]
-        cards = [entry.get("card") for entry in served if entry.get("version") == self.version]
-        return cards[0].get(key) if cards and isinstance(cards[0], dict) else None
+        versions = [entry for entry in served if entry.get("version") == self.version]
+        if not versions or key in versions[0]:
+            return versions[0][key] if versions else None
+        card = versions[0].get("card")
+        return card.get(key) if isinstance(card, dict) else None
 
 
 class ModelList(list[ModelInfo]):

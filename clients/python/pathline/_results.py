@@ -35,6 +35,7 @@ class Latency:
         queue_s: Waiting for the first network call.
         solve_s: From the first to the last network call.
         network_s: Wall time of the network calls the request took part in.
+        prelude_s, decoder_s: The same of the model's prelude and decoder program, where it has them.
         encode_s: Encoding the response.
         total_s: All together.
     """
@@ -44,6 +45,8 @@ class Latency:
     network_s: float | None = None
     encode_s: float | None = None
     total_s: float | None = None
+    prelude_s: float | None = None
+    decoder_s: float | None = None
 
     def __str__(self) -> str:
         parts = {name[:-2]: value for name, value in vars(self).items() if value is not None}

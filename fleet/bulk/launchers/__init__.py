@@ -1,4 +1,4 @@
-"""Launchers: where the shards of a job are made. `fleet.bulk.run` decides which, and what follows from a failure."""
+"""Launchers make the shards of a job; `fleet.bulk.run` decides which, and handles failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Event:
         shard: which one.
         kind: `progress`: about `rows` of its rows are done; `done`: it has its receipt; `failed`: it was given up, and
             may be tried again; `fatal`: no shard can be made, and why.
-        rows: see there.
+        rows: of a shard in progress.
         said: the error.
         receipt: of a shard that is done.
     """
@@ -40,7 +40,7 @@ class Launcher(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many shards can be made at the same time."""
+        """Number of shards that can be made at the same time."""
         ...
 
     def begin(self, shard: int) -> None:
@@ -57,7 +57,7 @@ class Launcher(Protocol):
 
 
 def ended(shard: int, error: BaseException) -> Event:
-    """The event of a shard whose making raised: trying again does not help where the target or the job is at fault."""
+    """The event of an exception in making a shard; it is fatal if the target or the job is at fault."""
     fatal = isinstance(error, TargetError | UsageError)
     said = str(error) if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
     return Event(shard, "fatal" if fatal else "failed", said=said)

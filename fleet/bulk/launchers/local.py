@@ -17,7 +17,7 @@ from typing import Any
 from fleet.bulk.launchers import Event, Tell
 
 Entry = Callable[[Connection, str, dict[str, Any], str], None]
-"""What a worker process runs: (pipe to the driver, address, options of its file system, device)."""
+"""The main function of a worker process: (pipe to the driver, address, options of its file system, device)."""
 
 _STOP_S = 5.0
 
@@ -29,7 +29,7 @@ class _Slot:
     Attributes:
         device: of the worker.
         process, pipe: the worker, once there is one.
-        shard: what it makes, or None.
+        shard: in progress, or None.
     """
 
     device: str
@@ -48,9 +48,9 @@ class Local:
 
         Args:
             url, options: of the target.
-            workers: how many.
+            workers: their number.
             devices: of the workers, in turn.
-            entry: what a worker runs, in tests.
+            entry: main function of a worker; replaced in tests.
         """
         self._url, self._options, self._entry = url, dict(options), entry or work
         self._context = multiprocessing.get_context("spawn")
@@ -149,7 +149,7 @@ def work(pipe: Connection, url: str, options: dict[str, Any], device: str) -> No
             with lock:
                 pipe.send(event)
         except OSError:
-            os._exit(1)  # nobody listens any more, and this may be the engine's thread
+            os._exit(1)  # the driver is gone, and this may be the engine's thread
 
     worker = Worker(url, options, device=device)
     with contextlib.suppress(EOFError, OSError):

@@ -1,7 +1,6 @@
-"""The launcher of Ray tasks: Ray finds a place for each shard, and a process that has the model keeps it for the next.
+"""The launcher of Ray tasks: Ray places each shard, and a process keeps its loaded model for the next one.
 
-Ray Core, not Ray Data: a shard commits itself, so all that is wanted of Ray are places, processes and the news of
-their end.
+Ray Core, not Ray Data: a shard commits itself, so Ray need only place and watch processes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class OnRay:
             url, options: of the target, which all machines must reach.
             workers: shards that are made at the same time.
             threads: cores of each.
-            gpu: whether each takes a GPU of its own.
+            gpu: whether each needs a GPU.
 
         Raises:
             FleetError: Ray is not installed.

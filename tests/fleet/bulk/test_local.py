@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from fleet.bulk.launchers.local import Local
+from fleet.bulk.maker import devices
 from fleet.bulk.run import Run
 from fleet.bulk.target import Target
+from service.settings import Settings
 from tests.fleet.bulk.pretended import pretend
 from tests.fleet.conftest import Fleet
 
@@ -32,7 +34,24 @@ def test_a_worker_that_dies_is_replaced_and_its_shard_tried_again(
     outcome = Run(spec, target, launcher, tries=3, quiet=True)()
     assert outcome.made == 3
     assert outcome.failed == {1: "its worker died (signal SIGKILL, perhaps for want of memory)"}
-    assert {path.name.rpartition("-")[2] for path in tmp_path.glob("by-*")} <= {"cuda:0", "cuda:1"}
+
+
+def test_each_worker_has_a_device_of_its_own(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert devices(Settings()) == ["cuda:0", "cuda:1"]
+    assert devices(Settings(device="cuda:1")) == ["cuda:1"]
+    monkeypatch.undo()
+    launcher = Local(str(tmp_path), {}, 2, ["cuda:0", "cuda:1"], entry=pretend)
+    for shard in (3, 4):
+        launcher.begin(shard)
+    ended: list[int] = []
+    while len(ended) < 2:
+        launcher.wait(lambda event: ended.append(event.shard))
+    launcher.close()
+    assert sorted(path.name for path in tmp_path.glob("by-*")) == ["by-3-cuda:0", "by-4-cuda:1"]
 
 
 def start(repository: Path, *arguments: str) -> subprocess.Popen[str]:

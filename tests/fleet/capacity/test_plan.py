@@ -23,15 +23,24 @@ def mix_of(folder: Path, content: Any) -> Path:
 
 
 def test_a_request_alone_takes_its_calls(tmp_path: Path) -> None:
-    found = simulate(read_mix(mix_of(tmp_path, ONE)), 0.1, SPEED.call, 20, 30.0)
+    found = simulate(read_mix(mix_of(tmp_path, ONE)), 0.1, SPEED, 20, 30.0)
     assert found.refused == 0
-    assert found.quantile(0.5) == pytest.approx(20 * SPEED.call(16), rel=1e-6)
+    assert found.quantile(0.5) == pytest.approx(20 * SPEED.call(16) + SPEED.request_s, rel=1e-6)
     assert found.busy < 0.01
+
+
+def test_a_request_holds_up_the_others_while_it_is_handled(tmp_path: Path) -> None:
+    kinds = read_mix(mix_of(tmp_path, ONE))
+    free, held = (simulate(kinds, 60, Speed(1e-4, 1e-6, 3e-3, handling), 300, 30.0) for handling in (0.0, 3e-3))
+    assert free.quantile(0.5) == pytest.approx(20 * 1.16e-4 + 3e-3, rel=0.2)
+    assert held.latencies[0] == pytest.approx(free.latencies[0], rel=1e-6)  # alone, the same
+    assert held.quantile(0.99) > free.quantile(0.99) + 3e-3
+    assert held.busy > free.busy
 
 
 def test_latency_rises_with_load_and_requests_share_calls(tmp_path: Path) -> None:
     kinds = read_mix(mix_of(tmp_path, ONE))
-    light, heavy = (simulate(kinds, rate, SPEED.call, 300, 30.0) for rate in (5, 80))
+    light, heavy = (simulate(kinds, rate, SPEED, 300, 30.0) for rate in (5, 80))
     assert light.quantile(0.5) < heavy.quantile(0.5) < heavy.quantile(0.99)
     assert heavy.refused == 0
     assert heavy.busy < 80 * 20 * SPEED.call(16)  # what it would be without sharing
@@ -42,8 +51,8 @@ def test_the_fewest_replicas_are_found(tmp_path: Path) -> None:
     found = plan(kinds, 300, 0.1, SPEED, requests=300)
     assert found.replicas >= least_replicas(kinds, 300, SPEED) == 3
     assert found.p99 <= 0.1
-    fewer = simulate(kinds, 300 / (found.replicas - 1), SPEED.call, 300, 30.0)
-    assert fewer.refused or fewer.quantile(0.99) + SPEED.request_s > 0.1
+    fewer = simulate(kinds, 300 / (found.replicas - 1), SPEED, 300, 30.0)
+    assert fewer.refused or fewer.quantile(0.99) > 0.1
 
 
 def test_the_command_says_replicas_and_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from models.checkpoint.loading import Checkpoint
+from models.checkpoint.loading import Checkpoint, load
+from models.condition_values import Values
+from models.fused import Prepared
+from models.named_conditions import Conditioning
 from service.engine.arena import Arena
-from service.engine.device import Cuda, Device, choose_device, device_of
+from service.engine.device import Captured, Cuda, Device, choose_device, device_of
 from service.engine.job import Job
 
+from ..named import imported
 from .conftest import job
 
 
@@ -105,3 +112,54 @@ def test_auto_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_after_which_errors_cuda_is_lost(error: Exception, lost: bool) -> None:
     assert Cuda(torch.device("cuda"), graphs=False).is_lost(error) is lost
     assert not Device(torch.device("cpu")).is_lost(error)
+
+
+class Told:
+    """A field of named conditions that takes at most 8 rows."""
+
+    rows = (1, 8)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, x: Tensor, t: Tensor, condition: dict[str, Tensor] | None = None) -> Tensor:
+        self.calls += 1
+        assert condition is not None
+        return x + condition["shift"]
+
+
+def test_calls_with_conditions_are_never_recorded() -> None:
+    field = Told()
+    captured = Captured(field)
+    assert captured.rows == (1, 8)
+    x, t = torch.randn(5, 2), torch.rand(5)
+    for _ in range(2):  # a recording on a CPU would raise, and a replay would not call
+        shift = torch.randn(5, 2)
+        assert torch.equal(captured(x, t, {"shift": shift}), x + shift)
+    assert field.calls == 2
+    assert not captured._recorded
+
+
+class FarAway(Elsewhere):
+    """A device of which graphs are asked for."""
+
+    def prepare(self, velocity: torch.nn.Module, condition: Conditioning | None) -> Prepared:
+        return Prepared(Captured(velocity), False, "pretended")
+
+
+def test_a_model_with_named_conditions_has_the_same_bits_where_graphs_are_asked_for(tmp_path: Path) -> None:
+    _, path = imported(tmp_path, tmp_path / "repository")
+    checkpoint = load(path)
+    assert checkpoint.conditioning is not None
+    given = {"text": np.ones((2, 4), np.float32), "mask": np.array([True, False]), "label": 1}
+    told = Values(checkpoint.conditioning, given, 4, torch.float32)
+    asked = replace(
+        job(4, solver="rk4", steps=2, model="named"),
+        conditions=told.tensors(),
+        sizes=tuple(sorted(told.sizes.items())),
+        guidance=2.0,
+    )
+    plain, graphs = (
+        _run(Arena(checkpoint, device, sizes=asked.sizes), asked)[0] for device in (Elsewhere(), FarAway())
+    )
+    assert torch.equal(plain, graphs)

@@ -261,7 +261,7 @@ def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine:
     everything = Registry(root, engine)
     everything.load_all()
     limit = sum(served.bytes for served in everything.loaded()) + 100
-    told: list[tuple[str, int, bool]] = []
+    told: list[tuple[str, int, bool, str]] = []
     models = Registry(root, engine, limit, lambda *change: told.append(change))
     models.load_all()
     assert len(models.loaded()) == 3
@@ -271,7 +271,7 @@ def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine:
     assert {(served.name, served.version) for served in models.loaded()} == {
         ("digits", 1), ("gaussian", 1), ("moons", 1)
     }  # fmt: skip
-    assert told[-2:] == [("moons", 2, False), ("moons", 1, True)]
+    assert told[-2:] == [("moons", 2, False, "eager"), ("moons", 1, True, "eager")]
     assert models.summary("moons")["version"] == 2
     shutil.rmtree(root / "gaussian")
     with pytest.raises(StartError, match="over PATHLINE_MAX_MODEL_BYTES=100"):

@@ -89,6 +89,7 @@ async def test_metrics_count_what_clients_count(running: Any) -> None:
     assert found["pathline_nfe_count", ("model", "moons"), ("solver", "dopri5")] == 12
     assert found["pathline_steps_total", ("result", "accepted"), ("solver", "dopri5")] == 24
     assert found["pathline_queue_depth",] == 3
+    assert found["pathline_work_seconds",] == 2.5
     assert found["pathline_active_jobs",] == 4
     assert found["pathline_active_lanes",] == 5
     assert found["pathline_model_loaded", ("model", "moons"), ("version", "2")] == 1

@@ -121,7 +121,7 @@ async def test_what_is_given_again_must_be_the_same(http: httpx.AsyncClient) -> 
     first = await _sampled(http, x0=x0, num_samples=40)
     other = await _replayed(http, first["replay"], x0=[[k, 1 - k] for k in range(40)])
     assert other.status_code == 422
-    assert "x0 is not what the token was made with" in other.json()["detail"]
+    assert "x0 is not the one that the token was made with" in other.json()["detail"]
     spare = await _replayed(http, (await _sampled(http))["replay"], x0=x0)
     assert spare.status_code == 422
     assert spare.json()["errors"][0]["field"] == "x0"

@@ -20,7 +20,7 @@ def read(kind: str, value: Any, where: str) -> Any:
         return [read(found.group(1), item, f"{where}[{k}]") for k, item in enumerate(value)]
     if found := re.fullmatch(r"[dD]ict[(\[]str, (.*)[)\]]", kind):
         return {key: read(found.group(1), item, f"{where}.{key}") for key, item in value.items()}
-    if kind in ("str", "int", "bool", "object", "IntOrString", "ResourceQuantity"):
+    if kind in ("str", "int", "bool", "object", "IntOrString", "ResourceQuantity", "V1beta1MetricQuantity"):
         wrong = kind in ("str", "int", "bool") and type(value).__name__ != kind
         if wrong:
             raise TypeError(f"{where} is {value!r}; expected {kind}")

@@ -1,0 +1,39 @@
+"""``python -m benchmarks.fleet``: what balancers add and how bulk jobs scale, in three minutes on an idle machine.
+
+``python -m benchmarks.fleet plan``: latencies of a live service beside planned ones, in four minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from benchmarks.fleet import bulk, plans, proxies, running
+
+PARTS = {"nginx": "nginx", "ray": "Ray, its proxy", "haproxy": "Ray, HAProxy"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
+    parser.add_argument("parts", nargs="*", default=[*PARTS, "bulk"], choices=[*PARTS, "bulk", "plan"])
+    parser.add_argument("--service", metavar="URL", help="plan: an idle service, in place of one that is started")
+    parser.add_argument("--model", default="moons", help="plan: its model (moons)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="plan: of each load (15)")
+    parser.add_argument("--detail", action="store_true", help="plan: also what the service says of its time")
+    options = parser.parse_args()
+    met = True
+    if names := [said for part, said in PARTS.items() if part in options.parts]:
+        met &= proxies.table(names)
+    if "bulk" in options.parts:
+        met &= bulk.table()
+    if "plan" in options.parts:
+        if options.service:
+            met &= plans.table(options.service, options.model, options.seconds, options.detail)
+        else:
+            with running.service() as url:
+                met &= plans.table(url, options.model, options.seconds, options.detail)
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

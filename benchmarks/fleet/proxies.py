@@ -1,0 +1,96 @@
+"""What a balancer adds to a request: the same request directly and through it, in turn, over kept connections."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from benchmarks.fleet import running
+
+ROUNDS, _WARM = 300, 30
+BODY = {"model": "moons", "num_samples": 16, "solver": "rk4-20", "seed": 1, "trace": "none"}
+GOALS_MS = {"nginx": 1.0, "Ray, its proxy": None, "Ray, HAProxy": 3.0}
+
+
+class Client:
+    """Asks over one connection."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        self._body = json.dumps(BODY).encode()
+
+    def ask(self) -> tuple[float, bytes]:
+        """Seconds of a request, and the samples."""
+        headers = {"Content-Type": "application/json", "Accept": "application/x-npy"}
+        begin = time.perf_counter()
+        self._connection.request("POST", "/v1/sample", self._body, headers)
+        answer = self._connection.getresponse()
+        content = answer.read()
+        took = time.perf_counter() - begin
+        if answer.status != 200:
+            raise SystemExit(f"{answer.status}: {content[:300]!r}")
+        return took, content
+
+
+def compare(direct: str, through: str) -> tuple[float, float, float]:
+    """Median seconds directly and through a balancer, and the median of the differences of pairs."""
+    clients = Client(direct), Client(through)
+    for client in clients:
+        for _ in range(_WARM):
+            client.ask()
+    times: tuple[list[float], list[float]] = ([], [])
+    for number in range(ROUNDS):
+        answers = {}
+        for which in (0, 1) if number % 2 else (1, 0):
+            took, answers[which] = clients[which].ask()
+            times[which].append(took)
+        assert answers[0] == answers[1]
+    differences = [other - one for one, other in zip(*times, strict=True)]
+    return statistics.median(times[0]), statistics.median(times[1]), statistics.median(differences)
+
+
+@contextmanager
+def balancer(name: str, direct: str) -> Iterator[str]:
+    """Run a balancer."""
+    if name == "nginx":
+        with running.nginx(direct) as url:
+            yield url
+    else:
+        with running.ray(name.endswith("HAProxy")) as url:
+            yield url
+
+
+def lacking(name: str) -> str:
+    """What a balancer needs that is not here; empty where nothing is."""
+    if name == "nginx":
+        return "" if running.NGINX.exists() else "apt-get install nginx-light"
+    return "" if running.RAY.exists() else "make .venv/fleet/.done"
+
+
+def table(names: list[str]) -> bool:
+    """Print a line for each balancer; whether all goals are met."""
+    print(f"\n{ROUNDS} pairs of requests in turn, {BODY['num_samples']} samples by {BODY['solver']}, kept connections")
+    print(f"{'':16} {'direct p50':>12} {'through p50':>12} {'adds':>10} {'goal':>10}")
+    met = True
+    with running.service() as direct:
+        for name in names:
+            if need := lacking(name):
+                print(f"{name:16} left out; {need}")
+                continue
+            with balancer(name, direct) as url:
+                one, other, adds = compare(direct, url)
+            goal = GOALS_MS[name]
+            said = "" if goal is None else f"<= {goal:g} ms"
+            verdict = "" if goal is None else ("  met" if 1e3 * adds <= goal else "  MISSED")
+            met &= goal is None or 1e3 * adds <= goal
+            print(
+                f"{name:16} {1e3 * one:9.2f} ms {1e3 * other:9.2f} ms {1e3 * adds:7.2f} ms {said:>10}{verdict}",
+                flush=True,
+            )
+    return met

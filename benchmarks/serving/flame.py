@@ -1,0 +1,61 @@
+"""`python -m benchmarks.serving.flame`: flame graphs of the service's threads under workloads, as SVG.
+
+py-spy samples the stacks of the running service, which needs the right to trace a process of one's own: root, or
+`kernel.yama.ptrace_scope=0`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.serving.load import run_round
+from benchmarks.serving.servers import ROOT, Running, server
+from benchmarks.serving.workloads import WORKLOADS
+
+PY_SPY = Path(sys.executable).with_name("py-spy")
+_RATE = 250
+"""Samples a second."""
+
+
+def draw(service: Running, name: str, seconds: int, out: Path) -> None:
+    """Write the flame graph of a service under a workload.
+
+    Raises:
+        RuntimeError: py-spy failed, with what it said.
+    """
+    run_round(service, WORKLOADS[name], 2.0, 0)
+    recording = ["record", "--pid", str(service.pid), "--rate", str(_RATE), "--duration", str(seconds)]
+    shown = ["--threads", "--output", str(out)]
+    spy = subprocess.Popen([str(PY_SPY), *recording, *shown], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    run_round(service, WORKLOADS[name], seconds + 1.0, 1)
+    said = spy.communicate()[1].decode()
+    if spy.returncode:
+        raise RuntimeError(f"py-spy: {said.strip()}")
+
+
+def main() -> int:
+    """Draw and say where."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.flame", description=__doc__)
+    parser.add_argument("workloads", nargs="*", default=["a", "e"], help=f"of {', '.join(WORKLOADS)}; a and e")
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoints/moons/1"))
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks", help="the folder of flame-NAME.svg")
+    arguments = parser.parse_args()
+    if not PY_SPY.is_file():
+        parser.error(f"there is no {PY_SPY}; pip install -c constraints.txt '.[benchmarks]' installs it")
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[-1]})
+    with server("pathline", arguments.checkpoint.resolve(), cores[0]) as service:
+        for name in arguments.workloads:
+            out = arguments.out / f"flame-{name}.svg"
+            draw(service, name, arguments.seconds, out)
+            print(f"{out}: {out.stat().st_size / 1000:.0f} KB")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,407 @@
+"""Stages: the programs of a model version that run beside its network, the prelude before it and the decoder after it.
+
+Each is called for rows of any jobs at once, a slice at a time between the ticks of arenas, so that none is held up by
+another's rows. As with the network, a row has the same bits whatever rows stand beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.calibration import BUCKETS, EACH_UP_TO, Allowance, most_rows
+from models.checkpoint.calibrations import keep, key_of, known
+from models.checkpoint.card import DTYPES
+from models.checkpoint.loading import Checkpoint
+from models.decoder import DecoderError
+from models.named_conditions import Distinct, NamedConditions
+from models.noise import noise
+from models.prelude import combinations
+from models.row_padding import RowCaller
+from models.velocity import rows_of
+from service.engine.device import Device
+from service.engine.job import Job, JobResult, Priority, Sizes
+from service.engine.job_rows import variants_of
+from service.engine.scheduler import BULK_SHARE
+
+SLICE_S = 0.025
+"""A slice takes about this long at most, unless a single row takes longer."""
+
+_MOST_ROWS = 1024
+_SHOWN = 4  # rows with which calls are timed
+
+Rows = Callable[..., tuple[Tensor, ...]]
+"""Tensors (rows, ...) -> tensors (rows, ...), each row from its own alone."""
+
+
+@dataclass(eq=False)
+class Pass:
+    """The rows of one job that go through a stage.
+
+    Attributes:
+        owner: what they belong to.
+        given: arguments (rows, ...) on the host.
+        then: called with the results once all rows are done.
+        bulk: whether they yield to others.
+        solver: name of the job's solver.
+        done: rows that are done.
+        seconds: of the calls that it took part in.
+        out: results (rows, ...), being filled.
+    """
+
+    owner: Any
+    given: Sequence[Tensor]
+    then: Callable[[list[Tensor]], None]
+    bulk: bool = False
+    solver: str = ""
+    done: int = 0
+    seconds: float = 0.0
+    out: list[Tensor] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self.given[0])
+
+    @property
+    def left(self) -> int:
+        """How many are not done yet."""
+        return self.rows - self.done
+
+
+class Turn(NamedTuple):
+    """What a slice came to.
+
+    Attributes:
+        rows, passes, solvers: of the call.
+        ended: whose rows are all done.
+        failed: whose rows made the program fail, with what it said.
+    """
+
+    rows: int
+    passes: int
+    solvers: int
+    ended: list[Pass]
+    failed: dict[Pass, str]
+    bulk: bool
+
+
+class Stage:
+    """One program of a version.
+
+    Attributes:
+        name: `prelude` or `decoder`.
+        model: name of the model.
+        at_once: the most rows of a slice.
+        row_s: seconds of a row in a full slice.
+        used_s: device time used, for fairness among stages and arenas.
+        passes: what waits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Rows,
+        examples: Callable[[int], Sequence[Tensor]],
+        checkpoint: Checkpoint,
+        device: Device,
+        rows: tuple[int, int | None] = (1, None),
+        sizes: Sizes = (),
+        allowance: Allowance | None = None,
+        fetch: bool = False,
+    ) -> None:
+        """Measure at which numbers of rows a row has the same bits, and how many rows fit into a slice.
+
+        Args:
+            name: see above.
+            function: what is called; it raises where it cannot give all rows.
+            examples: number of rows -> arguments on the device, no two rows alike where they can differ.
+            checkpoint: of which it is a part.
+            device: where it lives.
+            rows: the fewest and the most of one call.
+            sizes: of the free axes.
+            allowance: seconds of measuring; None for no bound.
+            fetch: whether the results go to the host.
+        """
+        self.name, self.model = name, checkpoint.card.name
+        self.used_s = 0.0
+        self.passes: deque[Pass] = deque()
+        self._device, self._fetch, self._turns = device, fetch, 0
+        self._folder = checkpoint.path
+        self._key = key_of(checkpoint.digest, device.device, name, *(f"{axis}={size}" for axis, size in sizes))
+        with device.scope(), torch.inference_mode():
+            self._kinds = [(tuple(each.shape[1:]), each.dtype) for each in function(*examples(rows[0]))]
+            self._packed = len(self._kinds) > 1 or self._kinds[0][1].itemsize == 1
+            call = (lambda *given: _pack(function(*given))) if self._packed else (lambda *given: function(*given)[0])
+            least, most = rows
+            found = known(self._folder, self._key)
+            if found is not None:
+                self._call = RowCaller(call, (), 0, known=found[1])
+            else:
+                allowance = allowance or Allowance()
+                wanted = _MOST_ROWS if most is None else min(_MOST_ROWS, most)
+                limit = most_rows(call, examples, wanted, least, allowance)
+                candidates = (1, 2, *BUCKETS) if limit <= EACH_UP_TO else BUCKETS
+                self._call = RowCaller(call, examples(limit), limit, False, candidates, least, allowance)
+            self._known = found is not None
+            self._keep()
+            self.at_once, self.row_s = self._measure(examples(_SHOWN))
+
+    def _measure(self, shown: Sequence[Tensor]) -> tuple[int, float]:
+        """The most rows of a slice, and the seconds of each."""
+        rows = 1
+        while True:
+            given = [each[torch.arange(rows, device=each.device) % len(each)] for each in shown]
+            took = self._timed(given)
+            if took > SLICE_S:  # a single measurement may have been held up
+                took = min(took, self._timed(given))
+            if took > SLICE_S and rows > 1:
+                return rows // 2, took / rows
+            if 2 * took > SLICE_S or rows >= self._call.limit:
+                return min(rows, self._call.limit), took / rows
+            rows *= 2
+
+    def _timed(self, given: Sequence[Tensor]) -> float:
+        begin = self._device.seconds()
+        self._call(*given)
+        self._device.finish()
+        return self._device.seconds() - begin
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether numbers of rows were found at which rows are independent."""
+        return self._call.deterministic
+
+    @property
+    def unmeasured(self) -> int:
+        """Numbers of rows that are still to be tried."""
+        tried, total = self._call.progress
+        return total - tried
+
+    def refine(self) -> None:
+        """Go on measuring by one number of rows."""
+        if not self._call.refine():
+            self._keep()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of what waits, about."""
+        return self.row_s * sum(each.left for each in self.passes)
+
+    def _keep(self) -> None:
+        if not self._known:
+            keep(self._folder, self._key, 0, self._call.agreement)
+
+    def turn(self) -> Turn:
+        """Call the program for one slice of what waits, which must not be nothing."""
+        chosen = self._choose()
+        for each, _ in chosen:
+            if not each.out:
+                where = torch.device("cpu") if self._fetch else self._device.device
+                each.out = [torch.empty((each.rows, *shape), dtype=dtype, device=where) for shape, dtype in self._kinds]
+        begin = time.perf_counter()
+        with torch.inference_mode(), self._device.scope():
+            failed = self._run(chosen)
+        took = time.perf_counter() - begin
+        for each, part in chosen:
+            each.seconds += took
+            each.done = part.stop
+        ended = [each for each, _ in chosen if not each.left and each not in failed]
+        for each in (*ended, *failed):
+            self.passes.remove(each)
+        rows = sum(part.stop - part.start for _, part in chosen)
+        solvers = len({each.solver for each, _ in chosen})
+        return Turn(rows, len(chosen), solvers, ended, failed, all(each.bulk for each, _ in chosen))
+
+    def _choose(self) -> list[tuple[Pass, slice]]:
+        """Share a slice out: equally among those that do not yield, and what is left of it among the others."""
+        self._turns += 1
+        first = [each for each in self.passes if not each.bulk]
+        others = [each for each in self.passes if each.bulk]
+        if others and (not first or not self._turns % BULK_SHARE):
+            first, others = others, first
+        left, taken = self.at_once, dict[Pass, int]()
+        for group in (first, others):
+            share = max(1, left // max(1, len(group)))
+            for most in (share, left):  # what some leave goes to those that came first
+                for each in group:
+                    count = min(each.left - taken.get(each, 0), most, left)
+                    if count > 0:
+                        taken[each] = taken.get(each, 0) + count
+                        left -= count
+        self.passes.rotate(-1)
+        return [(each, slice(each.done, each.done + count)) for each, count in taken.items()]
+
+    def _run(self, chosen: Sequence[tuple[Pass, slice]]) -> dict[Pass, str]:
+        """Fill the results of some rows; where the program fails, alone, and then in ever smaller parts."""
+        try:
+            self._fill(chosen)
+        except Exception as error:  # (whatever a program raises is its requests' fault alone)
+            if self._device.is_lost(error):
+                raise SystemExit(f"the device is lost: {error}") from error
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+        else:
+            return {}
+        # Out of the handler: the exception keeps what failed, and its memory, alive.
+        self._device.free()
+        if len(chosen) > 1:
+            failed: dict[Pass, str] = {}
+            for each in chosen:
+                failed |= self._run([each])
+            return failed
+        [(alone, part)] = chosen
+        if part.stop - part.start == 1:
+            return {alone: f"the {self.name} failed: {said}"}
+        middle = (part.start + part.stop) // 2
+        for half in (slice(part.start, middle), slice(middle, part.stop)):
+            if failed := self._run([(alone, half)]):
+                return failed
+        return {}
+
+    def _fill(self, chosen: Sequence[tuple[Pass, slice]]) -> None:
+        columns = zip(*([tensor[part] for tensor in each.given] for each, part in chosen), strict=True)
+        found = self._call(*(self._device.send(parts[0] if len(parts) == 1 else torch.cat(parts)) for parts in columns))
+        results = _unpack(found, self._kinds) if self._packed else [found]
+        results = [self._device.fetch(each) for each in results] if self._fetch else results
+        self._device.finish()
+        begin = 0
+        for each, part in chosen:
+            end = begin + part.stop - part.start
+            for out, result in zip(each.out, results, strict=True):
+                out[part] = result[begin:end]
+            begin = end
+
+
+def _pack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors (rows, ...) as the bytes of their rows side by side."""
+    rows = len(tensors[0])
+    return torch.cat([each.contiguous().reshape(rows, -1).view(torch.uint8) for each in tensors], dim=1)
+
+
+def _unpack(packed: Tensor, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+    begin, found = 0, []
+    for shape, dtype in kinds:
+        end = begin + math.prod(shape) * dtype.itemsize
+        found.append(packed[:, begin:end].clone(memory_format=torch.contiguous_format).view(dtype).reshape(-1, *shape))
+        begin = end
+    return found
+
+
+def prelude_of(
+    checkpoint: Checkpoint, device: Device, sizes: Sizes = (), allowance: Allowance | None = None
+) -> Stage | None:
+    """The prelude of a version for such sizes of the free axes; None if it has none."""
+    prelude, asked, takes = checkpoint.prelude, checkpoint.asked, checkpoint.conditioning
+    if prelude is None or not isinstance(asked, NamedConditions) or not isinstance(takes, NamedConditions):
+        return None
+    given, makes = asked.sized(dict(sizes)), takes.sized(dict(sizes))
+
+    def function(*told: Tensor) -> tuple[Tensor, ...]:
+        return prelude.call(makes, *told)
+
+    def examples(rows: int) -> tuple[Tensor, ...]:
+        return prelude.examples(given, rows, checkpoint.dtype, device.device)
+
+    rows = rows_of(prelude.program)
+    return Stage("prelude", function, examples, checkpoint, device, rows, sizes, allowance)
+
+
+def decoder_of(checkpoint: Checkpoint, device: Device, allowance: Allowance | None = None) -> Stage | None:
+    """The decoder of a version; None if it is no program."""
+    decoder = checkpoint.decoder
+    if decoder.program is None:
+        return None
+    shape = checkpoint.card.event_of()
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        data = decoder.decode(x)
+        if not data.isfinite().all():
+            raise DecoderError("it returned numbers that are not finite")
+        return (data,)
+
+    def examples(rows: int) -> tuple[Tensor, ...]:
+        return (noise(4, 0, rows, shape, checkpoint.dtype).to(device.device),)
+
+    rows = rows_of(decoder.program)
+    return Stage("decoder", function, examples, checkpoint, device, rows, (), allowance, fetch=True)
+
+
+def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[Job], None]) -> Pass:
+    """The rows of a job that go through the prelude: one for each distinct condition of each variant.
+
+    Args:
+        checkpoint: the version.
+        owner: what they belong to.
+        job: the job.
+        then: called with the job as the network can take it.
+    """
+    prelude, asked, takes = checkpoint.prelude, checkpoint.asked, checkpoint.conditioning
+    assert prelude is not None  # noqa: S101
+    assert isinstance(asked, NamedConditions)  # noqa: S101
+    assert isinstance(takes, NamedConditions)  # noqa: S101
+    guidance, variants = variants_of(asked.sized(dict(job.sizes)), checkpoint.dtype, job)
+    rows: list[list[Tensor]] = []
+    places: dict[tuple[int, ...], tuple[slice, Any]] = {}
+    begun, of = 0, []
+    for variant in variants:
+        key = tuple(id(part) for name in prelude.inputs for part in (variant[name].rows, variant[name].index))
+        if key not in places:
+            found, index = combinations(variant, prelude.inputs)
+            rows.append(found)
+            places[key] = slice(begun, begun + len(found[0])), index
+            begun += len(found[0])
+        of.append(places[key])
+    made = set(prelude.outputs)
+
+    def told(out: list[Tensor]) -> None:
+        each: dict[tuple[int, int], dict[str, Distinct]] = {}
+        for part, index in of:
+            results = zip(prelude.outputs, out, strict=True)
+            each.setdefault((part.start, part.stop), {name: Distinct(rows[part], index) for name, rows in results})
+        all_of = [
+            {name: each[part.start, part.stop][name] if name in made else variant[name] for name in takes.inputs}
+            for variant, (part, _) in zip(variants, of, strict=True)
+        ]
+        then(replace(job, conditions=None, negative=None, guidance=guidance, told=tuple(all_of)))
+
+    given = [torch.cat(column) for column in zip(*rows, strict=True)]
+    return Pass(owner, given, told, job.priority is Priority.BULK, job.solve.name)
+
+
+def decoder_pass(
+    checkpoint: Checkpoint, owner: Any, job: Job, result: JobResult, then: Callable[[JobResult], None]
+) -> Pass | None:
+    """The states of a job that go through the decoder: those that are finite. With none, it is done at once.
+
+    Args:
+        checkpoint: the version.
+        owner: what they belong to.
+        job: the job.
+        result: its result so far.
+        then: called with the decoded result.
+    """
+    n, saved, card = len(result.x), result.saved, checkpoint.card
+    shape = card.data_of()
+    flat = result.x if saved is None else torch.cat((result.x, saved.flatten(0, 1)))
+    there = flat.flatten(1).isfinite().all(dim=1)
+    whole = bool(there.all())
+
+    def decoded(out: Sequence[Tensor]) -> None:
+        data = out[0] if whole else torch.full((len(flat), *shape), torch.nan, dtype=DTYPES[card.data_dtype])
+        if not whole:
+            data[there] = out[0]
+        kept = None if saved is None else data[n:].reshape(n, -1, *shape)
+        then(replace(result, data=data[:n], saved_data=kept))
+
+    if not there.any():
+        decoded([flat.new_empty((0, *shape), dtype=DTYPES[card.data_dtype])])
+        return None
+    given = [flat if whole else flat[there]]
+    return Pass(owner, given, decoded, job.priority is Priority.BULK, job.solve.name)

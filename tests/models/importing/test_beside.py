@@ -1,0 +1,154 @@
+"""Decoders and preludes at import: what they become, by Python and by the command line, and what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.__main__ import main
+from models.checkpoint.loading import load
+from models.importing.beside import PreludeSource, make_decoder
+from models.importing.files import ForeignError
+from models.importing.weights import import_program, import_weights
+from tests.service.latent import CONDITIONS, Latent, export, exported
+
+from .conftest import CONFIG
+
+F32 = torch.float32
+INPUTS = ["x", "t", "tokens", "counts", "state"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return exported(Latent(), tmp_path_factory.mktemp("programs"))
+
+
+def latent(files: dict[str, Path], root: Path, **changed: Any) -> Path:
+    fields: dict[str, Any] = {"inputs": INPUTS, "conditions": CONDITIONS, "decoder": {"program": files["decoder"]}}
+    fields |= {"prelude": PreludeSource(files["prelude"], outputs=["tokens", "counts"])}
+    return import_program(files["velocity"], root, "latent", **(fields | changed)).path
+
+
+def test_all_three_are_stored_and_run_as_before(files: dict[str, Path], tmp_path: Path) -> None:
+    found, made = load(latent(files, tmp_path)), Latent()
+    assert found.card.data_shape == (3, 2, 2)
+    x = torch.randn(5, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(found.decoder.decode(x), made.decoder(x))
+        assert found.prelude is not None
+        image, missing, strength = torch.rand(5, 3, 4, 4), torch.arange(5) > 2, torch.ones(5)
+        given = {"image": image, "missing": missing, "strength": strength}
+        tokens, counts = made.encoder(image, missing, strength)
+        made_of = found.prelude.program(given)
+    torch.testing.assert_close(made_of["tokens"], tokens)
+    assert torch.equal(made_of["counts"], counts)
+
+
+def test_the_command_line_takes_them(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["import", str(files["velocity"]), "--program", "--name", "latent", "--models-dir", str(tmp_path)]
+    command += ["--inputs", ",".join(INPUTS), "--conditions", json.dumps(CONDITIONS), "--check"]
+    command += ["--prelude", str(files["prelude"]), "--prelude-outputs", "tokens,counts"]
+    command += ["--decoder", str(files["decoder"]), "--clip", "-1", "1"]
+    monkeypatch.delenv("PATHLINE_ALLOW_PROGRAMS", raising=False)
+    assert main(command) == 1
+    assert "programs are off" in capsys.readouterr().err
+    monkeypatch.setenv("PATHLINE_ALLOW_PROGRAMS", "true")
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "from (image, missing, strength) to (tokens, counts)" in said
+    assert "data of the shape [3, 2, 2]" in said
+    assert "shape [16, 3, 2, 2]" in said
+
+
+def test_a_decoder_beside_our_own_architectures(
+    trained: dict[str, Tensor], saved: Callable[..., Path], tmp_path: Path
+) -> None:
+    decoder = export(nn.Linear(2, 6), (torch.randn(4, 2),), tmp_path / "decoder.pt2")
+    path = import_weights(
+        saved({"model": trained}), tmp_path / "root", "points", "residual_mlp", CONFIG, decoder={"program": decoder}
+    ).path
+    assert load(path).card.data_shape == (6,)
+
+
+@pytest.mark.parametrize(
+    ("mean", "scale", "expected"),
+    [
+        ("0.5", "2", lambda x: 2 * x + 0.5),
+        ("1,2,3", None, lambda x: x + torch.tensor([1.0, 2.0, 3.0])[:, None]),
+        (None, "1,2,4", lambda x: x * torch.tensor([1.0, 2.0, 4.0])[:, None]),
+    ],
+)
+def test_states_are_scaled_for_all_or_by_channel(mean: str | None, scale: str | None, expected: Any) -> None:
+    given = {"mean": mean, "scale": scale}
+    numbers = {name: [float(each) for each in text.split(",")] for name, text in given.items() if text is not None}
+    decoder, said = make_decoder((3, 5), F32, numbers)
+    x = torch.randn(4, 3, 5)
+    torch.testing.assert_close(decoder.decode(x), expected(x))
+    assert said == ["decoder: data = state * scale + mean"]
+
+
+def test_scales_from_the_command_line(
+    trained: dict[str, Tensor], saved: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "scale.npy", np.array([2.0, 4.0], np.float32))
+    command = ["import", str(saved({"model": trained})), "--name", "points", "--architecture", "residual_mlp"]
+    command += ["--config", json.dumps(CONFIG), "--models-dir", str(tmp_path / "root")]
+    assert main([*command, "--decoder-mean", "1", "--decoder-scale", str(tmp_path / "scale.npy")]) == 0
+    decoder = load(tmp_path / "root" / "points" / "1").decoder
+    assert torch.equal(decoder.decode(torch.ones(1, 2)), torch.tensor([[3.0, 5.0]]))
+    for wrong in ("nan", "1,2,3", "0"):
+        assert main([*command, "--decoder-scale", wrong]) == 1
+        assert "--decoder-scale" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*command, "--decoder-scale", "much"])
+
+
+class Mixed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+class Infinite(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 0.0
+
+
+def test_decoders_that_are_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    def refused(module: nn.Module, width: int = 4, **more: Any) -> str:
+        file = export(module, (torch.randn(4, width),), tmp_path / "decoder.pt2")
+        with pytest.raises(ForeignError) as error:
+            make_decoder((4,), F32, {"program": file, **more})
+        return str(error.value)
+
+    assert "the decoder mixes rows" in refused(Mixed())
+    assert "not finite" in refused(Infinite())
+    assert "takes states of the shape [5], and the network's have [4]" in refused(nn.Linear(5, 2), 5)
+    assert "beside --decoder" in refused(nn.Linear(4, 2), scale=2.0)
+    with pytest.raises(ForeignError, match="takes 3 tensors, image, missing, strength"):
+        make_decoder((3, 4, 4), F32, {"program": files["prelude"]})
+    whole = files["decoder"].read_bytes()
+    (tmp_path / "half.pt2").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ForeignError, match="not an archive"):
+        make_decoder((4,), F32, {"program": tmp_path / "half.pt2"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"outputs": ["tokens"]}, "returns 2 tensors"),
+        ({"outputs": ["tokens", "words"]}, "say with --prelude-outputs"),
+        ({"outputs": ["counts", "tokens"]}, "made counts as torch.float32"),
+        ({"outputs": ["tokens", "counts"], "inputs": ["image"]}, "takes 3 tensors"),
+        ({"outputs": ["tokens", "counts"], "inputs": ["image", "t", "strength"]}, "'t' cannot be the name"),
+    ],
+)
+def test_preludes_that_are_refused(files: dict[str, Path], tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ForeignError, match=said):
+        latent(files, tmp_path, prelude=PreludeSource(files["prelude"], **changed), conditions={})
