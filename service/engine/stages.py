@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.calibration import BUCKETS, EACH_UP_TO, Allowance, most_rows
+from models.calibration import BUCKETS, CALL_NUMBERS, EACH_UP_TO, Allowance, most_rows
 from models.checkpoint.calibrations import keep, key_of, known
 from models.checkpoint.card import DTYPES
 from models.checkpoint.loading import Checkpoint
@@ -146,7 +146,9 @@ class Stage:
                 self._call = RowCaller(call, (), 0, known=found[1])
             else:
                 allowance = allowance or Allowance()
-                wanted = _MOST_ROWS if most is None else min(_MOST_ROWS, most)
+                numbers = max(1, sum(math.prod(shape) for shape, _ in self._kinds))
+                wanted = max(least, min(_MOST_ROWS, CALL_NUMBERS // numbers))
+                wanted = wanted if most is None else min(wanted, most)
                 limit = most_rows(call, examples, wanted, least, allowance)
                 candidates = (1, 2, *BUCKETS) if limit <= EACH_UP_TO else BUCKETS
                 self._call = RowCaller(call, examples(limit), limit, False, candidates, least, allowance)
