@@ -317,9 +317,10 @@ def prelude_of(
 
 def decoder_of(checkpoint: Checkpoint, device: Device, allowance: Allowance | None = None) -> Stage | None:
     """The decoder of a version; None if it is no program."""
-    decoder, shape = checkpoint.decoder, checkpoint.card.event_shape
+    decoder = checkpoint.decoder
     if decoder.program is None:
         return None
+    shape = checkpoint.card.event_of()
 
     def function(x: Tensor) -> tuple[Tensor, ...]:
         data = decoder.decode(x)
@@ -389,19 +390,20 @@ def decoder_pass(
         then: called with the decoded result.
     """
     n, saved, card = len(result.x), result.saved, checkpoint.card
+    shape = card.data_of()
     flat = result.x if saved is None else torch.cat((result.x, saved.flatten(0, 1)))
     there = flat.flatten(1).isfinite().all(dim=1)
     whole = bool(there.all())
 
     def decoded(out: Sequence[Tensor]) -> None:
-        data = out[0] if whole else torch.full((len(flat), *card.data_shape), torch.nan, dtype=DTYPES[card.data_dtype])
+        data = out[0] if whole else torch.full((len(flat), *shape), torch.nan, dtype=DTYPES[card.data_dtype])
         if not whole:
             data[there] = out[0]
-        kept = None if saved is None else data[n:].reshape(n, -1, *card.data_shape)
+        kept = None if saved is None else data[n:].reshape(n, -1, *shape)
         then(replace(result, data=data[:n], saved_data=kept))
 
     if not there.any():
-        decoded([flat.new_empty((0, *card.data_shape), dtype=DTYPES[card.data_dtype])])
+        decoded([flat.new_empty((0, *shape), dtype=DTYPES[card.data_dtype])])
         return None
     given = [flat if whole else flat[there]]
     return Pass(owner, given, decoded, job.priority is Priority.BULK, job.solve.name)
