@@ -37,7 +37,7 @@ _NAMES = {"ema": "EMA "}
 
 def astray(checkpoint: Checkpoint, data: DataSet) -> float:
     """Return the share of samples that are farther from the training data than 99 % of unseen data are."""
-    x0 = noise(_SEED, 0, _SAMPLES, checkpoint.card.event_shape, checkpoint.dtype)
+    x0 = noise(_SEED, 0, _SAMPLES, checkpoint.card.event_of(), checkpoint.dtype)
     with torch.no_grad():
         samples = integrate(checkpoint.velocity, x0, solver="dopri5", rtol=_TOLERANCE, atol=_TOLERANCE).x
     near = NearestNeighbors(n_neighbors=1).fit(data.train.reshape(len(data.train), -1))

@@ -95,7 +95,7 @@ def evaluate_checkpoint(
     if data is not None:
         samples = min(samples, len(data.reference))
     conditions = _conditions(checkpoint, data, samples)
-    x0 = noise(0, 0, samples, checkpoint.card.event_shape, checkpoint.dtype)
+    x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
     exact = None if average else exact_ends(Field(checkpoint.velocity, conditions), x0)
     curve = None if average else _frontier(checkpoint, conditions, data, guidances, seconds)
     cost = _price(checkpoint, x0, conditions, data, curve)

@@ -29,7 +29,7 @@ from solvers import integrate, resolve
 
 def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
     """The cheapest network row over batches of many sizes, and the rows of that batch."""
-    shape, best = tuple(checkpoint.card.event_shape), (float("inf"), 0)
+    shape, best = checkpoint.card.event_of(), (float("inf"), 0)
     velocity = prepare(checkpoint.velocity, checkpoint.card.condition).velocity
     with torch.inference_mode():
         for rows in (32, 64, 128, 256, 512, 1024, 2048):
@@ -45,7 +45,7 @@ def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
 
 def one_solve(checkpoint: Checkpoint, repetitions: int = 40) -> float:
     """Median seconds of RK4-20 for 16 samples in this process: noise, solve and decoding."""
-    shape, times = tuple(checkpoint.card.event_shape), []
+    shape, times = checkpoint.card.event_of(), []
     made = prepare(checkpoint.velocity, checkpoint.card.condition)
     velocity = RowStable(made.velocity, shape, checkpoint.dtype, unpadded=made.fused)
     with torch.inference_mode():

@@ -56,6 +56,7 @@ _OTHER_NAMES = {
     "seed": ("random_seed", "random_state", "generator"),
     "condition": ("label", "labels", "class", "class_labels", "y", "prompt"),
     "conditions": ("cond", "conds", "encoder_hidden_states", "model_kwargs"),
+    "shape": ("sizes", "length", "height", "width", "resolution", "event_shape"),
     "negative": ("negative_prompt", "negative_conditions", "uncond"),
     "guidance": ("guidance_scale", "cfg", "cfg_scale"),
     "x0": ("noise", "z", "latents", "init"),

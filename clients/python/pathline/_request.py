@@ -49,6 +49,7 @@ class SolverOptions(TypedDict, total=False):
         conditions: Conditions by name, each one for all samples or one for each: numbers, lists, NumPy arrays or torch
             tensors. Arrays keep their dtype.
         negative: Conditions that take the place of nulls in guidance, likewise.
+        shape: Size of each free axis of the samples, by name: ``{"T": 344}``. Leave out what follows from a condition.
         guidance: Strength of classifier-free guidance, or an object with terms, interval and channels.
         timeout_s: Time limit in seconds, queueing included.
         priority: ``"interactive"``, or ``"bulk"`` for work that yields to others: the default of `log_prob` and
@@ -70,6 +71,7 @@ class SolverOptions(TypedDict, total=False):
     condition: Any
     conditions: Mapping[str, Any] | None
     negative: Mapping[str, Any] | None
+    shape: Mapping[str, int] | None
     guidance: float | Mapping[str, Any] | None
     timeout_s: float | None
     priority: Literal["interactive", "bulk"]
@@ -155,6 +157,7 @@ _MEANT = {
     **dict.fromkeys(("label", "labels", "class_label", "y"), ("condition",)),
     **dict.fromkeys(("guidance_scale", "cfg_scale", "cfg"), ("guidance",)),
     **dict.fromkeys(("random_state", "generator"), ("seed",)),
+    **dict.fromkeys(("size", "sizes", "length", "height", "width"), ("shape",)),
     "timeout": ("timeout_s",),
     "num_samples": ("total",),
 }
