@@ -91,6 +91,11 @@ class TunedPlans:
         """Number of velocities that a lane must keep for its learned plans."""
         return max(self.plans, default=0)
 
+    @cached_property
+    def digests(self) -> frozenset[str]:
+        """Those of all plans and grids."""
+        return frozenset(plan.digest for plan in (*self.plans.values(), *self.grids.values()))
+
     def plan(self, steps: int) -> TunedPlan:
         """The learned plan of this number of steps.
 
