@@ -15,7 +15,7 @@ import numpy as np
 
 from fleet.errors import FleetError
 
-_ROWS, _SOLVER, _REPEATS, _NFE = (1, 16, 64, 256), "rk4-20", 9, 80
+_ROWS, _SOLVER, _REPEATS, _NFE = (1, 16, 64, 256), "rk4-20", 15, 80
 _LONG_S, _LONG_ROWS, _ASIDE_ROWS = 1.5, 64, 16
 
 
