@@ -1,4 +1,4 @@
-"""What conditions, preludes and decoders cost: `python -m benchmarks.conditions [together memory arrival loading]`.
+"""The cost of conditions, preludes and decoders: `python -m benchmarks.conditions [together memory arrival loading]`.
 
 together  16 requests with different conditions, guidance and solvers, at once and one by one: bits, rows, wall time
 memory    10,000 samples under one condition of 1 MB, and the same without it: memory at the peak
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import re
 import statistics
 import subprocess
@@ -160,13 +161,13 @@ def memory(folder: Path) -> None:
     for numbers in (1, MEGABYTE):
         command = [sys.executable, "-m", "benchmarks.conditions", "--job", str(numbers), "--folder", str(folder)]
         peaks[numbers] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    print("10,000 samples, memory at the peak of the job")
+    print("10,000 samples, memory that the job takes at its peak")
     print(f"  under a condition of 4 bytes {peaks[1]:.0f} MB, of 1 MB {peaks[MEGABYTE]:.0f} MB")
     print(f"  difference: {peaks[MEGABYTE] - peaks[1]:.0f} MB")
 
 
 def job(folder: Path, numbers: int) -> None:
-    """Run the job of `memory` and print its peak in MB."""
+    """Run the job of `memory` and print the MB that it takes at its peak."""
     given = (torch.randn(4, 4), torch.rand(4), torch.randn(4, numbers))
     file, name = export(Told(), given, folder / f"told-{numbers}.pt2"), f"told-{numbers}"
     path = import_program(file, folder / "repository", name, inputs=["x", "t", "told"], declared=OURS).path
@@ -180,13 +181,19 @@ def job(folder: Path, numbers: int) -> None:
         engine.submit(Job(name, 1, solve, samples, conditions=told)).result()
 
     draw(64)
+    ctypes.CDLL(None).malloc_trim(0)  # what loading has freed is given back
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    before = _memory("VmRSS")
     draw(10_000)
     engine.stop()
-    status = Path("/proc/self/status").read_text()
-    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert peak is not None
-    print(int(peak.group(1)) / 1024)
+    print(_memory("VmHWM") - before)
+
+
+def _memory(name: str) -> float:
+    """A line of the process's memory, in MB."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found.group(1)) / 1024
 
 
 def arrival(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What trained models cost to solve, and how good they are, as a table: `python -m benchmarks.prices CHECKPOINT...`.
+"""Cost and quality of trained models, as a table: `python -m benchmarks.prices CHECKPOINT...`.
 
 Price and distance to data are measured as `training fit` does, with the seed of the training. "Astray" is the share of
 samples farther from the nearest training sample than 99 % of unseen data are, so 1 % is as good as real. It sees what a
@@ -37,7 +37,7 @@ _NAMES = {"ema": "EMA "}
 
 def astray(checkpoint: Checkpoint, data: DataSet) -> float:
     """Return the share of samples that are farther from the training data than 99 % of unseen data are."""
-    x0 = noise(_SEED, 0, _SAMPLES, checkpoint.card.event_shape, checkpoint.dtype)
+    x0 = noise(_SEED, 0, _SAMPLES, checkpoint.card.event_of(), checkpoint.dtype)
     with torch.no_grad():
         samples = integrate(checkpoint.velocity, x0, solver="dopri5", rtol=_TOLERANCE, atol=_TOLERANCE).x
     near = NearestNeighbors(n_neighbors=1).fit(data.train.reshape(len(data.train), -1))

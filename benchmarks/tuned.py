@@ -6,6 +6,7 @@ is worth on a network it was not made for.
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -45,15 +46,21 @@ def rows_of(checkpoint: Checkpoint, target: Target, others: TunedPlans | None, e
 
     found = []
     for nfe in sorted({SolverSpec.parse(text).steps or 0 for text in mine.texts}):
-        cells = [
-            shown(f"{name}-{nfe // _CALLS.get(name, 1)}") if nfe % _CALLS.get(name, 1) == 0 else "" for name in STOCK
-        ]
+        cells = [_at_least(name, nfe, shown) for name in STOCK]
         grids = [text for text in mine.grids if SolverSpec.parse(text).steps == nfe]
         best = min(((shown(f"{text}/tuned", mine), text.split("-")[0]) for text in grids), default=("", ""))
         learned = shown(f"tuned-{nfe}", mine) if nfe in mine.plans else ""
         other = shown(f"tuned-{nfe}", others) if others is not None and nfe in others.plans else ""
         found.append((f"{nfe}", *cells, " ".join(best).strip(), learned, other))
     return found
+
+
+def _at_least(name: str, nfe: int, shown: Callable[[str], str]) -> str:
+    """The error of a method with so many calls; where its steps do not add up to that, with the next more, named."""
+    calls = _CALLS.get(name, 1)
+    steps = -(-nfe // calls)
+    more = f" ({steps * calls})" if steps * calls > nfe else ""
+    return shown(f"{name}-{steps}") + more
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from models.checkpoint.loading import load
 from models.importing.command import add_arguments, run
 from models.messages import printable
 from models.repository import FILE, Repository, RepositoryError, UnknownModel
+from models.shapes import Shape
 
 _LONGEST_PATH = 4096
 
@@ -62,6 +63,14 @@ def _add_measure(parser: argparse.ArgumentParser) -> None:
         help="conditional models: strength of guidance; can be repeated (default: 1)",
     )
     parser.add_argument(
+        "--shape",
+        action="append",
+        type=_size,
+        default=[],
+        metavar="T=N",
+        help="size of a free axis of the samples; repeat it for each",
+    )
+    parser.add_argument(
         "--seconds", type=float, default=300.0, metavar="S", help="when to stop; the cheapest solvers come first (300)"
     )
 
@@ -74,13 +83,21 @@ def _measure(options: argparse.Namespace) -> int:
         return 2
     with tqdm(bar_format="{desc} [{elapsed}]", disable=not sys.stderr.isatty(), leave=False) as bar:
         try:
-            said = measure.run(options.path, options.guidance or [1.0], options.seconds, bar.set_description_str)
+            guidances, told = options.guidance or [1.0], bar.set_description_str
+            said = measure.run(options.path, guidances, options.seconds, told, dict(options.shape))
         except (CheckpointError, FrontierError, measure.MeasureError) as error:
             bar.close()
             print(f"refused: {error}", file=sys.stderr)
             return 1
     print(*said, sep="\n")
     return 0
+
+
+def _size(text: str) -> tuple[str, int]:
+    axis, _, size = text.partition("=")
+    if not (axis and size.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of an axis; write it as T=344")
+    return axis, int(size)
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -167,7 +184,7 @@ def _passed_over(repository: Repository, others: Collection[Path]) -> tuple[list
     return faults, notes
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def _shape(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 

@@ -41,7 +41,7 @@ CALL_FLOPS = {"cpu": 4e9}
 _OTHER_FLOPS = 4e12
 _ROWS_TO_COMPARE = 32
 _SHARE = 32
-"""One call may take up to this part of the allowance."""
+"""One call may take up to this part of the allowance, unless that says otherwise."""
 
 RowFunction = Callable[..., Tensor]
 
@@ -51,10 +51,17 @@ class Allowance:
 
     Attributes:
         seconds: the budget.
+        longest: seconds that one call may take.
     """
 
-    def __init__(self, seconds: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        seconds: float = math.inf,
+        clock: Callable[[], float] = time.perf_counter,
+        longest: float | None = None,
+    ) -> None:
         self.seconds, self._clock, self._begun = seconds, clock, clock()
+        self.longest = seconds / _SHARE if longest is None else longest
 
     def again(self) -> Allowance:
         """As many seconds, from now on."""
@@ -194,7 +201,7 @@ def most_rows(
 def _in_time(
     function: RowFunction, trial: Callable[[int], Sequence[Tensor]], limit: int, least: int, allowance: Allowance
 ) -> int:
-    longest = allowance.seconds / _SHARE
+    longest = allowance.longest
     if math.isinf(longest):
         return limit
     rows = least

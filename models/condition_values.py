@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from models.conditions import ONE, ConditionError, LabelCondition, VectorCondition
 from models.named_conditions import Conditioning, Distinct, Flag, NamedCondition, NamedConditions
 from models.nested import NestedError, outline, shown, to_floats
+from models.shapes import ShapeError, Sizes
 
 _LISTS = (list, tuple)
 _EXACT = 1 << 53  # integers of lists are read as doubles
@@ -37,7 +38,7 @@ class Values:
     """The conditions of one request.
 
     Attributes:
-        sizes: of the free axes.
+        sizes: of the free axes, as far as they are known.
         bytes: of all rows, as the network takes them.
         most_rows: the most rows that any of them has: one for all samples, or one for each.
     """
@@ -48,7 +49,7 @@ class Values:
         given: Mapping[str, Any],
         samples: int,
         dtype: torch.dtype,
-        sizes: Mapping[str, int] | None = None,
+        sizes: Sizes | None = None,
         partial: bool = False,
     ) -> None:
         """Check names and shapes; nothing is allocated.
@@ -58,7 +59,7 @@ class Values:
             given: values by name.
             samples: how many there are.
             dtype: of the states.
-            sizes: of the free axes as far as they are known.
+            sizes: of the free axes as far as they are known; those of the values are added.
             partial: whether those that are not given are left alone, not replaced by defaults or nulls.
 
         Raises:
@@ -66,7 +67,7 @@ class Values:
         """
         self._takes, self._given, self._samples, self._dtype = takes, given, samples, dtype
         self._partial = partial
-        self.sizes: dict[str, int] = dict(sizes or {})
+        self.sizes = Sizes(takes.axes if isinstance(takes, NamedConditions) else {}) if sizes is None else sizes
         names = takes.given if isinstance(takes, NamedConditions) else takes.inputs
         for name in given:
             if name not in names:
@@ -87,8 +88,6 @@ class Values:
                 self.bytes += rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.given_to(dtype).itemsize
             elif entry.default is None and not entry.nullable and not partial:
                 raise NamedConditionError(name, f"condition {name!r} is missing; expected {entry.describe()}")
-        for axis in takes.axes:
-            self.sizes.setdefault(axis, 1)
 
     def _rows_of(self, value: Any) -> int:
         return self._samples if isinstance(value, _LISTS) or getattr(value, "ndim", 0) > 1 else 1
@@ -107,10 +106,11 @@ class Values:
                 raise NamedConditionError(
                     name, f"condition {name!r} has {size} = {found}, expected 1 to {most}: {entry.describe()}"
                 )
-            if fits and self.sizes.setdefault(size, found) != found:
-                raise NamedConditionError(
-                    name, f"condition {name!r} has {size} = {found}, and another one of this request {self.sizes[size]}"
-                )
+            if fits:
+                try:
+                    self.sizes.note(size, found, f"condition {name!r}")
+                except ShapeError as error:
+                    raise NamedConditionError(name, str(error)) from None
         if not fits:
             raise NamedConditionError(
                 name,
@@ -131,7 +131,7 @@ class Values:
                 return {} if self._partial else {ONE: Distinct(takes.nulls(1, self._dtype))}
             rows = takes.tensor(self._given[ONE], self._samples, self._dtype)
             return {ONE: Distinct.from_rows(rows)}
-        fixed = takes.sized(self.sizes)
+        fixed = takes.sized(self.sizes.settle())
         found: dict[str, Distinct] = {}
         for name in takes.given:
             entry = fixed.entries[name]

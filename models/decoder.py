@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from models.mixing import Mixing, find_mixing_of
 from models.noise import noise
 from models.program.function import Function, FunctionConfig
+from models.shapes import AxisName, free_axes, reshaped, sized
 
 _MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
 
@@ -27,8 +28,8 @@ class DecoderConfig(BaseModel):
 
     Attributes:
         kind: `identity`, `affine` (scale and shift), `pca` (inverse of a principal component analysis) or `program`.
-        event_shape: shape of one sample of the flow.
-        data_shape: shape of one decoded sample.
+        event_shape: shape of one sample of the flow; a name is a free axis (see `models.shapes`).
+        data_shape: shape of one decoded sample, with the same free axes.
         clip: lowest and highest value of decoded data, or None.
         dtype: `float64` if the tensors and the data are float64 whatever the states are, for data so far from zero that
             float32 would lose digits; None for the dtype of the states, and then cards leave it out.
@@ -38,8 +39,8 @@ class DecoderConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["identity", "affine", "pca", "program"] = "identity"
-    event_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
-    data_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
+    event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
+    data_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     clip: tuple[float, float] | None = None
     dtype: Literal["float64"] | None = None
     program: FunctionConfig | None = None
@@ -54,21 +55,26 @@ class DecoderConfig(BaseModel):
 
     @property
     def event_size(self) -> int:
-        """The numbers in one sample of the flow."""
-        return math.prod(self.event_shape)
+        """The numbers in one sample of the flow, for each place along its free axes."""
+        return _fixed(self.event_shape)
 
     @property
     def data_size(self) -> int:
-        """The numbers in one decoded sample."""
-        return math.prod(self.data_shape)
+        """The numbers in one decoded sample, for each place along its free axes."""
+        return _fixed(self.data_shape)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, shape in (("event_shape", self.event_shape), ("data_shape", self.data_shape)):
-            if min(shape) < 1 or math.prod(shape) > _MAX_NUMBERS:
+            if any(isinstance(size, int) and size < 1 for size in shape) or _fixed(shape) > _MAX_NUMBERS:
                 raise ValueError(
                     f"{name} is {shape}; each size must be at least 1, and their product at most {_MAX_NUMBERS}"
                 )
+        free = [sorted(free_axes(shape)) for shape in (self.event_shape, self.data_shape)]
+        if free[0] != free[1]:
+            raise ValueError(f"the free axes of samples are {free[0]}, and those of data {free[1]}")
+        if free[0] and self.kind != "identity":
+            raise ValueError(f"a decoder of kind {self.kind} takes samples of one shape, and axis {free[0][0]} is free")
         if (self.kind == "program") != (self.program is not None):
             raise ValueError(f"kind is {self.kind}, {'without' if self.program is None else 'with'} a program")
         if self.program is not None:
@@ -122,8 +128,8 @@ class Decoder(nn.Module):
     @classmethod
     def identity(
         cls,
-        event_shape: tuple[int, ...],
-        data_shape: tuple[int, ...] | None = None,
+        event_shape: tuple[int | str, ...],
+        data_shape: tuple[int | str, ...] | None = None,
         clip: tuple[float, float] | None = None,
     ) -> Self:
         """A decoder that only reshapes, and clips if asked to."""
@@ -202,22 +208,23 @@ class Decoder(nn.Module):
         """
         if self.program is not None:
             return self._clipped(self._run(self.program, x))
-        data = x.reshape(len(x), self.config.event_size)
+        data = x.flatten(1)
         if self.config.dtype:
             data = data.double()
         if self.config.kind == "affine":
             data = data * self.scale + self.shift
         elif self.config.kind == "pca":
             data = (data * self.latent_scale) @ self.components + self.mean
-        return self._clipped(data).reshape(len(x), *self.data_shape)
+        shape = reshaped(self.config.event_shape, x.shape[1:], self.data_shape)
+        return self._clipped(data).reshape(len(x), *shape)
 
     def _run(self, program: Function, x: Tensor) -> Tensor:
-        data = program({"x": x})["data"]
+        data, shape = program({"x": x})["data"], sized(self.data_shape, {})
         if len(data) != len(x) or data[0].numel() != self.config.data_size:
             raise DecoderError(
-                f"the decoder made {list(data.shape)} of {len(x)} states; expected is {list(self.data_shape)} for each"
+                f"the decoder made {list(data.shape)} of {len(x)} states; expected is {list(shape)} for each"
             )
-        return data.to(x.dtype).reshape(len(x), *self.data_shape)
+        return data.to(x.dtype).reshape(len(x), *shape)
 
     def find_mixing(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Mixing | None:
         """The evidence that rows of a program depend on each other; None if they do not.
@@ -226,10 +233,9 @@ class Decoder(nn.Module):
             dtype: of states.
             device: where it is.
         """
+        event = sized(self.config.event_shape, {})
         return find_mixing_of(
-            "decoder",
-            lambda x: (self.decode(x),),
-            lambda rows: (noise(3, 0, rows, self.config.event_shape, dtype).to(device),),
+            "decoder", lambda x: (self.decode(x),), lambda rows: (noise(3, 0, rows, event, dtype).to(device),)
         )
 
     def _clipped(self, data: Tensor) -> Tensor:
@@ -266,7 +272,7 @@ class Inverse:
             InverseError: it has no inverse.
         """
         config = decoder.config
-        self._kind, self._event_shape = config.kind, config.event_shape
+        self._kind, self._config = config.kind, config
         self.log_volume = 0.0
         if config.kind == "program":
             raise InverseError("its decoder is a program, which cannot be run backwards")
@@ -292,7 +298,11 @@ class Inverse:
             flat = (flat - self._shift) / self._scale
         elif self._kind == "pca":
             flat = ((flat - self._mean) @ self._back) / self._scale
-        return flat.reshape(len(data), *self._event_shape)
+        return flat.reshape(len(data), *reshaped(self._config.data_shape, data.shape[1:], self._config.event_shape))
+
+
+def _fixed(shape: tuple[int | str, ...]) -> int:
+    return math.prod(size for size in shape if isinstance(size, int))
 
 
 def _log_sum(scale: Tensor, name: str) -> float:

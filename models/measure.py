@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.checkpoint.card import Card
 from models.checkpoint.frontier import Curve, Frontier, Point, is_tuned, pareto, plans_hash, table, write_frontier
 from models.checkpoint.loading import Checkpoint, load
 from models.conditions import LabelCondition
 from models.endpoint_error import TIGHT, Field, ended, endpoint_error, exact_ends, limit_95, solve
 from models.noise import noise
+from models.shapes import ShapeError, Sizes, free_places
 from solvers import SolverSpec, catalogue
 from solvers import compile as compiled
 from solvers.errors import SolverError
@@ -256,6 +258,7 @@ def measure(
     seconds: float = SECONDS,
     whole: Sequence[str] = (),
     only_tuned: bool = False,
+    sizes: Mapping[str, int] | None = None,
     progress: Progress = lambda _: None,
 ) -> Frontier:
     """Measure the frontier of a checkpoint.
@@ -269,12 +272,14 @@ def measure(
         seconds: of all curves together; the cheapest solvers come first.
         whole: see `measure_curve`.
         only_tuned: whether to measure only the tuned solvers of the checkpoint.
+        sizes: of the free axes.
         progress: called with the solver being measured.
 
     Raises:
-        MeasureError: the model has no endpoint error, or is not usable.
+        MeasureError: the model has no endpoint error, or is not usable; a free axis has no size, or one that is not
+            allowed.
     """
-    card = checkpoint.card
+    card, sizes = checkpoint.card, dict(sizes or {})
     if card.average:
         raise MeasureError(
             "the model is a field of average velocity: it has no endpoint error, as there is no path to keep to; "
@@ -283,8 +288,9 @@ def measure(
     if card.conditions:
         names = ", ".join(card.conditions)
         raise MeasureError(f"the model takes conditions by name ({names}), of which no examples are at hand")
-    samples = _SAMPLES if np.prod(card.event_shape) <= _LARGE else _FEW
-    x0 = noise(_SEED, 0, samples, card.event_shape, checkpoint.dtype)
+    shape = _shape_of(card, sizes)
+    samples = _SAMPLES if np.prod(shape) <= _LARGE else _FEW
+    x0 = noise(_SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape))
     takes = card.condition
     curves = list[Curve]()
     until = time.monotonic() + seconds
@@ -312,9 +318,24 @@ def measure(
         plans_sha256=plans_hash(checkpoint.path),
         tight=f"dopri5 at {TIGHT:g} in float64",
         conditions=said,
+        sizes=sizes,
         libraries={m.__name__: str(m.__version__) for m in (np, torch)},
         curves=tuple(curves),
     )
+
+
+def _shape_of(card: Card, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of states, if there is a size for each free axis and no more."""
+    try:
+        for axis in sizes:
+            if axis not in card.bounds:
+                raise MeasureError(f"the model has no axis {axis!r}; its shape is {list(card.event_shape)}")
+        asked = Sizes(card.bounds)
+        for axis, size in sizes.items():
+            asked.note(axis, size, "--shape")
+        return card.event_of(sizes)
+    except ShapeError as error:
+        raise MeasureError(f"{error}: --shape {error.axis}=N, N from {card.bounds[error.axis].describe()}") from None
 
 
 def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = lambda _: None) -> Frontier | None:
@@ -327,7 +348,9 @@ def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = l
         MeasureError: the model has no endpoint error, or is not usable.
     """
     guidances = [1.0 if curve.guidance is None else curve.guidance for curve in frontier.curves]
-    tuned = measure(checkpoint, guidances=guidances, seconds=np.inf, only_tuned=True, progress=progress)
+    tuned = measure(
+        checkpoint, guidances=guidances, seconds=np.inf, only_tuned=True, sizes=frontier.sizes, progress=progress
+    )
     curves = list[Curve]()
     for old, new in zip(frontier.curves, tuned.curves, strict=False):
         if (old.guidance, old.samples) != (new.guidance, new.samples) or not np.isclose(old.spread, new.spread, 1e-6):
@@ -340,20 +363,22 @@ def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = l
     return frontier.model_copy(update={"plans_sha256": tuned.plans_sha256, "curves": tuple(curves)})
 
 
-def run(path: Path, guidances: Sequence[float], seconds: float, progress: Progress) -> list[str]:
+def run(
+    path: Path, guidances: Sequence[float], seconds: float, progress: Progress, sizes: Mapping[str, int] | None = None
+) -> list[str]:
     """Measure the checkpoint at `path`, write its frontier, and return a report in lines.
 
     Raises:
         CheckpointError, FrontierError, MeasureError: it cannot be loaded, measured or written.
     """
     checkpoint = load(path)
-    frontier = measure(checkpoint, guidances=guidances, seconds=seconds, progress=progress)
+    frontier = measure(checkpoint, guidances=guidances, seconds=seconds, sizes=sizes, progress=progress)
     return [*lines(frontier), f"written to {write_frontier(path, frontier)}"]
 
 
 def lines(frontier: Frontier) -> list[str]:
     """Return a report in lines: the Pareto-optimal solvers for each guidance."""
-    found = list[str]()
+    found = [f"shape {axis}={size}" for axis, size in frontier.sizes.items()]
     for curve in frontier.curves:
         if curve.guidance is not None:
             found.append(f"guidance {curve.guidance:g}, conditions: {frontier.conditions}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 from torch import Tensor
 
 from models.conditions import ConditionError, Device, LabelCondition, VectorCondition
+from models.shapes import MOST_NUMBERS, NAME, Axis, AxisName, Size, free_axes, sized
 
 DTYPES = {
     name: getattr(torch, name)
@@ -30,18 +31,8 @@ DTYPES = {
 }  # fmt: skip
 """The dtypes of conditions by name."""
 
-NAME = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"
-MOST_NUMBERS = 1 << 26
-"""Numbers of one row of a condition at most."""
-
-_TYPICAL = 8
-"""A free axis has this size, or its largest, where a network is tried without a request."""
-
 _SHORT = 256  # bytes of a row up to which looking for its equals is not worth it
 _MOST_CLASSES = 1 << 20
-
-AxisName = Annotated[str, Field(pattern=NAME)]
-Size = Annotated[int, Field(ge=1, le=MOST_NUMBERS)]
 
 
 class Flag(BaseModel):
@@ -121,7 +112,7 @@ class NamedCondition(BaseModel):
     @property
     def free(self) -> tuple[str, ...]:
         """The names of its free axes."""
-        return tuple(dict.fromkeys(size for size in self.shape if isinstance(size, str)))
+        return free_axes(self.shape)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -210,10 +201,12 @@ class NamedConditions:
     Attributes:
         entries: the conditions.
         stored: the nulls of the weights file, by name.
+        bounds: of free axes that have more than a largest size.
     """
 
     entries: Mapping[str, NamedCondition]
     stored: Mapping[str, Tensor] = field(default_factory=dict)
+    bounds: Mapping[str, Axis] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NamedConditions) and dict(self.entries) == dict(other.entries)
@@ -249,13 +242,13 @@ class NamedConditions:
         return tuple(name for name in self.entries if name not in self.flags)
 
     @property
-    def axes(self) -> dict[str, int]:
-        """The free axes with their largest sizes."""
+    def axes(self) -> dict[str, Axis]:
+        """The free axes with their bounds."""
         found: dict[str, int] = {}
         for entry in self.entries.values():
             for axis, most in entry.max.items():
                 found[axis] = min(most, found.get(axis, most))
-        return found
+        return {axis: self.bounds.get(axis) or Axis(max=most) for axis, most in found.items()}
 
     @property
     def null(self) -> bool:
@@ -273,11 +266,10 @@ class NamedConditions:
 
     def sized(self, sizes: Mapping[str, int]) -> NamedConditions:
         """The same without free axes: each has the size that is given for it, or a typical one."""
-        found = {axis: sizes.get(axis, min(most, _TYPICAL)) for axis, most in self.axes.items()}
+        found = {axis: sizes.get(axis, bounds.typical) for axis, bounds in self.axes.items()}
 
         def fixed(entry: NamedCondition) -> NamedCondition:
-            shape = tuple(found[size] if isinstance(size, str) else size for size in entry.shape)
-            return entry.model_copy(update={"shape": shape, "max": {}})
+            return entry.model_copy(update={"shape": sized(entry.shape, found), "max": {}})
 
         return replace(self, entries={name: fixed(entry) for name, entry in self.entries.items()}) if found else self
 
@@ -351,4 +343,4 @@ class NamedConditions:
 
 
 Conditioning = LabelCondition | VectorCondition | NamedConditions
-"""What a network is conditioned on: a label or a vector, or named conditions."""
+"""The conditioning of a network: a label or a vector, or named conditions."""

@@ -15,6 +15,7 @@ from torch import nn
 from models.conditions import LabelCondition, VectorCondition
 from models.messages import explain
 from models.named_conditions import Conditioning
+from models.shapes import Shape
 
 
 class ArchitectureError(ValueError):
@@ -97,21 +98,21 @@ class Network(nn.Module, Generic[Config]):
 
     Attributes:
         config: what it was built from.
-        event_shape: shape of one state.
+        event_shape: shape of one state; a name is a free axis.
         condition: what it is conditioned on, or None.
         average: whether it is a field of average velocity.
     """
 
     config: Config
     may_hold_infinities: ClassVar[bool] = False  # among its tensors, as masks do
-    event_shape: tuple[int, ...]
+    event_shape: Shape
     condition: Conditioning | None
     average: bool
 
     def __init__(
         self,
         config: Config,
-        event_shape: tuple[int, ...],
+        event_shape: Shape,
         condition: Conditioning | None = None,
     ) -> None:
         super().__init__()

@@ -5,6 +5,11 @@ Scheme `philox-ndtri-v1`: a sample of D numbers owns ceil(D / 4) counters of Num
 of ((u >> 11) + 1/2) / 2^53, in float64, cast to the model's dtype. A rejection sampler would use a varying number of
 words, and sample i would depend on those before it.
 
+Scheme `philox-ndtri-free-v1` is for states with free axes. Sample i owns the 2^40 counters from i 2^40 on, whatever its
+shape, and its numbers are taken along the free axes first: of two samples with the same seed and index, and one free
+axis, the noise of the longer begins with that of the shorter. Samples with different indices have no words in common,
+whatever their shapes are.
+
 Probes are for estimates of a divergence. Philox takes a key of 128 bits: the seed is its lower half, as for noise,
 and 1 + the number of the probe its upper half, so they are independent of the noise of the same seed. A sample of D
 numbers owns ceil(D / 256) counters, one bit for each number.
@@ -22,9 +27,13 @@ from torch import Tensor
 SCHEME = "philox-ndtri-v1"
 """The name of this scheme in cards and responses; another way of making noise needs another name."""
 
+FREE_SCHEME = "philox-ndtri-free-v1"
+"""The name of the scheme for states with free axes."""
+
 SEED_LIMIT = 1 << 63
 """Seeds are integers in [0, SEED_LIMIT)."""
 
+_FREE_COUNTERS = 1 << 40  # of one sample
 _WORDS_PER_COUNTER = 4
 _BITS_PER_COUNTER = 256
 _WORDS_AT_ONCE = 1 << 20  # bounds the float64 temporaries at 8 MiB each
@@ -43,6 +52,7 @@ def noise(
     num_samples: int,
     event_shape: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
+    free: Sequence[int] = (),
 ) -> Tensor:
     """Make the noise of samples `first_index` ... `first_index + num_samples - 1` of a seed, on the CPU.
 
@@ -52,6 +62,7 @@ def noise(
         num_samples: the number of samples, at least 0.
         event_shape: shape of one sample.
         dtype: float32 or float64; the numbers are made in float64 and then cast.
+        free: the places of the free axes in the shape.
 
     Returns:
         Standard normal numbers, (num_samples, *event_shape). Row j depends on seed and first_index + j only.
@@ -59,11 +70,14 @@ def noise(
     Raises:
         NoiseError: an argument is outside these ranges.
     """
-    return noise_of([(seed, first_index, num_samples)], event_shape, dtype)
+    return noise_of([(seed, first_index, num_samples)], event_shape, dtype, free)
 
 
 def noise_of(
-    blocks: Sequence[tuple[int, int, int]], event_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    blocks: Sequence[tuple[int, int, int]],
+    event_shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    free: Sequence[int] = (),
 ) -> Tensor:
     """Make the noise of several (seed, first index, number of samples), one after the other, as `noise` does.
 
@@ -76,6 +90,7 @@ def noise_of(
     checked = [[_integer(*named, SEED_LIMIT) for named in zip(names, block, strict=True)] for block in blocks]
     size = math.prod(event_shape)
     counters = -(-size // _WORDS_PER_COUNTER)
+    apart = _FREE_COUNTERS if free else counters
     words, total = counters * _WORDS_PER_COUNTER, sum(count for _, _, count in checked)
 
     out = np.empty((total, size), dtype=_NUMPY_DTYPES[dtype])
@@ -83,15 +98,17 @@ def noise_of(
     generator = np.random.Philox(key=0)
     done = filled = 0
     for seed, first, count in checked:
-        _seek(generator, seed, first * counters)
         while count:
-            taken = min(count, len(raw) - filled)
+            _seek(generator, seed, first * apart)
+            taken = 1 if free else min(count, len(raw) - filled)
             raw[filled : filled + taken] = generator.random_raw(taken * words).reshape(taken, words)
-            filled, count = filled + taken, count - taken
+            filled, count, first = filled + taken, count - taken, first + taken
             if filled == len(raw) or done + filled == total:
                 out[done : done + filled] = ndtri(_uniform(raw[:filled, :size]))
                 done, filled = done + filled, 0
-    return torch.from_numpy(out).reshape(total, *event_shape)
+    order = [*free, *(place for place in range(len(event_shape)) if place not in free)]
+    made = torch.from_numpy(out).reshape(total, *(event_shape[place] for place in order))
+    return made.permute(0, *(1 + order.index(place) for place in range(len(order)))).contiguous() if free else made
 
 
 def rademacher(

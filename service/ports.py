@@ -11,8 +11,8 @@ from models.checkpoint.loading import Checkpoint
 from service.engine.job import Job, JobResult, Operation, Priority, Sizes
 from service.engine.snapshot import Workload
 
-Pace = Callable[[float, float, float, Priority], float]
-"""Seconds of a job of one version by its calls, work, rows and priority: see `Engine.pace`."""
+Pace = Callable[[float, float, float, Priority, Sizes], float]
+"""Seconds of a job of one version by its calls, work, rows, priority and sizes: see `Engine.pace`."""
 
 
 class Arena(Protocol):
@@ -121,7 +121,9 @@ class Engine(Protocol):
         """Free what `load` returned once all jobs submitted for it are done; returns at once."""
         ...
 
-    def pace(self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority) -> float:
+    def pace(
+        self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
+    ) -> float:
         """Return the seconds that a job of a loaded version would take now with no other job there.
 
         Args:
@@ -130,6 +132,7 @@ class Engine(Protocol):
             work: network rows in all.
             rows: network rows of one call of all its samples.
             priority: of the job.
+            sizes: of the free axes.
         """
         ...
 

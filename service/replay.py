@@ -61,6 +61,7 @@ class Token(BaseModel):
         solver, t_span: the solver as text, without a grid that is in `given`.
         seed, first_index, num_samples: which samples.
         condition, guidance, x0, save_at: as in a request, or None.
+        shape: sizes of the free axes, by name.
         given: hashes of members that are too long for a token; the client sends them again.
         decode, trace: as in a request.
         partial: whether the time limit cut the answer short, which cannot be repeated.
@@ -83,6 +84,7 @@ class Token(BaseModel):
     guidance: Any = None
     x0: Any = None
     save_at: Any = None
+    shape: dict[str, int] = {}
     given: dict[Literal["condition", "conditions", "negative", "x0", "grid", "save_at"], str] = {}
     decode: bool = True
     trace: Literal["none", "summary", "full"] = "summary"
@@ -95,6 +97,8 @@ class Token(BaseModel):
         names = ("model", "version", "solver", "t_span", "seed", "first_index", "num_samples", "decode", "trace")
         optional = ("condition", "guidance", "x0", "save_at")
         said = {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
+        if self.shape:
+            said["shape"] = self.shape
         return {name: getattr(self, name) for name in names} | said
 
 
@@ -172,6 +176,7 @@ def token_of(
         "t_span": (job.solve.t_span, (0.0, 1.0)),
         "first_index": (job.first_index, 0),
         "guidance": (document_of(job.guidance, _droppable(model, job)), None),
+        "shape": (dict(job.sizes), {}),
         "given": (given, {}),
         "decode": (decode, True),
         "trace": (job.trace, "summary"),

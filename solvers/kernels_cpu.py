@@ -14,13 +14,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.bank import BEND, STIFF, A, B, Bank, E
-from solvers.clocks import close_gaps, end_step, next_row, query_times, take_out
+from solvers.clocks import (
+    close_gaps,
+    end_adaptive,
+    end_first_step,
+    end_step,
+    first_slope,
+    next_row,
+    norms,
+    of_kind,
+    query_times,
+    take_out,
+)
 from solvers.compiled import Flags, Index, Numbers, Records, array_at, compiled
-from solvers.plan import END_FIXED
+from solvers.plan import END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP
 from solvers.state import Attempts, Limits, Runner, States
+from solvers.trace import StepLog, write_attempts
 
 Data = NDArray[Any]
 """Of the states' dtype."""
+
+CONTROLLED = 1 << FIRST_SLOPE | 1 << FIRST_STEP | 1 << END_ADAPTIVE
+"""Kinds of rows after which error control has something to decide, as a bit mask."""
 
 
 @compiled
@@ -114,8 +129,22 @@ def attempt(
     rho: Numbers,
 ) -> None:
     """See `States.attempt`; the new states (m, D) go to an address, the rest to sums and rho (m,)."""
+    _attempt(lanes, index, x, k, weights, rows, array_at(address, (len(index), x.shape[1]), x.dtype), sums, rho)
+
+
+@compiled
+def _attempt(
+    lanes: Records,
+    index: Index,
+    x: Data,
+    k: Data,
+    weights: Numbers,
+    rows: Records,
+    after: Data,
+    sums: Numbers,
+    rho: Numbers,
+) -> None:
     width = x.shape[1]
-    after = array_at(address, (len(index), width), x.dtype)
     part, values = np.empty(width, dtype=x.dtype), np.empty(width)
     for m in range(len(index)):
         j = index[m]
@@ -175,7 +204,11 @@ def change(lanes: Records, index: Index, x: Data, k: Data, d2: Numbers) -> None:
 @compiled
 def settle(lanes: Records, index: Index, address: int, accepted: Flags, rows: Records, x: Data, k: Data) -> None:
     """See `States.settle`; the new states (m, D) are at an address."""
-    after = array_at(address, (len(index), x.shape[1]), x.dtype)
+    _settle(lanes, index, array_at(address, (len(index), x.shape[1]), x.dtype), accepted, rows, x, k)
+
+
+@compiled
+def _settle(lanes: Records, index: Index, after: Data, accepted: Flags, rows: Records, x: Data, k: Data) -> None:
     for m in range(len(index)):
         j = index[m]
         row = rows[lanes[j].done]
@@ -189,6 +222,50 @@ def settle(lanes: Records, index: Index, address: int, accepted: Flags, rows: Re
             for s in range(1, k.shape[1]):
                 for d in range(x.shape[1]):
                     k[j, s, d] = 0.0
+
+
+@compiled
+def control(
+    lanes: Records, x: Data, k: Data, weights: Numbers, rows: Records, kinds: Index, present: int, log: Any
+) -> tuple[int, bool]:
+    """Do all that `Lanes.decide` does after one call, for lanes of which none saves states.
+
+    Args:
+        lanes, x, k, weights, rows: see above.
+        kinds: (n,) what ended for each lane.
+        present: a bit mask of these.
+        log: values and counts of the step log.
+
+    Returns:
+        How many lanes ended, and whether some place of the log is full.
+    """
+    values, counts = log
+    width, ended, full = x.shape[1], 0, False
+    if present >> FIRST_SLOPE & 1:
+        index = of_kind(kinds, FIRST_SLOPE)
+        d0, d1 = np.empty(len(index)), np.empty(len(index))
+        slopes(lanes, index, x, k, d0, d1)
+        d0, d1 = norms(lanes, index, d0, width, False), norms(lanes, index, d1, width, False)
+        ended += first_slope(lanes, index, d0, d1, rows)
+    if present >> FIRST_STEP & 1:
+        index = of_kind(kinds, FIRST_STEP)
+        d2 = np.empty(len(index))
+        change(lanes, index, x, k, d2)
+        d2 = norms(lanes, index, d2, width, False)
+        for m in range(len(index)):
+            if not np.isfinite(d2[m]):
+                k[index[m], 1:] = 0.0
+        ended += end_first_step(lanes, index, d2, rows)
+    if present >> END_ADAPTIVE & 1:
+        index = of_kind(kinds, END_ADAPTIVE)
+        sums, rho = np.empty(len(index)), np.empty(len(index))
+        after, accepted = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index), dtype=np.bool_)
+        _attempt(lanes, index, x, k, weights, rows, after, sums, rho)
+        error = norms(lanes, index, sums, width, True)
+        full = write_attempts(lanes, index, error, rho, values, counts)
+        ended += end_adaptive(lanes, index, error, rows, accepted)
+        _settle(lanes, index, after, accepted, rows, x, k)
+    return ended, full
 
 
 class HostStates(States):
@@ -216,8 +293,10 @@ class HostStates(States):
         v = v.contiguous().resolve_neg()
         return receive(lanes, self._x, self._k, bank.weights, bank.rows, bank.times, v.data_ptr(), kinds)
 
-    def run(self, runner: Runner, lanes: Records, bank: Bank, kinds: Index, limits: Limits) -> tuple[int, int, int]:
-        return runner(lanes, self._x, self._k, bank, kinds, limits)
+    def run(
+        self, runner: Runner, lanes: Records, bank: Bank, log: StepLog, kinds: Index, limits: Limits
+    ) -> tuple[int, int, int, bool]:
+        return runner(lanes, self._x, self._k, bank, log, kinds, limits)
 
     def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
         m = len(index)

@@ -252,15 +252,17 @@ class Lanes:
     def run(self, runner: Runner, calls: int) -> tuple[Finished | None, int]:
         """Let a network run the lanes: `query`, network and `absorb` up to `calls` times in one call.
 
-        It stops early when a lane or a step under error control ends, so what follows is as after one `absorb`. Only
-        for `compiled` lanes.
+        It stops early when a lane ends, so what follows is as after one `absorb`; where states are saved, also when a
+        step does. Only for `compiled` lanes.
 
         Returns:
             The lanes that ended, or None; and the number of calls.
         """
-        until = ~_ON_GRIDS & _ALL_KINDS | (1 << END_FIXED if self.saving else 0)
+        until = ~(1 << MID) & _ALL_KINDS if self.saving else 0
         kinds, limits = self._room_for_kinds(), Limits(calls, until)
-        present, ended, done = self.states.run(runner, self.records, self.bank, kinds, limits)
+        present, ended, done, full = self.states.run(runner, self.records, self.bank, self.log, kinds, limits)
+        if full:
+            self.log.move_full(self.records)
         self._save(kinds, present)
         return self._finish(kinds, present, ended), done
 

@@ -19,6 +19,7 @@ from solvers.bank import Bank
 from solvers.compiled import Flags, Index, Numbers, Records
 from solvers.errors import CODES, RUNNING, SolverError, Status
 from solvers.plan import Plan
+from solvers.trace import StepLog
 
 LANE = np.dtype(
     [
@@ -133,7 +134,7 @@ class Limits:
 
     Attributes:
         calls: the most network calls, at least 1.
-        kinds: bit mask of the kinds of rows after which it must return.
+        kinds: bit mask of the kinds of rows after which it must return, to leave them to its caller.
     """
 
     calls: int
@@ -144,19 +145,21 @@ class Runner(Protocol):
     """A network that runs lanes: query, network and receive in a loop, within one compiled call."""
 
     def __call__(
-        self, lanes: Records, x: NDArray[Any], k: NDArray[Any], bank: Bank, kinds: Index, limits: Limits
-    ) -> tuple[int, int, int]:
-        """Run lanes until one ends or a limit is met; the same bits as call by call.
+        self, lanes: Records, x: NDArray[Any], k: NDArray[Any], bank: Bank, log: StepLog, kinds: Index, limits: Limits
+    ) -> tuple[int, int, int, bool]:
+        """Run lanes until one ends, a place of the log is full or a limit is met; the same bits as call by call.
 
         Args:
             lanes: (n,) records.
             x, k: (n, D) and (n, S, D) their states and velocities.
             bank: rows and grids.
+            log: takes the attempts under error control.
             kinds: (n,) receives the kinds of rows that the last call ended.
             limits: when to stop.
 
         Returns:
-            As `States.receive` for the last call, and how many calls there were.
+            The kinds of rows that are left to be dealt with after the last call, how many lanes ended, how many calls
+            there were, and whether some place of the log is full.
         """
         ...
 
@@ -191,7 +194,9 @@ class States(ABC):
             The kinds of rows that occur, see `clocks.next_rows`, and how many lanes ended.
         """
 
-    def run(self, runner: Runner, lanes: Records, bank: Bank, kinds: Index, limits: Limits) -> tuple[int, int, int]:
+    def run(
+        self, runner: Runner, lanes: Records, bank: Bank, log: StepLog, kinds: Index, limits: Limits
+    ) -> tuple[int, int, int, bool]:
         """Run lanes within one compiled call, see `Runner`; only for states in the host's memory."""
         raise TypeError("states on a device have no runner")
 

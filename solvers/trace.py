@@ -105,11 +105,20 @@ class StepLog:
 
     def record(self, lanes: Records, index: Index, error: Numbers, rho: Numbers) -> None:
         """Add the attempts of lanes `index` (m,), still at the start of the step; error and rho are (m,)."""
-        if _write(lanes, index, error, rho, self._values, self._counts):
-            for place in lanes["log"][index]:  # once in COLUMNS attempts of a lane
-                if self._counts[place] == COLUMNS:
-                    self._moved.setdefault(int(place), []).append(self._values[place].copy())
-                    self._counts[place] = 0
+        if write_attempts(lanes, index, error, rho, *self.arrays):
+            self.move_full(lanes[index])
+
+    @property
+    def arrays(self) -> tuple[Numbers, Index]:
+        """(places, COLUMNS, 5) the attempts in place, and (places,) how many; for `write_attempts`."""
+        return self._values, self._counts
+
+    def move_full(self, lanes: Records) -> None:
+        """Move the history of lanes out where their place is full, which is once in COLUMNS attempts."""
+        for place in lanes["log"].tolist():
+            if place >= 0 and self._counts[place] == COLUMNS:
+                self._moved.setdefault(place, []).append(self._values[place].copy())
+                self._counts[place] = 0
 
     def close(self, lanes: Records) -> tuple[Index, Numbers]:
         """Remove and return the attempts of lanes, and free their places.
@@ -147,7 +156,7 @@ def _read(lanes: Records, values: Numbers, counts: Index) -> tuple[Index, Number
 
 
 @compiled
-def _write(lanes: Records, index: Index, error: Numbers, rho: Numbers, values: Numbers, counts: Index) -> bool:
+def write_attempts(lanes: Records, index: Index, error: Numbers, rho: Numbers, values: Numbers, counts: Index) -> bool:
     """Write one row (t, h, error, accepted, stiffness) for each lane; whether some place is full now."""
     full = False
     for m in range(len(index)):

@@ -80,7 +80,7 @@ def evaluate_by_class(
     shown = {"real": (data.reference, data.reference_conditions)}
     names = condition.names or [str(label) for label in range(condition.classes)]
     print(head(names), *map(line, rows), sep="\n", flush=True)
-    x0 = noise(0, 0, samples, checkpoint.card.event_shape, checkpoint.dtype)
+    x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
     labels = torch.arange(samples) % condition.classes
     for spec in specs:
         for guidance in [*([None] if condition.null else []), *guidances]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from models.conditions import LabelCondition, VectorCondition
 from models.decoder import Decoder
+from models.shapes import sized
 from training.errors import DataError
 
 Array = NDArray[np.float32]
@@ -60,7 +61,7 @@ def as_pictures(data: DataSet, name: str, architecture: str) -> DataSet:
     Raises:
         DataError: the samples are not pictures.
     """
-    shape = data.decoder.data_shape
+    shape = sized(data.decoder.data_shape, {})
     if data.decoder.config.kind != "affine" or len(shape) not in (2, 3):
         raise DataError(
             f"network.architecture is {architecture!r}; it needs pictures, and the {name} samples are vectors"

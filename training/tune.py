@@ -254,7 +254,7 @@ def target_of(
         TrainingError: a path did not reach t = 1.
     """
     card, dtype = checkpoint.card, checkpoint.dtype
-    x0 = noise(seed, first, samples, card.event_shape, dtype)
+    x0 = noise(seed, first, samples, card.event_of(), dtype)
     given, strengths = _conditions(checkpoint, guidance, samples)
     field: Any = checkpoint.velocity
     if strengths is not None and card.condition is not None:

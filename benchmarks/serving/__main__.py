@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.serving.beside import in_turn
-from benchmarks.serving.inside import engine_overhead, seconds_a_row
+from benchmarks.serving.inside import engine_overhead, seconds_a_row, tick_overhead
 from benchmarks.serving.load import Round, run_round
 from benchmarks.serving.servers import KINDS, PEERS, server
 from benchmarks.serving.workloads import WORKLOADS
@@ -136,7 +136,8 @@ def main() -> int:
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {cores[0]})
     row, rows = seconds_a_row(load(path))
-    overhead, rate, share = engine_overhead(path)
+    alone = {concurrent: engine_overhead(path, row, concurrent) for concurrent in (32, 256)}
+    tick = tick_overhead(path)
     found, turns = _measure(names, kinds, path, (cores[0], cores[-1]), arguments.rounds, arguments.seconds)
     print(
         f"Python {platform.python_version()}, torch {torch.__version__}, one core for the service, one for the clients "
@@ -151,10 +152,12 @@ def main() -> int:
             f"c in turn: over HTTP p50 {asked:.1f} ms, in the process {alone:.1f} ms; median difference {more:.1f} ms"
         )
     print(f"the cheapest network row: {1e6 * row:.1f} microseconds, in a batch of {rows}")
-    print(
-        f"engine alone, 256 requests of workload e at once: {overhead:.0f} microseconds a request outside the network, "
-        f"{rate:.0f} requests a second, {100 * share:.0f} % of the time inside the network"
-    )
+    for concurrent, (overhead, share) in alone.items():
+        print(
+            f"engine's thread without HTTP, {concurrent} requests of workload e at once: {overhead:.0f} microseconds "
+            f"of processor time a request outside the network, {100 * share:.0f} % of its time inside"
+        )
+    print(f"a tick of 64 lanes, cold: {tick:.0f} microseconds of processor time outside the network")
     return 0
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
@@ -17,6 +20,7 @@ from models.checkpoint.loading import Checkpoint, load
 from models.fused import prepare
 from models.noise import noise
 from models.row_padding import RowStable
+from service.engine.arena import Arena
 from service.engine.engine import Engine
 from service.engine.job import Job, JobResult
 from service.settings import Settings
@@ -25,7 +29,7 @@ from solvers import integrate, resolve
 
 def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
     """The cheapest network row over batches of many sizes, and the rows of that batch."""
-    shape, best = tuple(checkpoint.card.event_shape), (float("inf"), 0)
+    shape, best = checkpoint.card.event_of(), (float("inf"), 0)
     velocity = prepare(checkpoint.velocity, checkpoint.card.condition).velocity
     with torch.inference_mode():
         for rows in (32, 64, 128, 256, 512, 1024, 2048):
@@ -41,7 +45,7 @@ def seconds_a_row(checkpoint: Checkpoint) -> tuple[float, int]:
 
 def one_solve(checkpoint: Checkpoint, repetitions: int = 40) -> float:
     """Median seconds of RK4-20 for 16 samples in this process: noise, solve and decoding."""
-    shape, times = tuple(checkpoint.card.event_shape), []
+    shape, times = checkpoint.card.event_of(), []
     made = prepare(checkpoint.velocity, checkpoint.card.condition)
     velocity = RowStable(made.velocity, shape, checkpoint.dtype, unpadded=made.fused)
     with torch.inference_mode():
@@ -59,28 +63,79 @@ def _job(draw: Random) -> Job:
     return Job("moons", 1, resolve(**request), count, seed=draw.randrange(2**31), trace="summary")
 
 
-def engine_overhead(path: Path, concurrent: int = 256, requests: int = 3000) -> tuple[float, float, float]:
-    """Microseconds that the engine takes for a request outside the network, with this number of requests at once.
+@contextmanager
+def _running(path: Path, most: int) -> Iterator[tuple[Engine, Arena]]:
+    engine = Engine(Settings(models_dir=path.parents[1], threads=1, max_queue=most))
+    engine.start()
+    try:
+        yield engine, engine.load("moons", 1, load(path))
+    finally:
+        engine.stop()
 
-    The mix is that of workload e. Everything runs on one core, so the time includes whoever submits and collects.
+
+def _engine_seconds() -> float:
+    """Seconds of processor time that the engine's thread has taken."""
+    [number] = [thread.native_id for thread in threading.enumerate() if thread.name == "pathline-engine"]
+    return int(Path(f"/proc/self/task/{number}/schedstat").read_text().split()[0]) / 1e9
+
+
+def engine_overhead(path: Path, row_s: float, concurrent: int, requests: int = 2000) -> tuple[float, float]:
+    """Processor time of the engine's thread for a request of workload e outside the network, without HTTP.
+
+    Args:
+        path: the checkpoint.
+        row_s: seconds of a network row.
+        concurrent: how many requests there are at once.
+        requests: how many in all.
 
     Returns:
-        (microseconds a request, requests a second, share of the time inside the network).
+        (microseconds a request, share of the thread's time inside the network).
     """
-    engine = Engine(Settings(models_dir=path.parents[1], threads=1, max_queue=2 * concurrent))
-    engine.start()
-    arena = engine.load("moons", 1, load(path))
     draw = Random(0)  # noqa: S311  (load, not secrets)
     jobs = [_job(draw) for _ in range(requests)]
-    ended: SimpleQueue[Future[JobResult]] = (
-        SimpleQueue()
-    )  # waiting for all futures at once would cost more than a solve
-    begin, inside = time.perf_counter(), arena.network.seconds
-    for done in range(-concurrent, requests):
-        if done >= 0:
-            ended.get().result()
-        if done + concurrent < requests:
-            engine.submit(jobs[done + concurrent]).add_done_callback(ended.put)
-    seconds, network = time.perf_counter() - begin, arena.network.seconds - inside
-    engine.stop()
-    return 1e6 * (seconds - network) / requests, requests / seconds, network / seconds
+    # Waiting for all futures at once would cost more than a solve.
+    ended: SimpleQueue[Future[JobResult]] = SimpleQueue()
+    with _running(path, 2 * concurrent) as (engine, arena):
+        begin, rows = _engine_seconds(), arena.network.rows
+        for done in range(-concurrent, requests):
+            if done >= 0:
+                ended.get().result()
+            if done + concurrent < requests:
+                engine.submit(jobs[done + concurrent]).add_done_callback(ended.put)
+        seconds, network = _engine_seconds() - begin, row_s * (arena.network.rows - rows)
+    return 1e6 * (seconds - network) / requests, network / seconds
+
+
+LONG: tuple[dict[str, Any], ...] = (
+    {"solver": "euler", "steps": 10_000},
+    {"solver": "rk4", "steps": 2_500},
+    {"solver": "dopri5", "rtol": 1e-5, "max_step": 1e-4, "max_nfe": 100_000},
+    {"solver": "tsit5", "rtol": 1e-5, "max_step": 1e-4, "max_nfe": 100_000},
+)
+"""Solves that outlast the measurement."""
+
+
+def tick_overhead(path: Path, lanes: int = 64, ticks: int = 2000) -> float:
+    """Microseconds of processor time of a tick outside the network, where no request begins or ends.
+
+    Each follows a network call, which has emptied the caches. Half of the lanes are under error control.
+    """
+    with _running(path, lanes) as (engine, arena):
+        field = arena.network.velocity
+        x, t = noise(0, 0, lanes, arena.event_shape, arena.dtype), torch.full((lanes,), 0.5, dtype=arena.dtype)
+        alone = []
+        with torch.inference_mode():
+            for _ in range(200):
+                begin = time.thread_time()
+                field(x, t)
+                alone.append(time.thread_time() - begin)
+        solves = [resolve(**each) for each in LONG]
+        for k in range(lanes):
+            engine.submit(Job("moons", 1, solves[k % len(solves)], 1, seed=k))
+        while arena.network.rows < 100 * lanes:
+            time.sleep(0.01)
+        begin, rows = _engine_seconds(), arena.network.rows
+        while arena.network.rows < rows + ticks * lanes:
+            time.sleep(0.01)
+        made = (arena.network.rows - rows) / lanes
+        return 1e6 * ((_engine_seconds() - begin) / made - median(alone))

@@ -43,7 +43,7 @@ class Solver:
     def __init__(self, checkpoint: Path) -> None:
         loaded = load(checkpoint)
         self._velocity, self._decode = loaded.velocity, loaded.decoder.decode
-        self._shape = tuple(loaded.card.event_shape)
+        self._shape = loaded.card.event_of()
 
     def solve(self, questions: Sequence[Question]) -> list[tuple[Tensor, int]]:
         """Return (num_samples, *event) samples and the NFE for each question, in their order.

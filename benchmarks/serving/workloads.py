@@ -64,4 +64,7 @@ WORKLOADS = {
     ),
     "d": Workload("five solvers, 1 to 4 samples", 32, lambda draw: _mixed(draw, 4), 14.0),
     "e": Workload("own steps or tolerance each, 1 to 4 samples", 32, _own, 13.0),
+    "f": Workload(
+        "one client, one step, one sample", 1, lambda _: {"solver": "euler", "steps": 1, "num_samples": 1}, None
+    ),
 }

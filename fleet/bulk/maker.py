@@ -93,6 +93,12 @@ class Maker:
         except BaseException:
             self._engine.stop()
             raise
+        if axes := ", ".join(self.model.card.bounds):
+            self._engine.stop()
+            raise UsageError(
+                f"model {name!r} has free axes ({axes}), and a bulk job makes samples of a model with one shape; ask a "
+                "service for them"
+            )
 
     @classmethod
     def of(cls, spec: JobSpec, settings: Settings, device: str = "") -> Maker:

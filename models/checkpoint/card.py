@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -12,10 +13,12 @@ from models.conditions import ConditionConfig
 from models.conventions import TimeCard
 from models.decoder import DecoderConfig
 from models.messages import explain
-from models.named_conditions import NAME, Conditioning, NamedCondition, NamedConditions
+from models.named_conditions import Conditioning, NamedCondition, NamedConditions
+from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import PreludeCard
 from models.program import PROGRAM
 from models.regular import NotRegular, open_regular
+from models.shapes import NAME, Axis, AxisName, check_axes, free_axes, sized, typical
 from solvers.errors import SolverError
 from solvers.plan import compile  # noqa: A004
 from solvers.spec import SolverSpec
@@ -28,7 +31,8 @@ MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
 MOST_CONDITIONS = 64
-_LEFT_OUT = ("row_by_row", "conditions", "prelude", "sampling", "compute")
+MOST_AXES = 16
+_LEFT_OUT = ("row_by_row", "conditions", "prelude", "sampling", "compute", "axes")
 """Fields that are not written while they have nothing to say, so that releases without them can read the card."""
 
 ConditionName = Annotated[str, Field(pattern=NAME)]
@@ -91,8 +95,10 @@ class Card(_Frozen):
         dtype: dtype of the states it takes, and of its weights.
         compute: half precision of the weights and of the network's own arithmetic (see `models.compute`); None, which
             is not written, is `dtype`.
-        event_shape: shape of one sample of the flow.
+        event_shape: shape of one sample of the flow; a name is a free axis (see `models.shapes`).
         data_shape: shape of one decoded sample.
+        axes: the sizes that free axes may have, of samples and, where they have other bounds than a largest size, of
+            conditions; not written if there are none.
         condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
         conditions: what it is conditioned on by name (see `models.named_conditions`), in place of `condition`.
         prelude: makes some of the conditions from others, once for a request; None, which is not written, if all of
@@ -101,12 +107,12 @@ class Card(_Frozen):
         sampling: how it is sampled where a request does not say; None leaves that to the service, and is not written.
         field: what the network returns: `velocity`, or `average_velocity` over a step, see `models.velocity`. The
             former is not written.
-        row_by_row: whether each row is a network call of its own (see `models.mixing`). False is not written, so that
-            releases without the field can read the card.
+        row_by_row: whether to call the network with one row at a time (see `models.mixing`). False is not written,
+            so that releases without the field can read the card.
         decoder: how samples become data.
         dataset: what the network was trained on.
         training: the training recipe and its metrics.
-        noise: scheme of the starting noise (see `models.noise`).
+        noise: scheme of the starting noise (see `models.noise`): one for states of one shape, one for free axes.
         seed: seed of the training.
         libraries: versions of the libraries that wrote the checkpoint.
         weights_sha256: SHA-256 of the weights file, 64 hexadecimal digits.
@@ -120,8 +126,9 @@ class Card(_Frozen):
     architecture: ArchitectureCard
     dtype: Literal["float32", "float64"]
     compute: Literal["bfloat16", "float16"] | None = None
-    event_shape: tuple[int, ...]
-    data_shape: tuple[int, ...]
+    event_shape: tuple[int | AxisName, ...]
+    data_shape: tuple[int | AxisName, ...]
+    axes: dict[AxisName, Axis] = Field(default_factory=dict, max_length=MOST_AXES)
     condition: ConditionConfig | None = None
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MOST_CONDITIONS)
     prelude: PreludeCard | None = None
@@ -132,7 +139,7 @@ class Card(_Frozen):
     decoder: DecoderConfig
     dataset: dict[str, JsonValue]
     training: dict[str, JsonValue]
-    noise: Literal["philox-ndtri-v1"] = "philox-ndtri-v1"
+    noise: Literal["philox-ndtri-v1", "philox-ndtri-free-v1"] = SCHEME
     seed: int = Field(ge=0, lt=1 << 63)
     libraries: dict[str, str]
     weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -170,6 +177,53 @@ class Card(_Frozen):
                 raise ValueError(f"{name} is {list(mine)}, but that of the decoder is {list(decoders)}")
         return self
 
+    @model_validator(mode="after")
+    def _axes_fit(self) -> Self:
+        mine = free_axes(self.event_shape)
+        check_axes({"event_shape": self.event_shape}, self.axes)
+        if unused := sorted(set(self.axes) - {*mine, *self._told}):
+            raise ValueError(f"axes has {unused[0]!r}, which no shape has")
+        for name, entry in self.conditions.items():
+            for axis in entry.free:
+                if axis in self.axes and entry.max[axis] != self.axes[axis].max:
+                    raise ValueError(
+                        f"the max of {axis} is {entry.max[axis]} in condition {name!r}, and in axes "
+                        f"{self.axes[axis].max}"
+                    )
+        if self.noise != (FREE_SCHEME if mine else SCHEME):
+            raise ValueError(f"noise is {self.noise}, and the event_shape {list(self.event_shape)} needs the other one")
+        return self
+
+    @property
+    def bounds(self) -> dict[str, Axis]:
+        """The sizes that each free axis may have, of states and of conditions."""
+        return {**self._told, **self.axes}
+
+    @property
+    def _told(self) -> dict[str, Axis]:
+        """The free axes of conditions."""
+        found: dict[str, Axis] = {}
+        for takes in (self.conditioning, self.asked):
+            found |= takes.axes if isinstance(takes, NamedConditions) else {}
+        return found
+
+    @property
+    def typical(self) -> dict[str, int]:
+        """A small size for each free axis, to try the network with."""
+        return typical(self.bounds)
+
+    def event_of(self, sizes: Mapping[str, int] | None = None) -> tuple[int, ...]:
+        """The shape of one sample of the flow, given the sizes of free axes.
+
+        Raises:
+            ShapeError: one is missing.
+        """
+        return sized(self.event_shape, sizes or {})
+
+    def data_of(self, sizes: Mapping[str, int] | None = None) -> tuple[int, ...]:
+        """The shape of one decoded sample; errors as of `event_of`."""
+        return sized(self.data_shape, sizes or {})
+
     @property
     def average(self) -> bool:
         """Whether the network is a field of average velocity."""
@@ -178,12 +232,14 @@ class Card(_Frozen):
     @property
     def conditioning(self) -> Conditioning | None:
         """What the network is conditioned on, but for the nulls of the weights file; None if it is unconditional."""
-        return NamedConditions(self.conditions) if self.conditions else self.condition
+        return NamedConditions(self.conditions, bounds=self.axes) if self.conditions else self.condition
 
     @property
     def asked(self) -> Conditioning | None:
         """The conditions that requests give: those of the network, unless a prelude makes some of them from others."""
-        return self.conditioning if self.prelude is None else NamedConditions(self.prelude.asked(self.conditions))
+        if self.prelude is None:
+            return self.conditioning
+        return NamedConditions(self.prelude.asked(self.conditions), bounds=self.axes)
 
     @property
     def stored_nulls(self) -> dict[str, NamedCondition]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from models.checkpoint.bound import SHA256, Bound, BoundFile, Frozen, Size
 from models.checkpoint.card import Card
@@ -75,6 +75,7 @@ class Frontier(Bound):
         plans_sha256: hash of `plans.json` at that time; None if there was none.
         tight: the solver of the exact ends.
         conditions: which conditions the samples had; empty for an unconditional model.
+        sizes: of the free axes of the samples; not written if there are none.
         libraries: versions of what measured.
         curves: one for each guidance.
     """
@@ -83,8 +84,13 @@ class Frontier(Bound):
     plans_sha256: str | None = Field(default=None, pattern=SHA256)
     tight: str = Field(max_length=200)
     conditions: str = Field(default="", max_length=200)
+    sizes: dict[str, int] = Field(default_factory=dict)
     libraries: dict[str, str] = Field(default_factory=dict)
     curves: Annotated[tuple[Curve, ...], Field(min_length=1, max_length=100)]
+
+    @model_serializer(mode="wrap")
+    def _without_sizes(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if name != "sizes" or value}
 
     @model_validator(mode="after")
     def _guidances_differ(self) -> Self:

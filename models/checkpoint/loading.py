@@ -74,7 +74,7 @@ class Checkpoint:
 
     @property
     def conditioning(self) -> Conditioning | None:
-        """What the network is conditioned on; None if it is unconditional."""
+        """The conditioning of the network; None if it is unconditional."""
         return self._with_nulls(self.card.conditioning)
 
     @property
@@ -215,7 +215,8 @@ def _try_out(checkpoint: Checkpoint, device: torch.device) -> None:
     Both must be finite, and the velocity of a row must not depend on the rows beside it.
     """
     card = checkpoint.card
-    x = noise(0, 0, _TRIAL_ROWS, card.event_shape, checkpoint.dtype).to(device)
+    event = card.event_of(card.typical)
+    x = noise(0, 0, _TRIAL_ROWS, event, checkpoint.dtype).to(device)
     takes = None if checkpoint.conditioning is None else checkpoint.conditioning.sized({})
     mixing = None
     try:
@@ -227,13 +228,11 @@ def _try_out(checkpoint: Checkpoint, device: torch.device) -> None:
                     times = torch.stack((times, torch.ones_like(times)), dim=1)
                 v = checkpoint.velocity(x, times, given)
                 _must_be(f"{checkpoint.path}: the velocity at t = {t:g}", v, tuple(x.shape), x.dtype)
-            shape = (_TRIAL_ROWS, *card.data_shape)
+            shape = (_TRIAL_ROWS, *card.data_of(card.typical))
             decoded = checkpoint.decoder.decode(x)
             _must_be(f"{checkpoint.path}: the decoder", decoded, shape, DTYPES[card.data_dtype])
         if not card.row_by_row:
-            mixing = find_mixing(
-                checkpoint.velocity, card.event_shape, checkpoint.dtype, device, takes, checkpoint.compute
-            )
+            mixing = find_mixing(checkpoint.velocity, event, checkpoint.dtype, device, takes, checkpoint.compute)
         if mixing is None and card.decoder.program is not None:
             mixing = checkpoint.decoder.find_mixing(checkpoint.dtype, device)
         if mixing is None and checkpoint.prelude is not None:

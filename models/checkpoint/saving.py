@@ -36,8 +36,10 @@ from models.decoder import Decoder
 from models.messages import explain
 from models.named_conditions import NamedConditions
 from models.network import Network
+from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import Prelude
 from models.regular import sync_folder
+from models.shapes import Axis, free_axes
 
 _TRIES = 1000
 _STALE_S = 3600.0  # a temporary folder this old was left by a killed process
@@ -58,6 +60,7 @@ def save(
     row_by_row: bool = False,
     sampling: SamplingCard | None = None,
     compute: Literal["bfloat16", "float16"] | None = None,
+    axes: Mapping[str, Axis] | None = None,
     prelude: Prelude | None = None,
     nulls: Mapping[str, Tensor] | None = None,
 ) -> Path:
@@ -74,9 +77,10 @@ def save(
         version: an unused version; None takes the next one, even while others save the same model.
         dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none.
         time: the model's convention; None is Pathline's own.
-        row_by_row: whether each row is to be a network call of its own (see `models.mixing`).
+        row_by_row: whether to call the network with one row at a time (see `models.mixing`).
         sampling: how it is sampled where a request does not say; None leaves that to the service.
         compute: half precision that the parameters are stored in and the model computes in; None is `dtype`.
+        axes: the sizes that the free axes of the model's states may have.
         prelude: makes some of the model's conditions from those of requests; None for none.
         nulls: the stored nulls of conditions by name; None takes those of the model.
 
@@ -116,6 +120,7 @@ def save(
                 row_by_row,
                 sampling,
                 compute,
+                axes or {},
                 prelude,
             )
             target = root / name / str(number)
@@ -143,6 +148,7 @@ def _card(
     row_by_row: bool,
     sampling: SamplingCard | None,
     compute: Literal["bfloat16", "float16"] | None,
+    axes: Mapping[str, Axis],
     prelude: Prelude | None,
 ) -> Card:
     """Describe a model; all but the version is a function of what is saved."""
@@ -157,6 +163,8 @@ def _card(
             dtype="float32" if dtype == torch.float32 else "float64",
             event_shape=model.event_shape,
             data_shape=decoder.data_shape,
+            axes=dict(axes),
+            noise=FREE_SCHEME if free_axes(model.event_shape) else SCHEME,
             time=time,
             field="average_velocity" if model.average else "velocity",
             row_by_row=row_by_row,

@@ -19,6 +19,7 @@ from models.conventions import Adapted
 from models.fused.residual_mlp import FusedError, FusedResidualMLP, can_fuse
 from models.named_conditions import Conditioning
 from models.noise import noise
+from models.shapes import sized
 from models.velocity import VelocityField
 from solvers import resolve
 from solvers.lanes import Admission, Lanes
@@ -71,7 +72,7 @@ def prepare(velocity: nn.Module, condition: Conditioning | None = None) -> Prepa
 
 def _worse(network: ResidualMLP, fused: FusedResidualMLP, condition: Conditioning | None) -> str | None:
     """Why a fused form is not accurate enough; None if it is."""
-    x = noise(0, 0, _TRIAL_ROWS, network.event_shape, torch.float32)
+    x = noise(0, 0, _TRIAL_ROWS, sized(network.event_shape, {}), torch.float32)
     t = torch.linspace(0.0, 1.0, _TRIAL_ROWS)
     given: Any = None if condition is None else condition.examples(_TRIAL_ROWS, torch.float32)
     with torch.no_grad():
@@ -96,7 +97,7 @@ def warm_up() -> None:
     with torch.random.fork_rng(devices=()):
         network = FusedResidualMLP(ResidualMLP(ResidualMLPConfig(dim=1, hidden=1, blocks=0)).requires_grad_(False))
     network(torch.zeros(1, 1), torch.zeros(1))
-    lanes = Lanes(network.event_shape)
+    lanes = Lanes(sized(network.event_shape, {}))
     lanes.admit([Admission(resolve(solver="euler", steps=1), torch.zeros(1, 1))])
     if (runner := network.runner(rows=1)) is not None:
         lanes.run(runner, 1)

@@ -27,8 +27,9 @@ from models.fused.vectors import LANES
 from models.velocity import VelocityError, refuse_condition
 from solvers.bank import Bank
 from solvers.compiled import Index, Records, array_at, compiled
-from solvers.kernels_cpu import query, receive
+from solvers.kernels_cpu import CONTROLLED, control, query, receive
 from solvers.state import Limits, Runner
+from solvers.trace import StepLog
 
 _BLOCK = 144
 """Rows in a block, a multiple of the tallest tile; larger blocks read the weights less often."""
@@ -44,17 +45,22 @@ _FREQUENCIES, _TABLE, _INPUT, _LAYERS = 0, 1, 2, 4
 
 
 @compiled
-def _run(lanes, states, k, weights, rows, times, kinds, calls, until, addresses, known):  # (see `solvers.state.Runner`)
+def _run(lanes, states, k, weights, rows, times, log, kinds, calls, until, addresses, known):
+    """See `solvers.state.Runner`."""
     x, t, given, chosen, v = addresses
     sizes, epsilon, parameters, work = known
-    present, ended, done = 0, 0, 0
-    while done < calls and not ended and not present & until:
+    present, ended, done, full = 0, 0, 0, False
+    while done < calls and not ended and not present & until and not full:
         query(lanes, states, k, weights, rows, x, t)
         if not _evaluate(x, t, given, chosen, v, len(lanes), sizes, epsilon, parameters, work):
             break
         present, ended = receive(lanes, states, k, weights, rows, times, v, kinds)
         done += 1
-    return present, ended, done
+        if present & ~until & CONTROLLED:
+            decided, full = control(lanes, states, k, weights, rows, kinds, present & ~until, log)
+            ended += decided
+            present &= until | ~CONTROLLED
+    return present, ended, done, full
 
 
 _ALWAYS_WITH_FMA = ("aarch64", "arm64")
@@ -260,20 +266,22 @@ class FusedResidualMLP:
         states: Floats,
         k: Floats,
         bank: Bank,
+        log: StepLog,
         kinds: Index,
         limits: Limits,
-    ) -> tuple[int, int, int]:
+    ) -> tuple[int, int, int, bool]:
         x = torch.empty(states.shape)
         t, v = x.new_empty(len(x)), torch.empty_like(x)
         given, chosen = self._conditions(condition, x)
         addresses = tuple(0 if each is None else each.data_ptr() for each in (x, t, given, chosen, v))
         known = (self._sizes, self._epsilon, self._parameters, self._work())
-        present, ended, calls = _run(
-            lanes, states, k, bank.weights, bank.rows, bank.times, kinds, limits.calls, limits.kinds, addresses, known
+        present, ended, calls, full = _run(
+            *(lanes, states, k, bank.weights, bank.rows, bank.times, log.arrays),
+            *(kinds, limits.calls, limits.kinds, addresses, known),
         )
         if calls == 0:
             raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")
-        return present, ended, calls
+        return present, ended, calls, full
 
     def _conditions(self, condition: Any, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Condition vectors, and the number of each row in the condition's table."""

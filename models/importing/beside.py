@@ -19,17 +19,16 @@ from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.prelude import Prelude, PreludeCard
 from models.program.function import FunctionConfig
+from models.shapes import Shape, free_axes, sized
 
 _TRIAL_ROWS = 2
 
 
-def make_decoder(
-    event_shape: tuple[int, ...], dtype: torch.dtype, wanted: Mapping[str, Any]
-) -> tuple[Decoder, list[str]]:
+def make_decoder(event_shape: Shape, dtype: torch.dtype, wanted: Mapping[str, Any]) -> tuple[Decoder, list[str]]:
     """The decoder of an import, and lines for the user.
 
     Args:
-        event_shape: shape of one state.
+        event_shape: shape of one state; with free axes, only an identity decoder fits.
         dtype: of states.
         wanted: `data_shape` and `clip`; `mean` and `scale`, numbers or arrays, one for all or one for each channel
             (data = state * scale + mean); or `program`, the archive of a function from states to data.
@@ -38,6 +37,11 @@ def make_decoder(
         ForeignError: they do not fit the states or each other; the program cannot be read, fails, or mixes rows.
     """
     wanted = dict(wanted)
+    if (free := free_axes(event_shape)) and (unfit := sorted({"mean", "scale", "program"} & set(wanted))):
+        raise ForeignError(
+            f"a decoder by {unfit[0]} takes states of one shape, and the axis {free[0]} of these is free; decode "
+            "what the service returns"
+        )
     mean, scale, program = (wanted.pop(name, None) for name in ("mean", "scale", "program"))
     try:
         if program is not None:
@@ -45,10 +49,11 @@ def make_decoder(
                 raise ForeignError(
                     "--decoder-mean and --decoder-scale were given beside --decoder; scale states in that program"
                 )
-            return _from_program(Path(program), event_shape, dtype, wanted)
+            return _from_program(Path(program), sized(event_shape, {}), dtype, wanted)
         if mean is not None or scale is not None:
-            factors = _per_channel(1.0 if scale is None else scale, "--decoder-scale", event_shape, dtype)
-            shift = _per_channel(0.0 if mean is None else mean, "--decoder-mean", event_shape, dtype)
+            shape = sized(event_shape, {})
+            factors = _per_channel(1.0 if scale is None else scale, "--decoder-scale", shape, dtype)
+            shift = _per_channel(0.0 if mean is None else mean, "--decoder-mean", shape, dtype)
             if (factors == 0).any():
                 raise ForeignError("--decoder-scale holds zeros, which no state could be told from")
             return Decoder.affine(factors, shift, **wanted), ["decoder: data = state * scale + mean"]
@@ -186,7 +191,7 @@ class ReadPrelude:
         """
         try:
             card = PreludeCard.model_validate({"conditions": self.found.conditions, "program": self.config})
-            asked = NamedConditions(card.asked(takes.entries))
+            asked = NamedConditions(card.asked(takes.entries), bounds=takes.bounds)
         except ValidationError as error:
             raise ForeignError(f"{self.file}: {explain(error)}") from None
         except ValueError as error:

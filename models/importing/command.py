@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from models.importing.preview import preview
 from models.importing.weights import Imported, import_program, import_weights
 from models.messages import first_line, printable
 from models.paths import PathName
+from models.shapes import NAME, Shape
 
 ALLOW = "PATHLINE_ALLOW_PROGRAMS"
 """The setting that allows programs to be imported and served."""
@@ -36,7 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--architecture", help=f"the network that has these weights: {', '.join(SIZES)}")
     parser.add_argument("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
     parser.add_argument("--program", action="store_true", help="the file is a program of torch.export (.pt2)")
-    parser.add_argument("--event-shape", type=_shape, help="shape of one state of the program, such as 1x28x28")
+    parser.add_argument(
+        "--event-shape", type=_shape, help="shape of one state of the program, such as 1x28x28; 80xT names a free axis"
+    )
+    parser.add_argument(
+        "--axes", default="{}", help='what sizes free axes may have: JSON, such as {"T": {"max": 2000}}, or a file'
+    )
     parser.add_argument(
         "--inputs", type=_names, metavar="x,t,...", help="names of the program's arguments in order: x, t, conditions"
     )
@@ -149,6 +156,7 @@ def _program(options: argparse.Namespace, declared: Declared, decoder: dict[str,
         version=options.version,
         row_by_row=options.row_by_row,
         prelude=_prelude(options),
+        axes=read_config(options.axes, "--axes"),
     )
 
 
@@ -242,8 +250,8 @@ def _null(text: str) -> tuple[str, Tensor]:
         raise ForeignError(f"--null {printable(text)}: {first_line(error)}; write it as text=null.npy") from None
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split("x"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a shape; write it as 28x28") from None
+def _shape(text: str) -> Shape:
+    parts = [int(part) if part.isdecimal() else part for part in text.split("x")]
+    if not all(isinstance(part, int) or re.fullmatch(NAME, part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape; write it as 28x28, or 80xT with a free axis")
+    return tuple(parts)

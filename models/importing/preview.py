@@ -50,7 +50,7 @@ def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tenso
     """Decoded samples, their states, and whether any path failed."""
     card = checkpoint.card
     given = checkpoint.examples(count)
-    start = noise(0, 0, count, card.event_shape, checkpoint.dtype)
+    start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype)
 
     def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return (

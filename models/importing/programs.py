@@ -22,41 +22,44 @@ from models.compute import HALVES
 from models.conditions import LabelCondition, VectorCondition
 from models.importing.archive import SCALAR_TYPES, Members
 from models.importing.files import ForeignError, opened
-from models.messages import explain
-from models.named_conditions import NAME, NamedCondition
+from models.importing.free_sizes import FreeSizes, symbol
+from models.messages import explain, first_line
+from models.named_conditions import NamedCondition
 from models.program.aten import OperationError, operation
+from models.shapes import NAME, Axis, Shape, check_axes, free_axes
 
-_LONGEST_AXIS = 1 << 16
 _UNBOUNDED_ROWS = 1 << 30
 _MEMORY_FORMATS = {1: "contiguous", 2: "channels_last", 4: "preserve"}
+_STATE_AXES = {1: ("T",), 2: ("H", "W")}
+"""Names of the free axes of states by their number, where the user gives none."""
+
 _CHECKS = re.compile(r"torch\.ops\.aten\.(_assert_\w+|sym_constrain_range\w*)\.\w+")  # they compute nothing
 _PLAIN = ("as_int", "as_ints", "as_bool", "as_bools", "as_string")
 
 
 def read_program(
     path: Path,
-    event_shape: tuple[int, ...] | None,
+    event_shape: Shape | None,
     labels: LabelCondition | None = None,
     inputs: Sequence[str] | None = None,
     conditions: Mapping[str, Mapping[str, Any]] | None = None,
-) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+    axes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Read:
     """Read an exported program.
 
     Args:
         path: the archive.
-        event_shape: the shape that one state must have, or None to take the program's.
+        event_shape: the shape that one state must have, with names for its free axes, or None to take the program's.
         labels: the class labels that it takes, which it cannot declare itself; None if it takes none.
         inputs: the names of its arguments, in their order: `x`, `t`, and the conditions; None to tell them apart.
         conditions: fields of `NamedCondition` that it cannot declare itself, by name of the condition.
-
-    Returns:
-        The config of a `models.program.network.Program`, its tensors, and the order of its arguments (such as `t, x`).
+        axes: fields of `Axis` that narrow what the program says of its free axes, by their names.
 
     Raises:
         ForeignError: it is not a program, or holds something that a program may not; the message says what.
     """
     with _opened(path) as reader:
-        return reader.read(event_shape, labels, inputs, conditions or {})
+        return reader.read(event_shape, labels, inputs, conditions or {}, axes or {})
 
 
 @dataclass(frozen=True)
@@ -110,11 +113,29 @@ def _opened(path: Path) -> Iterator[_Reader]:
         raise ForeignError(f"{path}: is not a program that can be read: {type(error).__name__}: {error}") from None
 
 
+@dataclass(frozen=True)
+class Read:
+    """A program that was read.
+
+    Attributes:
+        config: of a `models.program.network.Program`.
+        tensors: its tensors.
+        order: of its arguments, such as `t, x`.
+        axes: the sizes that its free axes may have.
+    """
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    order: str
+    axes: dict[str, Axis]
+
+
 class _Reader:
     """Turns the JSON of one program into ours."""
 
     def __init__(self, path: Path, members: Members, document: Mapping[str, Any]) -> None:
         self.path, self.members, self.document = path, members, document
+        self.free = FreeSizes(path, document["range_constraints"])
         self.graph = document["graph_module"]["graph"]
         self.names: dict[str, str] = {}  # theirs -> ours
         self.tensors: dict[str, Tensor] = {}
@@ -123,20 +144,23 @@ class _Reader:
 
     def read(
         self,
-        event_shape: tuple[int, ...] | None,
+        event_shape: Shape | None,
         labels: LabelCondition | None,
         names: Sequence[str] | None,
         declared: Mapping[str, Mapping[str, Any]],
-    ) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+        bounds: Mapping[str, Mapping[str, Any]],
+    ) -> Read:
         inputs = self._inputs()
         output = self._output()
         order = self._arguments(inputs, output) if names is None else self._named(inputs, names)
+        shape = self._states(event_shape)
         condition = self._condition(labels) if names is None else None
         conditions = {} if names is None else self._conditions(names, declared)
         if unknown := sorted(set(declared) - set(conditions)):
             known = ", ".join(conditions) or "none"
             raise ForeignError(f"--conditions names {unknown[0]!r}; the conditions among --inputs are {known}")
-        shape, dtype = self._rows(order, output, event_shape)
+        axes = self._bounds(shape, conditions, bounds)
+        dtype = self._rows(output, shape)
         config = {"event_shape": list(shape), "dtype": dtype, **self._body(), "condition": condition}
         if conditions:
             config["conditions"] = conditions
@@ -144,7 +168,7 @@ class _Reader:
             config["time_dtype"] = self.time_dtype
         if self.rows != [1, None]:
             config["rows"] = self.rows
-        return config | {"output": self.names[output]}, self.tensors, ", ".join(order)
+        return Read(config | {"output": self.names[output]}, self.tensors, ", ".join(order), axes)
 
     def _body(self) -> dict[str, Any]:
         """The steps and the tensors as a card has them."""
@@ -258,7 +282,6 @@ class _Reader:
     def _conditions(self, names: Sequence[str], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The conditions of the program as a card has them: what it says itself, and what the user declares."""
         theirs = {ours: name for name, ours in self.names.items()}
-        axes: dict[str, str] = {}  # their symbol -> our name
         found: dict[str, dict[str, Any]] = {}
         for name in names:
             if name in ("x", "t"):
@@ -267,7 +290,9 @@ class _Reader:
             if meta["dtype"] not in SCALAR_TYPES:
                 raise ForeignError(f"{self.path}: condition {name} is of a type that is not served; use float32")
             said = declared.get(name, {})
-            shape, most = self._axes(name, meta["sizes"][1:], axes, said.get("shape"))
+            shape = self._axes(f"condition {name}", meta["sizes"][1:], said.get("shape"))
+            bounds = self.free.bounds({})
+            most = {axis: bounds[axis].max for axis in free_axes(shape)}
             fields = {"dtype": SCALAR_TYPES[meta["dtype"]], "shape": shape, "max": most, **said}
             try:
                 entry = NamedCondition.model_validate(fields)
@@ -281,31 +306,54 @@ class _Reader:
             found[name] = entry.model_dump(mode="json")
         return found
 
-    def _axes(
-        self, name: str, sizes: list[Mapping[str, Any]], axes: dict[str, str], said: Sequence[Any] | None
-    ) -> tuple[list[int | str], dict[str, int]]:
-        """The shape of a condition, and the largest sizes of its free axes."""
+    def _axes(self, what: str, sizes: list[Mapping[str, Any]], said: Sequence[Any] | None) -> Shape:
+        """A shape, in which free sizes have the names that the user gives, or usual ones."""
         if said is not None and len(said) != len(sizes):
-            raise ForeignError(
-                f"{self.path}: condition {name} has {len(sizes)} axes beside rows; shape is {list(said)}"
-            )
+            raise ForeignError(f"{self.path}: {what} has {len(sizes)} axes beside rows; shape is {list(said)}")
+        states = what == "states"
+        usual = iter(_STATE_AXES.get(sum("as_int" not in size for size in sizes), ()) if states else ())
         shape: list[int | str] = []
-        most: dict[str, int] = {}
         for place, size in enumerate(sizes):
-            symbol = _symbol(size)
             if "as_int" in size:
                 shape.append(size["as_int"])
                 continue
-            if symbol is None:
-                raise ForeignError(
-                    f"{self.path}: axis {place + 1} of condition {name} is computed from others; name it"
-                )
-            own = f"L{len(axes) + 1}" if axes else "L"
-            axis = axes.setdefault(symbol, str(said[place]) if said is not None else own)
-            shape.append(axis)
-            high = self.document["range_constraints"].get(symbol, {}).get("max_val")
-            most[axis] = _LONGEST_AXIS if high is None or high > _LONGEST_AXIS else high
-        return shape, most
+            own = next(usual, None) or self.free.fresh()
+            given = None if said is None else said[place]
+            if given is not None and not isinstance(given, str):
+                raise ForeignError(f"{self.path}: dimension {place + 1} of its {what} is free; name it, as in 80xT")
+            shape.append(self.free.axis(what, place + 1, size, given or own, said=given is not None))
+        return tuple(shape)
+
+    def _states(self, said: Shape | None) -> Shape:
+        """The shape of one state; one that the user gives must be it."""
+        [x] = [theirs for theirs, ours in self.names.items() if ours == "x"]
+        sizes = self._meta(x)["sizes"][1:]
+        found = [size.get("as_int", "free") for size in sizes]
+        other = said is not None and (
+            len(said) != len(found) or any(a != b for a, b in zip(said, found, strict=True) if b != "free")
+        )
+        if other or min((size for size in found if size != "free"), default=1) < 1:
+            raise ForeignError(
+                f"{self.path}: its states have the shape {found}, --event-shape is {list(said or found)}"
+            )
+        return self._axes("states", sizes, said)
+
+    def _bounds(
+        self, shape: Shape, conditions: dict[str, dict[str, Any]], said: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Axis]:
+        """The sizes that free axes may have; those of conditions get the same largest sizes."""
+        bounds = self.free.bounds(said)
+        try:
+            for fields in conditions.values():
+                for axis, most in fields.get("max", {}).items():
+                    bounds[axis] = Axis.model_validate({**dict(bounds[axis]), "max": min(most, bounds[axis].max)})
+            for fields in conditions.values():
+                fields.get("max", {}).update({axis: bounds[axis].max for axis in fields.get("max", {})})
+            kept = {a: b for a, b in bounds.items() if a in shape or b.multiple > 1 or b.min > 1}
+            check_axes({"the shape of states": shape}, kept)
+        except ValueError as error:
+            raise ForeignError(f"{self.path}: {first_line(error)}; say with --axes what they may be") from None
+        return kept
 
     def _condition(self, labels: LabelCondition | None) -> dict[str, Any] | None:
         """The condition of the program as a card has it, or None."""
@@ -338,21 +386,16 @@ class _Reader:
             )
         return outputs[0]["as_tensor"]["name"]
 
-    def _rows(self, order: list[str], output: str, declared: tuple[int, ...] | None) -> tuple[tuple[int, ...], str]:
-        """Check shapes and dtypes: any number of rows, the same in states, times and velocities."""
+    def _rows(self, output: str, shape: Shape) -> str:
+        """Check shapes and dtypes: any number of rows, the same in states, times and velocities; returns the dtype."""
         theirs = {ours: name for name, ours in self.names.items()}
         x, t, v = self._meta(theirs["x"]), self._meta(theirs["t"]), self._meta(output)
         given = [self._meta(name) for ours, name in theirs.items() if ours == "c" or ours.startswith("c_")]
         self.rows = self._row_limits([meta["sizes"][0] for meta in (x, t, v, *given)])
-        self._refuse_free("states", x["sizes"][1:])
-        shape = tuple(size["as_int"] for size in x["sizes"][1:])
         answered = [size.get("as_int", "a free size") for size in v["sizes"][1:]]
-        if list(shape) != answered or min(shape) < 1:
-            raise ForeignError(f"{self.path}: answers the shape {answered}, and its states have {list(shape)}")
-        if declared is not None and shape != declared:
-            raise ForeignError(
-                f"{self.path}: its states have the shape {list(shape)}, --event-shape is {list(declared)}"
-            )
+        wanted = ["a free size" if isinstance(size, str) else size for size in shape]
+        if answered != wanted:
+            raise ForeignError(f"{self.path}: answers the shape {answered}, and its states have {wanted}")
         vectors = [meta for meta in given if len(meta["sizes"]) > 1] if "c" in theirs else []
         kinds = {SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, v, *vectors)}
         half = len(kinds) == 1 and kinds <= HALVES.keys()
@@ -365,15 +408,15 @@ class _Reader:
                 f"{self.path}: states, times and velocities are {', '.join(sorted(kinds))}; export in "
                 "float32, or in bfloat16 or float16 with times in the same or in float32"
             )
-        return shape, kinds.pop()
+        return kinds.pop()
 
     def _row_limits(self, sizes: list[Mapping[str, Any]]) -> list[int | None]:
         """The fewest and the most rows of a call, from the first dimensions of all arguments and the result."""
         fixed = {size.get("as_int") for size in sizes}
         if len(fixed) == 1 and None not in fixed:
             return [fixed.pop()] * 2
-        rows = _symbol(sizes[0])
-        if rows is None or any(_symbol(size) != rows for size in sizes):
+        rows = symbol(sizes[0])
+        if rows is None or any(symbol(size) != rows for size in sizes):
             raise ForeignError(
                 f"{self.path}: its first dimension is not one number of rows in all it takes and returns; "
                 "export with dynamic_shapes={'x': {0: Dim('rows')}, 't': {0: Dim('rows')}}"
@@ -385,14 +428,6 @@ class _Reader:
             raise ForeignError(f"{self.path}: takes {low} to {high} rows")
         # Exporters write 2 where they only mean that one row is not a case of its own.
         return [1 if least == 2 else least, None if high is None or high >= _UNBOUNDED_ROWS else high]
-
-    def _refuse_free(self, what: str, sizes: list[Mapping[str, Any]]) -> None:
-        free = [number for number, size in enumerate(sizes, start=1) if "as_int" not in size]
-        if free:
-            raise ForeignError(
-                f"{self.path}: dimension {free[0]} of its {what} is free; only the first may be, the number of rows: "
-                "export with a fixed size there"
-            )
 
     def _meta(self, name: str) -> Mapping[str, Any]:
         return self.graph["tensor_values"][name]
@@ -474,10 +509,3 @@ def _rows_of(path: Path, meta: Mapping[str, Any]) -> Mapping[str, Any]:
     if not meta["sizes"]:
         raise ForeignError(f"{path}: takes or returns a single number; each tensor must have one row for each sample")
     return meta["sizes"][0]
-
-
-def _symbol(size: Mapping[str, Any]) -> str | None:
-    """The name of a free size, whose text is matched and never evaluated."""
-    text = size.get("as_expr", {}).get("expr_str", "")
-    found = re.fullmatch(r"Symbol\('(\w+)'(?:, \w+=True)*\)|(\w+)", text)
-    return None if found is None else found.group(1) or found.group(2)

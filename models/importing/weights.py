@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,11 +23,12 @@ from models.importing.matching import Which, select
 from models.importing.programs import read_program
 from models.messages import first_line
 from models.mixing import Mixing, find_mixing
-from models.named_conditions import NamedConditions
+from models.named_conditions import Conditioning, NamedConditions
 from models.network import Network
 from models.prelude import Prelude
 from models.program.network import ProgramConfig
 from models.row_padding import RowByRow
+from models.shapes import Axis, Shape, sized, typical
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def import_weights(
         declared: the network's convention; what is left out is detected.
         decoder: what turns samples into data, see `models.importing.beside.make_decoder`; None leaves them as they are.
         version: an unused version; None takes the next.
-        row_by_row: whether each row is to be a network call of its own.
+        row_by_row: whether to call the network with one row at a time.
 
     Raises:
         ForeignError: the file does not hold this architecture's weights.
@@ -80,7 +81,8 @@ def import_weights(
     tensors, notes = _usable(str(file), tensors, network.state_dict())
     network.load_state_dict(tensors, assign=True)
     source: dict[str, JsonValue] = {"imported_from": file.name, "which": chosen.which, "prefix": chosen.prefix}
-    path, stored = _store(network, repository, name, source, declared or Declared(), decoder or {}, version, row_by_row)
+    rest = (source, declared or Declared(), decoder or {}, version, row_by_row)
+    path, stored = _store(_Sized(network), repository, name, *rest)
     return Imported(path, [*report, *notes, *stored])
 
 
@@ -88,7 +90,7 @@ def import_program(
     file: Path,
     repository: Path,
     name: str,
-    event_shape: tuple[int, ...] | None = None,
+    event_shape: Shape | None = None,
     *,
     labels: LabelCondition | None = None,
     inputs: Sequence[str] | None = None,
@@ -98,6 +100,7 @@ def import_program(
     decoder: Mapping[str, Any] | None = None,
     version: int | None = None,
     row_by_row: bool = False,
+    axes: Mapping[str, Mapping[str, Any]] | None = None,
     prelude: PreludeSource | None = None,
 ) -> Imported:
     """Turn a program of `torch.export` into a checkpoint; only data is read from its archive, and only ATen is run.
@@ -105,9 +108,9 @@ def import_program(
     Args:
         file: the .pt2 archive of a velocity f(x, t) or f(x, t, condition), in any order, with a free number of rows.
         repository, name, declared, decoder, version, row_by_row: see `import_weights`.
-        event_shape: the shape that one state must have; None takes the program's.
+        event_shape: the shape that one state must have, with names for its free axes; None takes the program's.
         labels: the class labels that it takes as a condition; it declares the width of a vector itself.
-        inputs, conditions: see `read_program`.
+        inputs, conditions, axes: see `read_program`.
         nulls: tensors that stand for conditions that are not given, by name.
         prelude: a program that makes some of the conditions from others, once for a request; None for none.
 
@@ -118,26 +121,27 @@ def import_program(
     nulls, said = nulls or {}, _with_nulls(conditions or {}, nulls or {})
     before = None if prelude is None else prelude.read(inputs or (), said)
     said = said if before is None else before.left(said)
-    config, tensors, order = read_program(file, event_shape, labels, inputs, said)
+    program = read_program(file, event_shape, labels, inputs, said, axes)
     try:
         with torch.device("meta"):
-            network = build(PROGRAM, config)
+            network = build(PROGRAM, program.config)
     except ArchitectureError as error:
         raise ForeignError(f"{file}: {error}") from None
-    network.load_state_dict({f"data_{key}": tensor for key, tensor in tensors.items()}, assign=True)
-    report = [f"program: {len(config['steps'])} steps, {len(tensors)} tensors, arguments ({order})"]
-    made = None
+    network.load_state_dict({f"data_{key}": tensor for key, tensor in program.tensors.items()}, assign=True)
+    steps, tensors = len(program.config["steps"]), len(program.tensors)
+    report = [f"program: {steps} steps, {tensors} tensors, arguments ({program.order})"]
+    if program.axes:
+        report.append(f"free axes: {', '.join(f'{name} {axis.describe()}' for name, axis in program.axes.items())}")
+    made, tried = None, _Sized(network, program.axes)
     if isinstance(network.condition, NamedConditions):
-        asked = network.condition
+        network.condition = asked = replace(network.condition, bounds=program.axes)
         if before is not None:
-            made, asked = before.made_for(network.condition, _dtype_of(network))
+            made, asked = before.made_for(network.condition, tried.dtype)
             report.append(before.report)
-        fitting = _fitting(asked, nulls)
-        network.condition = replace(network.condition, stored=fitting)
+        network.condition = replace(network.condition, stored=_fitting(asked, nulls))
     source: dict[str, JsonValue] = {"imported_from": file.name}
-    path, stored = _store(
-        network, repository, name, source, declared or Declared(), decoder or {}, version, row_by_row, made
-    )
+    rest = (source, declared or Declared(), decoder or {}, version, row_by_row, made)
+    path, stored = _store(tried, repository, name, *rest)
     return Imported(path, [*report, *stored])
 
 
@@ -158,8 +162,49 @@ def _fitting(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, T
     return dict(nulls)
 
 
+@dataclass(frozen=True)
+class _Sized:
+    """A network, and what it is tried with: small sizes for its free axes.
+
+    Attributes:
+        network: the network.
+        axes: the sizes that free axes may have.
+    """
+
+    network: Network
+    axes: Mapping[str, Axis] = field(default_factory=dict)
+
+    @property
+    def typical(self) -> dict[str, int]:
+        """A size for each free axis."""
+        takes = self.network.condition
+        return typical({**(takes.axes if isinstance(takes, NamedConditions) else {}), **self.axes})
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """The shape of one state."""
+        return sized(self.network.event_shape, self.typical)
+
+    @property
+    def condition(self) -> Conditioning | None:
+        """What the network is conditioned on, with sizes."""
+        takes = self.network.condition
+        return None if takes is None else takes.sized(self.typical)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of states."""
+        found = next((p.dtype for p in self.network.state_dict().values() if p.is_floating_point()), torch.float64)
+        return torch.float32 if found in HALVES.values() else found
+
+    def field(self, asked: nn.Module | None) -> Callable[[Tensor, Tensor], Tensor]:
+        """The network, or what is evaluated in its place, under example conditions."""
+        dtype, given, asked = self.dtype, self.condition, self.network if asked is None else asked
+        return lambda x, t: asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
+
+
 def _store(
-    network: Network,
+    tried: _Sized,
     repository: Path,
     name: str,
     source: dict[str, JsonValue],
@@ -169,17 +214,18 @@ def _store(
     row_by_row: bool,
     prelude: Prelude | None = None,
 ) -> tuple[Path, list[str]]:
+    network = tried.network
     network.eval().requires_grad_(False)
     compute, notes = _half(network, declared)
-    field = network if compute is None else Cast(network, HALVES[compute])
-    asked = RowByRow(field) if row_by_row else field
-    time, report = _convention(network, asked, declared)
+    called = network if compute is None else Cast(network, HALVES[compute])
+    asked = RowByRow(called) if row_by_row else called
+    time, report = _convention(tried, asked, declared)
     report += notes
     if row_by_row:
         report.append("rows: each is a network call of its own")
-    elif (mixing := _mixing(network, field)) is not None:
+    elif (mixing := _mixing(tried, called)) is not None:
         raise ForeignError(f"{source['imported_from']}: {mixing}")
-    decodes, said = make_decoder(network.event_shape, _dtype_of(network), decoder)
+    decodes, said = make_decoder(network.event_shape, tried.dtype, decoder)
     report += said
     path = save(
         repository,
@@ -194,6 +240,7 @@ def _store(
         row_by_row=row_by_row,
         sampling=declared.sampling,
         compute=compute,
+        axes=tried.axes,
         prelude=prelude,
     )
     return path, report
@@ -217,50 +264,30 @@ def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "fl
     return compute, [f"precision: computes in {compute}, states are float32", *([f"warning: {note}"] if note else [])]
 
 
-def _convention(network: Network, asked: nn.Module, declared: Declared) -> tuple[TimeCard, list[str]]:
+def _convention(tried: _Sized, asked: nn.Module, declared: Declared) -> tuple[TimeCard, list[str]]:
     """The convention to store, and lines for the user."""
-    if not declared.changes:
-        return declared.resolve(detect_convention(network, asked))
-    time = declared.card()
     with _evaluated():
-        return time, declared.report(
-            time, start_slope(_field(network, asked), network.event_shape, _dtype_of(network), time)
-        )
+        if not declared.changes:
+            return declared.resolve(detect(tried.field(asked), tried.event_shape, tried.dtype))
+        time = declared.card()
+        return time, declared.report(time, start_slope(tried.field(asked), tried.event_shape, tried.dtype, time))
 
 
-def detect_convention(network: Network, asked: nn.Module | None = None) -> Detected:
+def detect_convention(network: Network) -> Detected:
     """Detect the convention of a network.
-
-    Args:
-        network: the network.
-        asked: what is evaluated in its place, such as the network row by row; None is the network.
 
     Raises:
         ForeignError: it cannot be evaluated.
     """
+    tried = _Sized(network)
     with _evaluated():
-        return detect(_field(network, asked), network.event_shape, _dtype_of(network))
+        return detect(tried.field(None), tried.event_shape, tried.dtype)
 
 
-def _field(network: Network, asked: nn.Module | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """A network, or what is evaluated in its place, under example conditions."""
-    dtype, given = _dtype_of(network), None if network.condition is None else network.condition.sized({})
-    asked = network if asked is None else asked
-    return lambda x, t: asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
-
-
-def _mixing(network: Network, field: nn.Module) -> Mixing | None:
+def _mixing(tried: _Sized, called: nn.Module) -> Mixing | None:
     with _evaluated():
-        shape = network.event_shape
-        takes = None if network.condition is None else network.condition.sized({})
-        compute = field.compute if isinstance(field, Cast) else None
-        return find_mixing(field, shape, _dtype_of(network), condition=takes, compute=compute)
-
-
-def _dtype_of(network: Network) -> torch.dtype:
-    """The dtype of a network's states."""
-    found = next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
-    return torch.float32 if found in HALVES.values() else found
+        compute = called.compute if isinstance(called, Cast) else None
+        return find_mixing(called, tried.event_shape, tried.dtype, condition=tried.condition, compute=compute)
 
 
 @contextmanager

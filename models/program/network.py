@@ -12,6 +12,7 @@ from models.named_conditions import Conditioning, NamedCondition, NamedCondition
 from models.network import Network, NetworkConfig
 from models.program import PROGRAM
 from models.program.steps import MOST_STEPS, TENSOR_DTYPES, Step, Steps, Stored, check_rows, check_steps
+from models.shapes import AxisName
 from models.velocity import refuse_condition
 
 
@@ -19,7 +20,7 @@ class ProgramConfig(NetworkConfig):
     """A velocity as a list of steps.
 
     Attributes:
-        event_shape: shape of one state.
+        event_shape: shape of one state; a name is a free axis.
         dtype: of states, times and velocities.
         time_dtype: of times, where it is another: float32 beside half precision.
         tensors: its weights and constants by name.
@@ -32,7 +33,7 @@ class ProgramConfig(NetworkConfig):
     """
 
     architecture: Literal["program"] = PROGRAM
-    event_shape: tuple[int, ...] = Field(min_length=1, max_length=8)
+    event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
     dtype: str = Field(pattern="^(float(16|32|64)|bfloat16)$")
     time_dtype: Literal["float32"] | None = None
     tensors: dict[str, Stored]
@@ -64,7 +65,7 @@ class ProgramConfig(NetworkConfig):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_rows(self.rows)
-        if min(self.event_shape) < 1:
+        if any(isinstance(size, int) and size < 1 for size in self.event_shape):
             raise ValueError(f"event_shape is {list(self.event_shape)}; its sizes must be at least 1")
         check_steps(self.tensors, self.steps, ("x", "t", *(self.inputs.values() or ("c",))), (self.output,))
         return self

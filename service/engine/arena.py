@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from models.calibration import Allowance
+from models.calibration import CALL_NUMBERS, Allowance
 from models.checkpoint.loading import Checkpoint
 from models.guidance import network_rows
 from models.noise import noise, noise_of
+from models.shapes import free_places
 from service.engine.cost import TickCostModel
 from service.engine.device import Device
 from service.engine.job import Job, Operation, Sizes
@@ -72,6 +74,7 @@ class Arena:
         """
         self.checkpoint, self.device, self.operation = checkpoint, device, operation
         self.dtype, self.tick_cost = checkpoint.dtype, TickCostModel()
+        self._free = free_places(checkpoint.card.event_shape) if operation is Operation.SAMPLE else ()
         warm_up(self.dtype, device.device)
         with device.scope():
             self.network = Network(checkpoint, device, operation, sizes, allowance)
@@ -145,7 +148,7 @@ class Arena:
 
     def _measure_budget(self) -> int:
         """The most rows of a tick; on the way there, forecasts of small requests learn what calls of few rows take."""
-        rows, before = 1, 0.0
+        rows, before, numbers = 1, 0.0, math.prod(self.event_shape)
         while True:
             took = self.network.timed(rows)
             if took < TICK_S:  # a single measurement may have been held up
@@ -154,7 +157,9 @@ class Arena:
             if took > TICK_S and rows > 1 and not pays:
                 return rows // 2
             self.tick_cost.measured(rows, took)
-            if (2 * took > TICK_S and not pays and rows > 1) or rows >= _LARGEST_BUDGET or took > _LONGEST_TICK_S:
+            if (2 * took > TICK_S and not pays and rows > 1) or took > _LONGEST_TICK_S:
+                return rows
+            if rows >= _LARGEST_BUDGET or 2 * rows * numbers > CALL_NUMBERS:
                 return rows
             rows, before = 2 * rows, took
 
@@ -162,7 +167,7 @@ class Arena:
         """Starting states of samples first .. first + count - 1 of a job, on the host."""
         if job.x0 is not None:
             return job.x0[first : first + count]
-        return noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype)
+        return noise(job.seed, job.first_index + first, count, self.event_shape, self.dtype, self._free)
 
     def admit(self, granted: Sequence[tuple[int, int, int, Job]], group: str = "", part: int = 2**62) -> list[Finished]:
         """Start lanes for (owner, first sample, count, job); some may end at once, for want of max_nfe.
@@ -198,7 +203,7 @@ class Arena:
     def _admissions(self, granted: Sequence[tuple[int, int, int, Job]]) -> list[Admission]:
         """Starting states on the device: given ones, or noise, which is made for all jobs at once."""
         made = [(job.seed, job.first_index + first, count) for _, first, count, job in granted if job.x0 is None]
-        drawn = self.device.send(noise_of(made, self.event_shape, self.dtype))
+        drawn = self.device.send(noise_of(made, self.event_shape, self.dtype, self._free))
         admissions, used = [], 0
         for owner, first, count, job in granted:
             if job.x0 is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import os
 import threading
 import time
@@ -46,6 +47,9 @@ __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer",
 
 MOST_SIZES = 16
 """Arenas of a version for sizes of free axes that are kept."""
+
+_BRIEFLY = 10
+"""An arena for sizes is made while a request waits, and gets this part of the seconds of measuring."""
 
 _BUSY_S = 0.5
 """Seconds after which an engine that had jobs is looked at again."""
@@ -240,13 +244,17 @@ class Engine:
         with self._lock:
             beside = {} if loaded is None else dict(self._arenas[loaded])
         same = next((arena for (_, others), (_, arena) in beside.items() if others == sizes), None)
+        seconds = self._calibration_s
+        allowance = Allowance(seconds, self._tools.seconds)
+        if sizes:
+            allowance = Allowance(seconds / _BRIEFLY, self._tools.seconds, allowance.longest)
         return Arena(
             checkpoint,
             self._tools,
             tuple(Priority),
             operation,
             sizes,
-            Allowance(self._calibration_s, self._tools.seconds),
+            allowance,
             None if same is None else same.prelude,
             None if loaded is None else loaded.decoder,
         )
@@ -372,11 +380,21 @@ class Engine:
             settle([(future, EngineFailed(STOPPED))])
         return future
 
-    def pace(self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority) -> float:
-        """Return the seconds that a job of samples would take now with no other job there; arguments as in `ports`."""
+    def pace(
+        self, name: str, version: int, calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()
+    ) -> float:
+        """Return the seconds that a job of samples would take now with no other job there; arguments as in `ports`.
+
+        Sizes that were not measured cost as much for each number as those of the arena made at load.
+        """
         with self._lock:
-            arena, _ = self._arenas[self._versions[name, version]][Operation.SAMPLE, ()]
-            return self._admission.pace(arena, calls, work, rows, priority)
+            arenas = self._arenas[self._versions[name, version]]
+            key, rate = (Operation.SAMPLE, sizes), 1.0
+            if key not in arenas:
+                key = (Operation.SAMPLE, ())
+                made = arenas[key][1]
+                rate = math.prod(made.checkpoint.card.event_of(dict(sizes))) / math.prod(made.event_shape)
+            return self._admission.pace(arenas[key][0], calls, rate * work, rate * rows, priority)
 
     def cancel(self, future: Future[JobResult]) -> None:
         """Cancel a job; its lanes are gone before the next tick."""

@@ -74,7 +74,7 @@ class Network:
             allowance: seconds of measuring; None for no bound.
         """
         takes = checkpoint.conditioning
-        self._takes = None if takes is None else takes.sized(dict(sizes))
+        self._takes = None if takes is None else takes.sized({**checkpoint.card.typical, **dict(sizes)})
         self._device, self._dtype, self._folder = device, checkpoint.dtype, checkpoint.path
         self.seconds, self.rows = 0.0, 0
         self.path, self.path_reason = "eager", "derivatives of the field need its torch module"
@@ -92,7 +92,8 @@ class Network:
         self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes, allowance: Allowance | None
     ) -> tuple[tuple[int, ...], RowStable]:
         """The shape of a lane's state, and what lanes follow, of their states and what rides along with them."""
-        shape, place = tuple(checkpoint.card.event_shape), self._device.device
+        card = checkpoint.card
+        shape, place = card.event_of({**card.typical, **dict(sizes)}), self._device.device
         field = derived_field(operation, shape)
         if field is None:
             made = self._device.prepare(checkpoint.velocity, self._takes)
@@ -102,7 +103,7 @@ class Network:
                 _log.log(level, "%s is evaluated as a torch module: %s", checkpoint.path, made.reason)
             found = self._known(checkpoint, operation, sizes)
             more: dict[str, Any] = {"condition": self._takes, "allowance": allowance, "known": found}
-            more["average"] = checkpoint.card.average
+            more["average"] = card.average
             return shape, RowStable(made.velocity, shape, self._dtype, place, unpadded=made.fused, **more)
         if field.constants:
             self._constants = JobRows({"constants": RowStore((field.constants,), self._dtype, place)})

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.calibration import BUCKETS, EACH_UP_TO, Allowance, most_rows
+from models.calibration import BUCKETS, CALL_NUMBERS, EACH_UP_TO, Allowance, most_rows
 from models.checkpoint.calibrations import keep, key_of, known
 from models.checkpoint.card import DTYPES
 from models.checkpoint.loading import Checkpoint
@@ -146,7 +146,9 @@ class Stage:
                 self._call = RowCaller(call, (), 0, known=found[1])
             else:
                 allowance = allowance or Allowance()
-                wanted = _MOST_ROWS if most is None else min(_MOST_ROWS, most)
+                numbers = max(1, sum(math.prod(shape) for shape, _ in self._kinds))
+                wanted = max(least, min(_MOST_ROWS, CALL_NUMBERS // numbers))
+                wanted = wanted if most is None else min(wanted, most)
                 limit = most_rows(call, examples, wanted, least, allowance)
                 candidates = (1, 2, *BUCKETS) if limit <= EACH_UP_TO else BUCKETS
                 self._call = RowCaller(call, examples(limit), limit, False, candidates, least, allowance)
@@ -315,9 +317,10 @@ def prelude_of(
 
 def decoder_of(checkpoint: Checkpoint, device: Device, allowance: Allowance | None = None) -> Stage | None:
     """The decoder of a version; None if it is no program."""
-    decoder, shape = checkpoint.decoder, checkpoint.card.event_shape
+    decoder = checkpoint.decoder
     if decoder.program is None:
         return None
+    shape = checkpoint.card.event_of()
 
     def function(x: Tensor) -> tuple[Tensor, ...]:
         data = decoder.decode(x)
@@ -387,19 +390,20 @@ def decoder_pass(
         then: called with the decoded result.
     """
     n, saved, card = len(result.x), result.saved, checkpoint.card
+    shape = card.data_of()
     flat = result.x if saved is None else torch.cat((result.x, saved.flatten(0, 1)))
     there = flat.flatten(1).isfinite().all(dim=1)
     whole = bool(there.all())
 
     def decoded(out: Sequence[Tensor]) -> None:
-        data = out[0] if whole else torch.full((len(flat), *card.data_shape), torch.nan, dtype=DTYPES[card.data_dtype])
+        data = out[0] if whole else torch.full((len(flat), *shape), torch.nan, dtype=DTYPES[card.data_dtype])
         if not whole:
             data[there] = out[0]
-        kept = None if saved is None else data[n:].reshape(n, -1, *card.data_shape)
+        kept = None if saved is None else data[n:].reshape(n, -1, *shape)
         then(replace(result, data=data[:n], saved_data=kept))
 
     if not there.any():
-        decoded([flat.new_empty((0, *card.data_shape), dtype=DTYPES[card.data_dtype])])
+        decoded([flat.new_empty((0, *shape), dtype=DTYPES[card.data_dtype])])
         return None
     given = [flat if whole else flat[there]]
     return Pass(owner, given, decoded, job.priority is Priority.BULK, job.solve.name)

@@ -134,12 +134,11 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
     """Return the response of ``GET /v2/models/{model}``; -1 stands for any size."""
     card = model.card
     number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
-    inputs = [_tensor("x0", number, -1, *model.event_shape)]
+    inputs = [_tensor("x0", number, -1, *card.event_shape)]
     takes = model.conditioning
     named = {name: takes.entries[name] for name in takes.given} if isinstance(takes, NamedConditions) else {}
     for name, entry in named.items():
-        shape = [-1 if isinstance(size, str) else size for size in entry.shape]
-        inputs.append(_tensor(f"condition.{name}", _DATATYPES.get(entry.dtype, "FP32"), -1, *shape))
+        inputs.append(_tensor(f"condition.{name}", _DATATYPES.get(entry.dtype, "FP32"), -1, *entry.shape))
     if isinstance(card.condition, LabelCondition):
         inputs.append(_tensor("condition", "INT64", -1))
     elif card.condition is not None:
@@ -157,5 +156,6 @@ def metadata(model: ModelVersion, versions: list[int]) -> dict[str, Any]:
     return {"name": model.name, "versions": versions_, "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
 
 
-def _tensor(name: str, datatype: str, *shape: int) -> dict[str, Any]:
-    return {"name": name, "datatype": datatype, "shape": list(shape)}
+def _tensor(name: str, datatype: str, *shape: int | str) -> dict[str, Any]:
+    sizes = [-1 if isinstance(size, str) else size for size in shape]
+    return {"name": name, "datatype": datatype, "shape": sizes}

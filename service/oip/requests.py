@@ -17,7 +17,8 @@ _NAMED = {"condition": "conditions", "negative": "negative"}
 """Inputs with a name after a point, and the members of a sample request that hold them."""
 
 _KINDS = {"f": "FP16, FP32 or FP64", "fiu": "a datatype of floating-point numbers or integers"}
-_GRID, _BUDGET = "grid.", "budget."
+_GRID, _INSIDE = "grid.", ("budget", "shape")
+"""Parameters with a name after a point: of the grid, and of members of a sample request that are objects."""
 
 
 def to_sample_request(
@@ -75,7 +76,6 @@ def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters as members of a sample request."""
     content: dict[str, Any] = {}
     grid: dict[str, Any] = {}
-    budget: dict[str, Any] = {}
     for name, value in parameters.items():
         if name == "binary_data_output":
             continue
@@ -86,14 +86,12 @@ def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
             raise invalid(name, f"{name} is not a parameter; it belongs in the path: /v2/models/NAME/versions/VERSION")
         if name.startswith(_GRID):
             grid[name.removeprefix(_GRID)] = value
-        elif name.startswith(_BUDGET):
-            budget[name.removeprefix(_BUDGET)] = value
+        elif (member := name.partition("."))[0] in _INSIDE and member[1]:
+            content.setdefault(member[0], {})[member[2]] = value
         else:
             content[name] = value
     if "name" in grid or (grid and "grid" not in content):
         raise invalid("grid", f"{_GRID}{next(iter(grid))} needs the name of the grid in the parameter grid")
     if grid:
         content["grid"] = {"name": content["grid"], **grid}
-    if budget:
-        content["budget"] = budget
     return content

@@ -157,6 +157,7 @@ class ModelEntry:
                 "dtype",
                 "event_shape",
                 "data_shape",
+                "axes",
                 "deterministic",
                 "path",
                 "compute",

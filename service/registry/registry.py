@@ -284,7 +284,7 @@ class Registry:
         return self._loads.run(self._entries.unload, name)
 
     def reload(self) -> Future[Changes]:
-        """Refresh in a thread of its own, trying also what has failed."""
+        """Refresh in another thread, and try failed versions again."""
         return self._looking.submit(self.refresh, anew=True)
 
     def refresh(self, anew: bool = False) -> Changes:
@@ -345,9 +345,7 @@ class Registry:
                 said = f"{type(error).__name__}: {error}".partition("\n")[0]
                 if operation is Operation.SAMPLE:
                     shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)
-                    raise invalid(
-                        "conditions", f"model {model.name!r} cannot be evaluated at {shape}: {said}"
-                    ) from None
+                    raise invalid("shape", f"model {model.name!r} cannot be evaluated at {shape}: {said}") from None
                 raise invalid("name", f"the network of model {model.name!r} has no derivative to use: {said}") from None
             failing.pop_all()
         return lease

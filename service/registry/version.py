@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, Self
 import torch
 
 from models.architectures import PROGRAM
-from models.calibration import Agreement
+from models.calibration import Agreement, RowFunction
 from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
 from models.checkpoint.frontier import Frontier, FrontierFile
 from models.checkpoint.loading import Checkpoint, load
@@ -30,7 +30,8 @@ from models.named_conditions import Conditioning, NamedConditions
 from models.noise import noise
 from models.repository import Signature
 from models.row_padding import RowCaller
-from service.engine.job import Priority
+from models.shapes import Shape, free_axes, sized
+from service.engine.job import Priority, Sizes
 from service.ports import Engine, Pace
 from solvers.tuned import TunedPlans
 
@@ -68,7 +69,7 @@ class PlansFile:
         return {"tuned": [] if self.plans is None else self.plans.texts, "tuned_fault": self.fault}
 
 
-def _unmeasured(calls: float, work: float, rows: float, priority: Priority) -> float:
+def _unmeasured(calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()) -> float:
     """Seconds of a job where nothing was measured."""
     return 1e-3 * calls
 
@@ -96,6 +97,7 @@ class ModelVersion:
         plans_file: its tuned plans.
         frontier_file: what solvers cost on it, where that was measured.
         pace: see `Engine.pace`.
+        sizes: of the free axes, for one request; none where it has none, or the version stands for all requests.
         leases: the leases that keep it in memory.
     """
 
@@ -115,6 +117,7 @@ class ModelVersion:
     plans_file: PlansFile = PlansFile()
     frontier_file: FrontierFile | None = None
     pace: Pace = _unmeasured
+    sizes: Sizes = ()
     leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
 
     def frontier(self) -> tuple[Frontier | None, str]:
@@ -149,8 +152,17 @@ class ModelVersion:
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """The shape of one state."""
-        return tuple(self.card.event_shape)
+        """The shape of one state; a ShapeError if an axis is free and has no size."""
+        return self.card.event_of(dict(self.sizes))
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        """The shape of one decoded sample; a ShapeError if an axis is free and has no size."""
+        return self.card.data_of(dict(self.sizes))
+
+    def of_sizes(self, sizes: Mapping[str, int]) -> Self:
+        """The same version, as one request sees it, with these sizes of its free axes."""
+        return replace(self, sizes=tuple(sorted(sizes.items()))) if sizes else self
 
     @property
     def plain(self) -> bool:
@@ -171,8 +183,7 @@ class ModelVersion:
             InverseError: decoding cannot be undone.
         """
         inverse = Inverse(self.decoder)
-        trial = noise(1, 0, _DECODED_AT_ONCE, self.card.data_shape, self.data_dtype)
-        return RowCaller(inverse.encode, (trial,), _DECODED_AT_ONCE), inverse.log_volume
+        return _row_caller(inverse.encode, self.card.data_shape, self.data_dtype, seed=1), inverse.log_volume
 
     def describe(self) -> dict[str, Any]:
         """Return what ``GET /v1/models/{name}`` shows of this version."""
@@ -201,8 +212,9 @@ class ModelVersion:
         return {
             "version": self.version,
             "dtype": self.card.dtype,
-            "event_shape": self.event_shape,
+            "event_shape": self.card.event_shape,
             "data_shape": self.card.data_shape,
+            "axes": {name: {**dict(axis), "min": axis.smallest} for name, axis in self.card.bounds.items()},
             "deterministic": self.deterministic,
             "path": self.path,
             "compute": self.half or self.card.dtype,
@@ -252,8 +264,7 @@ class ModelVersion:
         """
         if checkpoint.decoder.program is None:
             checkpoint.decoder.cpu()
-            trial = noise(0, 0, _DECODED_AT_ONCE, checkpoint.card.event_shape, checkpoint.dtype)
-            decode = RowCaller(checkpoint.decoder.decode, (trial,), _DECODED_AT_ONCE)
+            decode = _row_caller(checkpoint.decoder.decode, checkpoint.card.event_shape, checkpoint.dtype)
         else:
             decode = RowCaller(checkpoint.decoder.decode, (), 0, known=Agreement((), (), _DECODED_AT_ONCE, True))
         both = (decode.deterministic or checkpoint.decoder.program is not None) and deterministic
@@ -272,8 +283,19 @@ class ModelVersion:
             plans_file,
             frontier_file,
             pace or _unmeasured,
-            Leases(free),
+            leases=Leases(free),
         )
+
+
+def _row_caller(function: RowFunction, shape: Shape, dtype: torch.dtype, seed: int = 0) -> RowCaller:
+    """Pad the calls of a decoder or its inverse, so that a row does not depend on how many there are.
+
+    With free axes it works on each number for itself, and all numbers of rows agree.
+    """
+    if free_axes(shape):
+        return RowCaller(function, (), 0, known=Agreement((1,), (1,), _DECODED_AT_ONCE, complete=True))
+    probe = noise(seed, 0, _DECODED_AT_ONCE, sized(shape, {}), dtype)
+    return RowCaller(function, (probe,), _DECODED_AT_ONCE)
 
 
 class Leases:

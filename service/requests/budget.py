@@ -6,7 +6,7 @@ it; with `max_nfe` and `max_ms` alone, the solver with the smallest error that t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -104,7 +104,8 @@ def _check_alone(request: SampleRequest) -> None:
 
 def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -> tuple[Curve, str]:
     """Return the curve that holds for a request, and remarks for the reason of the choice."""
-    command = f"python -m models measure {settings.models_dir.name}/{model.name}/{model.version}"
+    sizes = "".join(f" --shape {axis}={size}" for axis, size in model.sizes)
+    command = f"python -m models measure {settings.models_dir.name}/{model.name}/{model.version}{sizes}"
     if model.card.average:
         raise invalid(
             "budget",
@@ -116,6 +117,13 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
         why = f"cannot be used ({fault})" if fault else "was not measured"
         raise invalid(
             "budget", f"the frontier of model {model.name!r} {why}; name a solver, or have it measured: {command}"
+        )
+    if frontier.sizes != dict(model.sizes):
+        measured, asked = _said(frontier.sizes), _said(dict(model.sizes))
+        raise invalid(
+            "budget",
+            f"the frontier of model {model.name!r} was measured at {measured}, and this request has {asked}; name a "
+            f"solver, or have it measured: {command}",
         )
     strength = request.guidance
     if not isinstance(strength, float | int | None) or request.negative is not None:
@@ -141,6 +149,10 @@ def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -
     return curve, note
 
 
+def _said(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis} = {size}" for axis, size in sizes.items()) or "no size"
+
+
 @lru_cache(maxsize=4096)
 def _is_known(solver: str) -> bool:
     try:
@@ -153,7 +165,7 @@ def _is_known(solver: str) -> bool:
 def _seconds(point: Point, request: SampleRequest, model: ModelVersion) -> float:
     strength = request.guidance if isinstance(request.guidance, float | int) else None  # others were refused
     rows = request.num_samples * network_rows(strength)
-    return model.pace(point.nfe_most, rows * point.nfe, rows, Priority(request.priority))
+    return model.pace(point.nfe_most, rows * point.nfe, rows, Priority(request.priority), model.sizes)
 
 
 def _is_adaptive(point: Point) -> bool:

@@ -11,6 +11,7 @@ from models.condition_values import NamedConditionError, Values
 from models.conditions import ONE, ConditionError
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
 from models.named_conditions import Conditioning, Distinct, NamedConditions
+from models.shapes import Sizes
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import GuidanceRequest, Solving
@@ -35,11 +36,6 @@ class Told:
     values: Values | None = None
     negative: Values | None = None
 
-    @property
-    def sizes(self) -> tuple[tuple[str, int], ...]:
-        """The sizes of the free axes."""
-        return () if self.values is None else tuple(sorted(self.values.sizes.items()))
-
     def conditions(self) -> Mapping[str, Distinct] | None:
         """Return the conditions by name; None for an unconditional model.
 
@@ -53,13 +49,14 @@ class Told:
         return None if self.negative is None else _made(self.negative, "negative")
 
 
-def told_of(request: Solving, model: ModelVersion, samples: int) -> Told:
+def told_of(request: Solving, model: ModelVersion, samples: int, sizes: Sizes) -> Told:
     """Check the names and shapes of the conditions of a request, and its guidance.
 
     Args:
         request: the parsed body.
         model: the requested model.
         samples: their number.
+        sizes: of the free axes as far as they are known; those of the conditions are added.
 
     Raises:
         ProblemError: 422 for anything that the model does not accept.
@@ -78,14 +75,14 @@ def told_of(request: Solving, model: ModelVersion, samples: int) -> Told:
     if not given and not isinstance(takes, NamedConditions):
         return Told(a_sample=_A_PLACE)
     try:
-        values = Values(takes, given, samples, model.dtype)
+        values = Values(takes, given, samples, model.dtype, sizes)
     except ConditionError as error:
         raise _problem(error, "conditions") from None
-    negative = _negative(request, takes, guidance, values.sizes, samples, model)
+    negative = _negative(request, takes, guidance, sizes, samples, model)
     rows = values.bytes + (0 if negative is None else negative.bytes)
     variants = 1 if guidance is None else 1 + len(guidance.terms)
     most_rows = max(values.most_rows, 1 if negative is None else negative.most_rows)
-    made = variants * most_rows * _made_bytes(model, values.sizes)
+    made = variants * most_rows * _made_bytes(model, sizes.settle())
     return Told(guidance, 2 * rows + made, _A_PLACE * variants * len(takes.inputs), values, negative)
 
 
@@ -187,7 +184,7 @@ def _negative(
     request: Solving,
     takes: Conditioning,
     guidance: Guidance | None,
-    sizes: Mapping[str, int],
+    sizes: Sizes,
     samples: int,
     model: ModelVersion,
 ) -> Values | None:

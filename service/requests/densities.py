@@ -18,8 +18,9 @@ from service.engine.job import Operation
 from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.requests.conditions import told_of
+from service.requests.conditions import Told
 from service.requests.schemas import BULK, SEED_LIMIT, Body, Solving
+from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.solver import compiled, refuse_average
 from service.requests.validation import (
@@ -97,7 +98,7 @@ def validate_encode(
     n = _count(request)
     check_limit("samples", n, settings.max_samples, " samples")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
-    told = told_of(request, model, n)
+    told, model = _sized(request, model, n)
     solve = compiled(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
     response_bytes = check_arrays_size("samples", shapes, model.card.dtype, solve, encoder, settings.max_answer_bytes)
@@ -114,17 +115,18 @@ def validate_log_prob(
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
 
-    Arguments and errors as in `validate_sample`. Each probe of an estimated divergence is a lane of its own, so their
+    Arguments and errors as in `validate_sample`. Each probe of an estimated divergence has its own lane, so their
     spread tells how far off the mean may be.
     """
     refuse_average(model, "log_prob integrates the divergence of")
-    n, width = _count(request), math.prod(model.event_shape)
+    n = _count(request)
+    told, model = _sized(request, model, n)
+    width = math.prod(model.event_shape)
     exact = _is_exact(request, width)
     probes = 1 if exact else request.probes
     check_limit("samples", n, settings.max_samples, " samples")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     _check_cost(n, probes, 0 if exact else width, settings)
-    told = told_of(request, model, n)
     solve = compiled(request, model, BACK, settings)
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", solve, encoder, settings.max_answer_bytes)
     lanes, steps, deadline = n * probes, kept_steps(solve, "none"), deadline_of(request, settings)
@@ -197,7 +199,13 @@ def _count(request: Given) -> int:
 
 def _data_bytes(n: int, model: ModelVersion) -> int:
     """Return the bytes of memory of n samples beside their states: as sent, decoded again, and in the response."""
-    return 3 * n * math.prod(model.card.data_shape) * model.dtype.itemsize
+    return 3 * n * math.prod(model.data_shape) * model.dtype.itemsize
+
+
+def _sized(request: EncodeRequest | LogProbRequest, model: ModelVersion, n: int) -> tuple[Told, ModelVersion]:
+    """Return what samples are told, and the model with sizes of its free axes; errors as of `shapes.sized`."""
+    shape = model.card.data_shape if request.decode else model.card.event_shape
+    return sized(request, model, n, {"samples": (request.samples, shape)})
 
 
 def _states_of(request: Given, model: ModelVersion) -> States:
@@ -207,7 +215,7 @@ def _states_of(request: Given, model: ModelVersion) -> States:
         ProblemError: 422 for another shape, for numbers that are not finite in the model's dtype, and for data of a
             model with a decoder that has no inverse.
     """
-    name, shape = ("data_shape", model.card.data_shape) if request.decode else ("event_shape", model.event_shape)
+    name, shape = ("data_shape", model.data_shape) if request.decode else ("event_shape", model.event_shape)
     array = to_array(request.samples, (_count(request), *shape), "samples", name)
     dtype, called = (model.data_dtype, model.card.data_dtype) if request.decode else (model.dtype, model.card.dtype)
     given = torch.from_numpy(array).to(dtype)

@@ -8,8 +8,9 @@ from pydantic import Field, WithJsonSchema
 from service.errors import check_limit, invalid
 from service.ledger import Take
 from service.registry.version import ModelVersion
-from service.requests.conditions import Told, told_of
+from service.requests.conditions import Told
 from service.requests.schemas import BULK, SOLVER, SOLVER_EXAMPLES, X0_SCHEMA, Drawn, Finite, Solving
+from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.solver import WHOLE, compiled, refuse_average, times_of
 from service.requests.validation import (
@@ -53,13 +54,14 @@ def validate_diagnose(
     Arguments and errors as in `validate_sample`.
     """
     refuse_average(model, "diagnose takes Jacobians of")
-    n, times, width = request.num_samples, len(request.times), math.prod(model.event_shape)
+    n, times = request.num_samples, len(request.times)
     check_limit("num_samples", n, settings.max_samples)
     check_limit("times", times, settings.max_saved, " times")
     check_limit("timeout_s", request.timeout_s or 0.0, settings.max_timeout_s)
     check_indices(request)
+    told, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
+    width = math.prod(model.event_shape)
     _check_cost(n, times, width, model, settings)
-    told = told_of(request, model, n)
     unsaid = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
     solve = compiled(request, model, WHOLE, settings, steps=_STEPS if unsaid else None)
     at = times_of(request, "times", solve)

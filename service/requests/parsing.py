@@ -56,6 +56,7 @@ _OTHER_NAMES = {
     "seed": ("random_seed", "random_state", "generator"),
     "condition": ("label", "labels", "class", "class_labels", "y", "prompt"),
     "conditions": ("cond", "conds", "encoder_hidden_states", "model_kwargs"),
+    "shape": ("sizes", "length", "height", "width", "resolution", "event_shape"),
     "negative": ("negative_prompt", "negative_conditions", "uncond"),
     "guidance": ("guidance_scale", "cfg", "cfg_scale"),
     "x0": ("noise", "z", "latents", "init"),
@@ -169,7 +170,7 @@ def check(model: type[Body], content: dict[str, Any]) -> Body:
 
 
 def with_few_unknown(model: type[BaseModel], content: dict[str, Any]) -> dict[str, Any]:
-    """Return the members with only as many unknown ones as a response lists: each costs an error of its own."""
+    """Return the members with only as many unknown ones as a response lists: each costs one more error."""
     fields = model.model_fields
     if len(content) <= len(fields) + MOST_FAULTS:
         return content

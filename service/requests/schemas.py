@@ -42,6 +42,12 @@ CONDITIONS_SCHEMA = {
 }
 
 
+SHAPE_SCHEMA = {
+    "description": "size of each free axis of the samples, by name, where it does not follow from a condition",
+    "anyOf": [{"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}, {"type": "null"}],
+}
+
+
 class Body(BaseModel):
     """A request body. Numbers are never read from strings, and unknown fields are refused."""
 
@@ -127,6 +133,7 @@ class Solving(Body):
     )
     conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA)] = None
     negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA)] = None
+    shape: Annotated[Any, WithJsonSchema(SHAPE_SCHEMA)] = None
     guidance: AnyGuidance | None = Field(
         default=None, description="strength of classifier-free guidance, or its terms, interval and channels"
     )

@@ -83,7 +83,7 @@ def check_form(request: SampleRequest, model: ModelVersion, encoder: Encoder) ->
     """
     if encoder.check is None:
         return
-    shape = model.card.data_shape if request.decode else model.event_shape
+    shape = model.data_shape if request.decode else model.event_shape
     try:
         encoder.check(request.num_samples, shape)
     except TooManyError as error:
@@ -99,7 +99,7 @@ def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, enc
 
     For a stream this covers all events except progress.
     """
-    shape = model.card.data_shape if request.decode else model.event_shape
+    shape = model.data_shape if request.decode else model.event_shape
     n, m = request.num_samples, len(request.save_at or ())
     dtype = model.card.data_dtype if request.decode else model.card.dtype
     if encoder.most_bytes is not None:
@@ -173,7 +173,7 @@ def memory_bytes(
         steps=kept_steps(solve, request.trace),
     )
     if request.decode and not model.plain:
-        needed += n * (1 + saved) * math.prod(model.card.data_shape) * model.dtype.itemsize
+        needed += n * (1 + saved) * math.prod(model.data_shape) * model.dtype.itemsize
     return needed + (most_bytes if encoder.whole else 0)
 
 

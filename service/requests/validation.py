@@ -20,8 +20,9 @@ from service.errors import check_limit, invalid
 from service.ledger import Hold, Take
 from service.registry.version import ModelVersion
 from service.requests.budget import Choice
-from service.requests.conditions import Told, told_of
+from service.requests.conditions import Told
 from service.requests.schemas import SEED_LIMIT, Drawn, SampleRequest, Solving
+from service.requests.shapes import sized
 from service.requests.sizes import check_form, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import chosen, span_of, times_of
 from service.responses.arrays import Encoder
@@ -76,7 +77,7 @@ def validate_sample(
         raise invalid(
             "x0", f"t_span starts at {t_span[0]:g}, where there is no noise to draw; give x0, the states to start from"
         )
-    told = told_of(request, model, n)
+    told, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
     check_form(request, model, encoder)
     request, choice, solve = chosen(request, model, t_span, settings)
     save_at = None if request.save_at is None else times_of(request, "save_at", solve)
@@ -143,7 +144,7 @@ def job_of(
         conditions=conditions if lanes_of is None else repeated(conditions, lanes_of),
         guidance=told.guidance,
         negative=negative if lanes_of is None else repeated(negative, lanes_of),
-        sizes=told.sizes,
+        sizes=model.sizes,
         deadline=deadline,
         trace=trace,
         priority=Priority(request.priority),

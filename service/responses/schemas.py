@@ -161,6 +161,14 @@ class Sampling(BaseModel):
     solver: str = Field(description="the solver with its steps or tolerance and grid, as text")
 
 
+class AxisBounds(BaseModel):
+    """The sizes that a free axis may have."""
+
+    min: int
+    max: int
+    multiple: int
+
+
 class ModelSummary(BaseModel):
     """One line of ``GET /v1/models``."""
 
@@ -172,8 +180,11 @@ class ModelSummary(BaseModel):
     loaded: bool = Field(description="whether it is in memory; otherwise a request loads it")
     version: int | None
     dtype: str | None
-    event_shape: list[int] | None
-    data_shape: list[int] | None
+    event_shape: list[int | str] | None = Field(description="shape of a state; a name is a free axis")
+    data_shape: list[int | str] | None = Field(description="shape of a sample in responses")
+    axes: dict[str, AxisBounds] | None = Field(
+        default=None, description="the sizes that free axes of samples and conditions may have, by name"
+    )
     deterministic: bool | None
     path: Literal["fused", "eager"] | None = Field(
         description="what evaluates the network: one compiled call, or the torch module"

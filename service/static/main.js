@@ -87,7 +87,9 @@ async function describe() {
   const found = await api.get(`v1/models/${encodeURIComponent(view.model)}`).catch(() => null);
   if (found && found.name !== view.model) return; // another was chosen meanwhile
   const reason = found?.unavailable?.[0]?.reason ?? "";
-  const card = found?.served?.[0]?.card;
+  const version = found?.served?.[0];
+  // where a prelude makes the network's conditions, requests give what it takes
+  const card = version?.card.prelude ? { ...version.card, conditions: version.conditions } : version?.card;
   if (card) learn(found.name, card);
   form.describe(about || reason, card, view);
   if (found?.served?.[0]?.frontier) finder.stored(found.name, view.guidance);

@@ -18,6 +18,7 @@ from models.guidance import Guided
 from models.network import Network
 from models.noise import noise
 from models.row_padding import RowStable
+from models.shapes import sized
 from models.velocity import VelocityError
 
 
@@ -40,7 +41,7 @@ def unet(average: bool = True) -> Network:
 
 @pytest.mark.parametrize("made", [network(), unet()], ids=["residual_mlp", "unet"])
 def test_the_end_of_a_step_counts_and_at_its_start_it_is_the_velocity(made: Network) -> None:
-    x, t = noise(0, 0, 5, made.event_shape, torch.float32), torch.linspace(0.0, 0.8, 5)
+    x, t = noise(0, 0, 5, sized(made.event_shape, {})), torch.linspace(0.0, 0.8, 5)
     at_once = made(x, torch.stack((t, t), dim=1))
     assert torch.equal(made(x, t), at_once)
     assert not torch.allclose(made(x, torch.stack((t, torch.ones(5)), dim=1)), at_once)

@@ -22,6 +22,7 @@ from models.importing.files import ForeignError
 from models.importing.weights import import_program, import_weights
 from models.network import Network
 from models.row_padding import RowStable
+from models.shapes import sized
 
 HALVES: list[Any] = ["bfloat16", "float16"]
 
@@ -55,7 +56,7 @@ def test_a_network_computes_in_half_precision_and_answers_in_float32(compute: An
 
     checkpoint = load(folder)
     assert (checkpoint.dtype, checkpoint.compute) == (torch.float32, getattr(torch, compute))
-    x, t = torch.randn(5, *network.event_shape), torch.linspace(0, 1, 5)
+    x, t = torch.randn(5, *sized(network.event_shape, {})), torch.linspace(0, 1, 5)
     given = () if network.condition is None else (torch.randn(5, 3),)
     with torch.no_grad():
         found, exact = checkpoint.velocity(x, t, *given), network(x, t, *given)

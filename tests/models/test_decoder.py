@@ -5,8 +5,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.decoder import Decoder, DecoderConfig, Inverse, InverseError
+from models.decoder import Decoder, DecoderConfig, DecoderError, Inverse, InverseError
 from models.noise import noise
+from models.program.function import FunctionConfig
 
 X = noise(0, 0, 5, (3,), torch.float64)
 
@@ -132,3 +133,45 @@ def test_what_has_no_inverse_is_refused():
         Inverse(Decoder.pca(torch.zeros(4), torch.ones(2, 4), torch.ones(2), (4,)))
     with pytest.raises(InverseError, match="latent_scale holds zeros"):
         Inverse(Decoder.pca(torch.zeros(4), torch.eye(4)[:2], torch.zeros(2), (4,)))
+
+
+DOUBLED = FunctionConfig.model_validate(
+    {
+        "inputs": {"x": "float32"},
+        "outputs": {"data": "v"},
+        "tensors": {"w": {"shape": [], "dtype": "float32"}},
+        "steps": [{"op": "torch.ops.aten.mul.Tensor", "args": [{"value": "c_x"}, {"value": "w"}], "out": ["v"]}],
+    }
+)
+
+
+def test_a_program_decodes_in_the_dtype_of_states_and_is_clipped() -> None:
+    decoder = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (4,), (2, 2), clip=(-1.0, 1.0))
+    decoded = decoder.decode(torch.tensor([[0.25, -3.0, 0.5, 3.0]], dtype=torch.float64))
+    assert decoded.dtype == torch.float64
+    assert decoded.tolist() == [[[0.5, -1.0], [1.0, 1.0]]]
+    again = Decoder(DecoderConfig.model_validate(decoder.config.model_dump(mode="json")))
+    again.load_state_dict(decoder.state_dict())
+    assert torch.equal(again.decode(torch.ones(1, 4)), decoder.decode(torch.ones(1, 4)))
+    assert decoder.find_mixing(torch.float32) is None
+    with pytest.raises(InverseError, match="cannot be run backwards"):
+        Inverse(decoder)
+
+
+def test_a_program_that_makes_another_shape_is_told() -> None:
+    decoder = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (4,), (2, 3))
+    with pytest.raises(DecoderError, match=r"made \[5, 4\] of 5 states; expected is \[2, 3\]"):
+        decoder.decode(torch.ones(5, 4))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "program"},
+        {"kind": "identity", "program": DOUBLED},
+        {"kind": "program", "program": DOUBLED.model_copy(update={"inputs": {"z": "float32"}})},
+    ],
+)
+def test_a_program_belongs_to_its_kind(fields: dict) -> None:
+    with pytest.raises(ValidationError, match="program"):
+        DecoderConfig.model_validate({"event_shape": (4,), "data_shape": (4,), **fields})

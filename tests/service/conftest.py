@@ -134,7 +134,9 @@ class FakeEngine:
             future.set_result(self._result(job))
         return future
 
-    def pace(self, name: str, version: int, calls: float, work: float, rows: float, priority: Any) -> float:
+    def pace(
+        self, name: str, version: int, calls: float, work: float, rows: float, priority: Any, sizes: Any = ()
+    ) -> float:
         return 1e-3 * calls
 
     def cancel(self, future: Future[JobResult]) -> None:
@@ -144,7 +146,7 @@ class FakeEngine:
         checkpoint, n = self.loaded[job.model, job.version], job.num_samples
         x = job.x0
         if x is None:
-            x = noise(job.seed, job.first_index, n, checkpoint.card.event_shape, checkpoint.dtype)
+            x = noise(job.seed, job.first_index, n, checkpoint.card.event_of(), checkpoint.dtype)
         saved = None if job.save_at is None else torch.stack([x + float(t) for t in job.save_at], 1)
         times = job.solve.times if job.solve.times is not None else np.array([0.0, 0.25, 1.0])
         steps = np.full(n, len(times) - 1)

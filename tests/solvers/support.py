@@ -22,6 +22,7 @@ ONE_STEP = tuple(name for name, entry in catalogue.solvers().items() if not entr
 MULTISTEP = tuple(name for name, entry in catalogue.solvers().items() if entry.starts)
 EXPONENTIAL = tuple(name for name, entry in catalogue.solvers().items() if entry.exponential)
 ADAPTIVE = tuple(name for name, entry in catalogue.solvers().items() if entry.adaptive)
+FIFTH_ORDER = tuple(name for name in ADAPTIVE if catalogue.find(name).order == 5)
 DENSE = tuple(name for name in ADAPTIVE if catalogue.find(name).tableau.interpolant is not None)
 
 

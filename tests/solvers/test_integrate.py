@@ -15,7 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from solvers import SolverError, Status, integrate
-from tests.solvers.support import ADAPTIVE, MULTISTEP, ONE_STEP, Watched, cases, decay, gaussian, ones, oscillator
+from tests.solvers.support import (
+    ADAPTIVE,
+    FIFTH_ORDER,
+    MULTISTEP,
+    ONE_STEP,
+    Watched,
+    cases,
+    decay,
+    gaussian,
+    ones,
+    oscillator,
+)
 
 SETTINGS: list[dict[str, Any]] = [
     *({"solver": name, "steps": 7} for name in (*ONE_STEP, *MULTISTEP)),
@@ -77,7 +88,7 @@ def test_never_asked_outside_the_span(
     assert solution.x.flatten().tolist() == pytest.approx([rate] * 3, rel=tolerance * max(1, rate))
 
 
-@pytest.mark.parametrize("solver", ["dopri5", "tsit5"])
+@pytest.mark.parametrize("solver", FIFTH_ORDER)
 def test_there_and_back(solver: str) -> None:
     x0 = torch.linspace(-2, 2, 9).double()[:, None]
     settings: dict[str, Any] = {"solver": solver, "rtol": 1e-9, "atol": 1e-9}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from solvers import SolverError, Status, log_density
-from tests.solvers.support import Watched, gaussian
+from tests.solvers.support import FIFTH_ORDER, Watched, gaussian
 
 
 def normal(x: Tensor, m: float, s: float) -> Tensor:
@@ -21,7 +21,7 @@ def normal(x: Tensor, m: float, s: float) -> Tensor:
 
 
 @pytest.mark.parametrize("dim", [1, 2, 16])
-@pytest.mark.parametrize("solver", ["dopri5", "tsit5"])
+@pytest.mark.parametrize("solver", FIFTH_ORDER)
 def test_the_gaussian_field_matches_the_closed_form(dim: int, solver: str) -> None:
     x = 2 + 0.5 * torch.randn(20, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     field = Gaussian(GaussianConfig(dim=dim)).double()

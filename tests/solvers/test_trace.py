@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from solvers import Status, integrate
+from solvers import Status, catalogue, integrate
 from solvers.state import LANE
 from solvers.trace import COLUMNS, StepLog, Trace
-from tests.solvers.support import decay, gaussian, ones, oscillator
+from tests.solvers.support import ADAPTIVE, FIFTH_ORDER, decay, gaussian, ones, oscillator
 
 
 def test_the_log_keeps_histories_longer_than_a_block_apart() -> None:
@@ -43,11 +43,11 @@ def test_a_fixed_trace_is_the_grid() -> None:
 
 
 @pytest.mark.parametrize("t_span", [(0.0, 1.0), (1.0, 0.0), (0.3, 0.8)])
-@pytest.mark.parametrize("solver", ["bosh3", "dopri5", "tsit5"])
+@pytest.mark.parametrize("solver", ADAPTIVE)
 def test_accepted_steps_join_up_and_count_the_calls(solver: str, t_span: tuple[float, float]) -> None:
     x0 = torch.linspace(-3, 3, 20).double()[:, None]
     solution = integrate(lambda x, t: gaussian(x, t, s=0.05), x0, solver=solver, t_span=t_span, rtol=1e-8, atol=1e-8)
-    trace, stages = solution.trace, {"bosh3": 4, "dopri5": 7, "tsit5": 7}[solver]
+    trace, stages = solution.trace, catalogue.find(solver).tableau.stages
     assert (np.diff(trace.sample) >= 0).all()
     for sample in range(20):
         mine = trace.sample == sample
@@ -73,7 +73,7 @@ def test_non_finite_attempts_have_infinite_error() -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, 30.0])
-@pytest.mark.parametrize("solver", ["dopri5", "tsit5"])
+@pytest.mark.parametrize("solver", FIFTH_ORDER)
 def test_the_stiffness_signal_is_step_times_rate_on_decay(solver: str, rate: float) -> None:
     solution = integrate(lambda x, t: -rate * x, ones(2, 3), solver=solver, rtol=1e-4, atol=1e-4, t_span=(0.0, 3.0))
     trace = solution.trace

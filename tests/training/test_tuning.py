@@ -9,6 +9,7 @@ from torch import Tensor
 
 from solvers import SolverSpec, integrate
 from solvers.tuned import TunedPlans
+from tests.solvers.support import EXPONENTIAL, MULTISTEP
 from training import tuning
 from training.tuning import Target, stock_weights, tune_grid, tune_plan
 
@@ -59,7 +60,7 @@ def test_normal_equations_are_those_of_finite_differences(most: int, monkeypatch
     assert np.allclose(np.diag(estimated[1])[kept], np.diag(square)[kept], rtol=1.0)
 
 
-@pytest.mark.parametrize("solver", ["ab2", "ab4", "dpmpp_2m", "unipc3"])
+@pytest.mark.parametrize("solver", [*MULTISTEP, *EXPONENTIAL])
 def test_stock_weights_give_the_stock_method(solver: str) -> None:
     times = np.array([0.0, 0.1, 0.25, 0.5, 0.8, 1.0])
     paths = target(9)

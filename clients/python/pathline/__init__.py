@@ -18,7 +18,7 @@ from pathline._client import Client
 from pathline._compare import Comparison, ComparisonRow, Recommendation
 from pathline._events import Completed, Event, Progress, Started, State
 from pathline._frontier import Frontier, FrontierCurve, FrontierPoint
-from pathline._info import ModelInfo, ModelList, ServiceLoad, SolverInfo
+from pathline._info import Axis, ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import Budget, SampleOptions, SolverOptions
 from pathline._results import (
     DiagnoseResult,
@@ -82,6 +82,7 @@ __version__ = _version("pathline")
 __all__ = [
     "APIError",
     "AsyncClient",
+    "Axis",
     "BadRequest",
     "Budget",
     "BulkConflict",

@@ -10,6 +10,21 @@ from pathline.errors import ProtocolError
 
 
 @dataclass(frozen=True)
+class Axis:
+    """The sizes that a free axis may have.
+
+    Attributes:
+        min: The smallest.
+        max: The largest.
+        multiple: What sizes are multiples of.
+    """
+
+    min: int
+    max: int
+    multiple: int = 1
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """A model that the service offers.
 
@@ -33,14 +48,23 @@ class ModelInfo:
         return version if isinstance(version, int) else None
 
     @property
-    def event_shape(self) -> tuple[int, ...] | None:
-        """Shape of the state that the solver moves, or None where the service does not say."""
+    def event_shape(self) -> tuple[int | str, ...] | None:
+        """Shape of the state that the solver moves, a name for each free axis; None where the service does not say."""
         return _shape(self._described("event_shape"))
 
     @property
-    def data_shape(self) -> tuple[int, ...] | None:
-        """Shape of a decoded sample, or None where the service does not say."""
+    def data_shape(self) -> tuple[int | str, ...] | None:
+        """Shape of a decoded sample, a name for each free axis; None where the service does not say."""
         return _shape(self._described("data_shape"))
+
+    @property
+    def axes(self) -> dict[str, Axis]:
+        """The sizes that free axes of samples and conditions may have, by name."""
+        found = self._described("axes")
+        return {
+            name: Axis(bounds.get("min", 1), bounds["max"], bounds.get("multiple", 1))
+            for name, bounds in (found.items() if isinstance(found, dict) else ())
+        }
 
     @property
     def solver(self) -> str | None:
@@ -177,5 +201,5 @@ def _described(item: Any, what: str) -> Mapping[str, Any]:
     return item
 
 
-def _shape(value: Any) -> tuple[int, ...] | None:
-    return tuple(int(size) for size in value) if isinstance(value, list) else None
+def _shape(value: Any) -> tuple[int | str, ...] | None:
+    return tuple(size if isinstance(size, str) else int(size) for size in value) if isinstance(value, list) else None

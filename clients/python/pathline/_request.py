@@ -40,7 +40,7 @@ class SolverOptions(TypedDict, total=False):
         version: Version of the model; the highest where left out.
         grid: Time grid of fixed steps: a name, an object with the name and its parameters, or explicit times.
         start: Start of a multistep method: ``"ramp"`` or ``"rk"``.
-        error_control: ``"sample"`` (each sample has steps of its own) or ``"batch"`` (one step size for the request).
+        error_control: ``"sample"`` (each sample has its own steps) or ``"batch"`` (one step size for the request).
         controller: Step-size controller: ``"paper"``, ``"i"`` or ``"pi"``.
         first_step: Size of the first step of error control; automatic where left out.
         max_step: Longest step of error control, in units of t; no bound where left out.
@@ -49,6 +49,7 @@ class SolverOptions(TypedDict, total=False):
         conditions: Conditions by name, each one for all samples or one for each: numbers, lists, NumPy arrays or torch
             tensors. Arrays keep their dtype.
         negative: Conditions that take the place of nulls in guidance, likewise.
+        shape: Size of each free axis of the samples, by name: ``{"T": 344}``. Leave out what follows from a condition.
         guidance: Strength of classifier-free guidance, or an object with terms, interval and channels.
         timeout_s: Time limit in seconds, queueing included.
         priority: ``"interactive"``, or ``"bulk"`` for work that yields to others: the default of `log_prob` and
@@ -70,6 +71,7 @@ class SolverOptions(TypedDict, total=False):
     condition: Any
     conditions: Mapping[str, Any] | None
     negative: Mapping[str, Any] | None
+    shape: Mapping[str, int] | None
     guidance: float | Mapping[str, Any] | None
     timeout_s: float | None
     priority: Literal["interactive", "bulk"]
@@ -155,6 +157,7 @@ _MEANT = {
     **dict.fromkeys(("label", "labels", "class_label", "y"), ("condition",)),
     **dict.fromkeys(("guidance_scale", "cfg_scale", "cfg"), ("guidance",)),
     **dict.fromkeys(("random_state", "generator"), ("seed",)),
+    **dict.fromkeys(("size", "sizes", "length", "height", "width"), ("shape",)),
     "timeout": ("timeout_s",),
     "num_samples": ("total",),
 }
@@ -297,7 +300,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_seed() -> int:
-    """Return a seed that nobody has used."""
+    """Draw a seed at random."""
     return secrets.randbelow(SEED_LIMIT)
 
 

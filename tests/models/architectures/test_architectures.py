@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from models.architectures import ARCHITECTURES, SIZES, ArchitectureError, build
+from models.shapes import sized
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -14,7 +15,7 @@ def test_every_architecture_builds_and_answers(name: str) -> None:
     else:
         module = build(name, program if name == "program" else {}).double()
     assert (type(module.config), module.config.architecture) == (ARCHITECTURES[name], name)
-    x = torch.randn(3, *module.event_shape, dtype=torch.float64)
+    x = torch.randn(3, *sized(module.event_shape, {}), dtype=torch.float64)
     assert module(x, torch.rand(3, dtype=torch.float64)).shape == x.shape
 
 

@@ -17,6 +17,7 @@ from models.velocity import VelocityError
 from solvers import resolve
 from solvers.catalogue import solvers
 from solvers.lanes import Admission, Finished, Lanes
+from solvers.trace import COLUMNS
 
 LABELS, VECTORS = LabelCondition(classes=3), VectorCondition(width=5)
 
@@ -28,12 +29,12 @@ def fused(condition: ConditionConfig | None = None) -> FusedResidualMLP:
     )
 
 
-def admitted(condition: ConditionConfig | None) -> tuple[Lanes, Callable[[], Tensor | None]]:
-    """Lanes of every solver, some that save and some under batch error control, and each lane's condition."""
+def admitted(condition: ConditionConfig | None, saving: bool = True) -> tuple[Lanes, Callable[[], Tensor | None]]:
+    """Lanes of every solver, some under batch error control, some that save if wanted; and each lane's condition."""
     lanes, admissions = Lanes((2,)), []
     for owner, name in enumerate(solvers()):
         admissions.append(Admission(resolve(solver=name, steps=5 + owner), noise(owner, 0, 3, (2,)), owner))
-    grid = np.array([0.25, 1.0])
+    grid = np.array([0.25, 1.0]) if saving else None
     admissions.append(Admission(resolve(solver="euler", steps=4), noise(90, 0, 2, (2,)), 90, 0, grid))
     adaptive: list[dict[str, Any]] = [{}, {"rtol": 1e-3}, {"error_control": "batch"}, {"max_nfe": 20}]
     for owner, settings in enumerate(adaptive, 91):
@@ -70,9 +71,10 @@ def outcome(lanes: Lanes, turn: Callable[[], Finished | None]) -> dict[tuple[int
 
 @pytest.mark.parametrize("condition", [None, LABELS, VECTORS])
 @pytest.mark.parametrize("most", [1, 3, 1000])
-def test_running_gives_the_bits_of_single_calls(most: int, condition: ConditionConfig | None) -> None:
+@pytest.mark.parametrize("saving", [True, False])
+def test_running_gives_the_bits_of_single_calls(saving: bool, most: int, condition: ConditionConfig | None) -> None:
     field = fused(condition)
-    lanes, conditions = admitted(condition)
+    lanes, conditions = admitted(condition, saving)
 
     def call() -> Finished | None:
         given = conditions()
@@ -80,7 +82,7 @@ def test_running_gives_the_bits_of_single_calls(most: int, condition: ConditionC
         return lanes.absorb(field(x, t, given))
 
     expected = outcome(lanes, call)
-    lanes, conditions = admitted(condition)
+    lanes, conditions = admitted(condition, saving)
     made = []
 
     def run() -> Finished | None:
@@ -146,3 +148,39 @@ def test_states_that_are_not_in_compiled_loops_have_no_runner() -> None:
     assert runner is not None
     with pytest.raises(TypeError, match="no runner"):
         lanes.run(runner, 10)
+
+
+def test_error_control_needs_one_call_for_each_block_of_its_log() -> None:
+    """A place of the log holds 32 attempts; the steps are those of single calls."""
+    field, plan = fused(), resolve(solver="dopri5", max_step=0.01)
+    whole, single = Lanes((2,)), Lanes((2,))
+    for lanes in (whole, single):
+        lanes.admit([Admission(plan, noise(0, 0, 3, (2,)))])
+    runner, turns, finished = field.runner(rows=3), 0, None
+    assert runner is not None
+    while len(whole) == 3:
+        finished, _ = whole.run(runner, 10_000)
+        turns += 1
+    expected = None
+    while len(single) == 3:
+        expected = single.absorb(field(*single.query()))
+    assert finished is not None
+    assert expected is not None
+    assert np.array_equal(finished.attempts, expected.attempts)
+    assert np.array_equal(finished.steps, expected.steps)
+    assert turns == 1 + finished.attempts[0] // COLUMNS
+    assert finished.attempts[0] > 3 * COLUMNS
+
+
+def test_a_plan_and_error_control_side_by_side_return_only_when_a_lane_ends() -> None:
+    field, lanes = fused(), Lanes((2,))
+    lanes.admit([Admission(resolve(solver="dopri5"), noise(0, 0, 1, (2,)), 0)])
+    lanes.admit([Admission(resolve(solver="euler", steps=500), noise(1, 0, 1, (2,)), 1)])
+    ended = []
+    while len(lanes):
+        runner = field.runner(rows=len(lanes))
+        assert runner is not None
+        finished, _ = lanes.run(runner, 10_000)
+        assert finished is not None
+        ended += finished.owner.tolist()
+    assert ended == [0, 1]

@@ -22,6 +22,7 @@ from models.importing.files import ForeignError
 from models.importing.weights import import_program
 from models.program.steps import TENSOR_DTYPES
 from models.row_padding import RowStable
+from models.shapes import Axis
 from models.velocity import rows_of
 
 OURS = Declared(0, 1.0, 1)
@@ -384,8 +385,61 @@ def test_a_free_axis_is_named(tmp_path: Path) -> None:
     rows, length = Dim("rows", max=1024), Dim("length", max=64)
     field, given = Flat(lambda x, t: x * t[:, None, None]), (torch.randn(4, 5, 3), torch.rand(4))
     path = export(field, given, tmp_path / "net.pt2", ({0: rows, 1: length}, {0: rows}))
-    with pytest.raises(ForeignError, match="dimension 1 of its states is free"):
-        take(path, tmp_path)
+    imported = take(path, tmp_path, declared=OURS)
+    assert "free axes: T 1 to 64" in imported.report
+    card = load(imported.path).card
+    assert (card.event_shape, card.axes) == (("T", 3), {"T": Axis(max=64)})
+    named = take(path, tmp_path, declared=OURS, event_shape=("N", 3), axes={"N": {"min": 2, "max": 9, "multiple": 3}})
+    assert load(named.path).card.axes == {"N": Axis(min=2, max=9, multiple=3)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"event_shape": (5, 3)}, "dimension 1 of its states is free; name it, as in 80xT"),
+        ({"event_shape": ("T", 4)}, r"its states have the shape \['free', 3\]"),
+        ({"event_shape": ("T",)}, r"its states have the shape \['free', 3\]"),
+        ({"axes": {"K": {"max": 3}}}, "--axes names 'K'; the free axes are T"),
+        ({"axes": {"T": {"max": 65}}}, "T is 1 to 65, and the program takes 1 to 64"),
+        ({"axes": {"T": {"max": 0}}}, "--axes: T: max"),
+        ({"axes": {"T": {"min": 5, "max": 7, "multiple": 4}}}, "no multiple of 4 is from 5 to 7"),
+        ({"axes": {"T": {"most": 7}}}, "most: Extra inputs"),
+        ({"axes": {"T": 7}}, "--axes: T"),
+    ],
+)
+def test_what_is_said_of_a_free_axis_must_fit(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    rows, length = Dim("rows", max=1024), Dim("length", max=64)
+    field, given = Flat(lambda x, t: x * t[:, None, None]), (torch.randn(4, 5, 3), torch.rand(4))
+    path = export(field, given, tmp_path / "net.pt2", ({0: rows, 1: length}, {0: rows}))
+    with pytest.raises(ForeignError, match=message):
+        take(path, tmp_path, declared=OURS, **arguments)
+
+
+def test_multiples_are_those_of_the_program(tmp_path: Path) -> None:
+    rows, half = Dim("rows", max=1024), Dim("half", min=2, max=30)
+    pooled = Flat(lambda x, t: torch.nn.functional.avg_pool1d(x, 2).repeat_interleave(2, dim=2) * t[:, None, None])
+    path = export(
+        pooled, (torch.randn(4, 3, 8), torch.rand(4)), tmp_path / "net.pt2", ({0: rows, 2: 2 * half}, {0: rows})
+    )
+    card = load(take(path, tmp_path, declared=OURS).path).card
+    assert (card.event_shape, card.axes) == ((3, "T"), {"T": Axis(min=4, max=60, multiple=2)})
+    with pytest.raises(
+        ForeignError, match="T is 6 to 60 in multiples of 3, and the program takes 4 to 60 in multiples of 2"
+    ):
+        take(path, tmp_path, declared=OURS, axes={"T": {"multiple": 3}})
+
+
+def test_sizes_that_depend_on_each_other(tmp_path: Path) -> None:
+    rows, half = Dim("rows", max=1024), Dim("half", min=2, max=30)
+
+    class Told(nn.Module):
+        def forward(self, x: Tensor, t: Tensor, mu: Tensor) -> Tensor:
+            return x * t[:, None] + mu.repeat_interleave(2, dim=1)
+
+    given = (torch.randn(4, 8), torch.rand(4), torch.randn(4, 4))
+    path = export(Told(), given, tmp_path / "net.pt2", ({0: rows, 1: 2 * half}, {0: rows}, {0: rows, 1: half}))
+    with pytest.raises(ForeignError, match="dimension 1 of its condition mu is 1 k, where T is 2 k"):
+        take(path, tmp_path, declared=OURS, inputs=["x", "t", "mu"])
 
 
 def test_another_event_shape_than_declared(archive: Path, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from models.named_conditions import Conditioning
 from service.engine.arena import Arena
 from service.engine.device import Captured, Cuda, Device, choose_device, device_of
 from service.engine.job import Job
+from service.engine.stages import Pass, prelude_pass
 
+from .. import latent
 from ..named import imported
 from .conftest import job
 
@@ -156,10 +158,33 @@ def test_a_model_with_named_conditions_has_the_same_bits_where_graphs_are_asked_
     asked = replace(
         job(4, solver="rk4", steps=2, model="named"),
         conditions=told.tensors(),
-        sizes=tuple(sorted(told.sizes.items())),
+        sizes=tuple(sorted(told.sizes.settle().items())),
         guidance=2.0,
     )
     plain, graphs = (
         _run(Arena(checkpoint, device, sizes=asked.sizes), asked)[0] for device in (Elsewhere(), FarAway())
     )
     assert torch.equal(plain, graphs)
+
+
+def test_rows_of_stages_are_sent_and_decoded_ones_are_fetched(tmp_path: Path) -> None:
+    checkpoint = load(latent.imported(tmp_path, tmp_path / "repository").path)
+    device = Elsewhere()
+    arena = Arena(checkpoint, device)
+    assert checkpoint.asked is not None
+    told = Values(checkpoint.asked, {}, 3, torch.float32).tensors()
+    asked = replace(job(3, solver="euler", steps=2, model="latent"), conditions=told, decode=True)
+    assert arena.prelude is not None
+    assert arena.decoder is not None
+    device.asked.clear()
+    prepared: list[Job] = []
+    arena.prelude.passes.append(prelude_pass(checkpoint, 0, asked, prepared.append))
+    [ended] = arena.prelude.turn().ended
+    ended.then(ended.out)
+    assert (device.asked["send"], device.asked["fetch"]) == (3, 0)  # a picture, its flag and its strength
+    [x] = _run(arena, *prepared)
+    device.asked.clear()
+    arena.decoder.passes.append(Pass(0, [x], lambda out: None))
+    [ended] = arena.decoder.turn().ended
+    assert (device.asked["send"], device.asked["fetch"]) == (1, 1)
+    assert torch.allclose(ended.out[0], checkpoint.decoder.decode(x), atol=1e-6)

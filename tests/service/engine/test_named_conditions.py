@@ -61,7 +61,7 @@ def job(checkpoint: Checkpoint, samples: int, values: dict[str, Any], seed: int 
     made = Values(takes, values, samples, torch.float32)
     if "negative" in own:
         own["negative"] = Values(takes, own["negative"], samples, torch.float32, made.sizes, partial=True).tensors()
-    sizes = tuple(sorted(made.sizes.items()))
+    sizes = tuple(sorted(made.sizes.settle().items()))
     return Job("named", 1, resolve(**more), samples, seed=seed, conditions=made.tensors(), sizes=sizes, **own)
 
 

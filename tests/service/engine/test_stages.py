@@ -1,5 +1,6 @@
 """Stages: slices are shared among requests, what fails is told apart, and states that are not finite stay out."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from service.engine.device import Device
 from service.engine.engine import Engine
-from service.engine.job import EngineFailed, Job, JobResult, Priority
+from service.engine.job import DeadlineExceeded, EngineFailed, Job, JobResult, Priority
 from service.engine.stages import Pass, Stage, decoder_pass
 from solvers import resolve
 from solvers.trace import Trace
@@ -125,6 +126,19 @@ def test_measurements_are_kept_for_the_next_load(latent: Checkpoint, tmp_path: P
     assert len(counted.rows) - calls < 30
 
 
+def test_calls_with_large_results_have_few_rows(latent: Checkpoint, tmp_path: Path) -> None:
+    rows: list[int] = []
+
+    def large(x: Tensor) -> tuple[Tensor, ...]:
+        rows.append(len(x))
+        return (x[:, :1].expand(len(x), 1 << 22),)
+
+    there = replace(latent, path=tmp_path)
+    made = Stage("decoder", large, lambda count: (torch.linspace(-1, 1, count)[:, None].expand(count, 3),), there, CPU)
+    assert max(rows) <= 4
+    assert made.deterministic
+
+
 def result_of(x: Tensor, saved: Tensor | None = None) -> JobResult:
     n = len(x)
     empty = np.zeros(n)
@@ -178,6 +192,39 @@ def test_jobs_are_decoded_beside_each_other(engine: Engine, latent: Checkpoint) 
         assert torch.equal(before.data, after.data)
         assert after.prelude_s is not None
         assert after.decoder_s is not None
+
+
+def test_a_small_request_does_not_wait_for_a_large_one_to_be_decoded(engine: Engine, latent: Checkpoint) -> None:
+    decoder = engine._versions["latent", 1].decoder
+    assert decoder is not None
+    before, decoder.at_once = decoder.at_once, 1  # ever so many slices
+    try:
+        large = engine.submit(job(3000, latent, seed=1))
+        small = engine.submit(job(1, latent, seed=2)).result(60)
+        assert small.data is not None
+        assert not large.done()
+        engine.cancel(large)
+    finally:
+        decoder.at_once = before
+
+
+def test_a_job_that_is_late_leaves_the_decoder(
+    engine: Engine, latent: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = engine._versions["latent", 1].decoder
+    assert decoder is not None
+    inside, end = decoder._call, time.monotonic() + 2.0
+
+    def slow(*given: Tensor) -> Tensor:
+        while time.monotonic() < end:  # the first slice lasts until the job is late
+            time.sleep(0.01)
+        return inside(*given)
+
+    monkeypatch.setattr(decoder, "at_once", 1)
+    monkeypatch.setattr(decoder, "_call", slow)
+    with pytest.raises(DeadlineExceeded):
+        engine.submit(job(3, latent, seed=3, deadline=end)).result(60)
+    assert not decoder.passes
 
 
 def test_cancelled_and_late_jobs_leave_the_stages(engine: Engine, latent: Checkpoint) -> None:

@@ -38,6 +38,7 @@ _HELP = {
     "condition": "label of a conditional model, JSON such as [0.5, 1], or NAME=FILE.npy or NAME=JSON of several",
     "negative": "condition in the place of a null in guidance, likewise",
     "guidance": "strength of classifier-free guidance, or JSON with terms, interval and channels",
+    "shape": "size of a free axis of the samples, like T=344; repeat it for each",
 }
 _CHOICES = {
     "trace": ("none", "summary", "full"),
@@ -69,6 +70,14 @@ def _condition(text: str) -> tuple[str, Any]:
         return name, np.load(value, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise argparse.ArgumentTypeError(f"{value!r} cannot be read: {error}") from None
+
+
+def _size(text: str) -> tuple[str, int]:
+    """Return the name and the size of an axis."""
+    axis, _, size = text.partition("=")
+    if not (axis and size.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of an axis; write it as T=344")
+    return axis, int(size)
 
 
 def _value(text: str) -> Any:
@@ -199,6 +208,7 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
         name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", "budget", *_NAMES, *_MODEL)
     }
     found |= _conditions(arguments)
+    found["shape"] = dict(arguments.shape or ()) or None
     found["timeout_s"] = arguments.timeout
     found["decode"] = None if arguments.decode else False
     return {name: value for name, value in found.items() if value is not None}
@@ -222,6 +232,7 @@ def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
     )
     for name in ("condition", "negative"):
         command.add_argument(f"--{name}", type=_condition, action="append", help=_HELP[name], metavar="X")
+    command.add_argument("--shape", type=_size, action="append", help=_HELP["shape"], metavar="T=N")
     _add_named(command, "guidance")
     command.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of a request in seconds")
     command.add_argument("--no-decode", dest="decode", action="store_false", help="latent states instead of data")

@@ -195,7 +195,7 @@ def _print_json(content: Any) -> None:
     show(json.dumps(content, allow_nan=False))
 
 
-def _shape(shape: Sequence[int] | None) -> str:
+def _shape(shape: Sequence[int | str] | None) -> str:
     return "-" if shape is None else "x".join(map(str, shape))
 
 

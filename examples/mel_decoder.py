@@ -1,0 +1,189 @@
+"""A speech decoder of free length: mel spectrograms (80, T) from what a text encoder says of each frame.
+
+The network is built like Matcha-TTS's (a small UNet over frames with attention, told `mu` of the same length and a mask
+of the frames that count), with random weights; yours is trained. Its export has a free number of frames, a multiple of
+4, so each request has its own:
+
+    PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py            # import it, and say how to ask
+    PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py --measure  # 16 requests at once against one by one
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.importing.declared import Declared
+from models.importing.weights import import_program
+
+MELS, WIDTH, MOST_FRAMES = 80, 32, 2000
+INPUTS = ["x", "t", "mu", "mask"]
+CONDITIONS: dict[str, Any] = {"mu": {"null": "zeros"}, "mask": {"null": True}}
+"""What the program cannot say itself: without `mu` there is no text, and without a mask all frames count."""
+
+
+class Block(nn.Module):
+    """A residual block over frames, told the time; frames that do not count stay zero."""
+
+    def __init__(self, inside: int, outside: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(inside, outside, 3, padding=1), nn.Conv1d(outside, outside, 3, padding=1)
+        self.norm, self.when = nn.GroupNorm(8, outside), nn.Linear(WIDTH, outside)
+        self.around = nn.Conv1d(inside, outside, 1)
+
+    def forward(self, x: Tensor, mask: Tensor, when: Tensor) -> Tensor:
+        """Return the frames (rows, outside, T)."""
+        h = nn.functional.mish(self.norm(self.first(x * mask))) + self.when(when)[..., None]
+        return (self.around(x) + self.second(h * mask)) * mask
+
+
+class Attention(nn.Module):
+    """Attention between the frames that count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.given, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return the frames (rows, WIDTH, T)."""
+        q, k, v = self.given(self.norm(x.transpose(1, 2))).chunk(3, dim=-1)
+        scores = q @ k.transpose(1, 2) / WIDTH**0.5 + (1.0 - mask) * -1e4
+        return x + self.out(scores.softmax(-1) @ v).transpose(1, 2) * mask
+
+
+class MelDecoder(nn.Module):
+    """The velocity of a mel spectrogram (rows, 80, T) from noise at t = 0 to speech at t = 1."""
+
+    frequencies: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", torch.exp(torch.linspace(0.0, 7.0, WIDTH // 2)))
+        self.when = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH))
+        self.enter, self.leave = Block(2 * MELS, WIDTH), Block(2 * WIDTH, WIDTH)
+        self.down = nn.ModuleList(nn.Conv1d(WIDTH, WIDTH, 3, stride=2, padding=1) for _ in range(2))
+        self.up = nn.ModuleList(nn.ConvTranspose1d(WIDTH, WIDTH, 4, stride=2, padding=1) for _ in range(2))
+        self.middle, self.attention, self.last = Block(WIDTH, WIDTH), Attention(), nn.Conv1d(WIDTH, MELS, 1)
+
+    def forward(self, x: Tensor, t: Tensor, mu: Tensor, mask: Tensor) -> Tensor:
+        """Return the velocities (rows, 80, T).
+
+        Args:
+            x: states (rows, 80, T).
+            t: times (rows,).
+            mu: what the text encoder says of each frame, (rows, 80, T).
+            mask: which frames count, (rows, T) bool.
+        """
+        keep = mask.to(x.dtype)[:, None]
+        angles = t[:, None] * self.frequencies
+        when = self.when(torch.cat((angles.sin(), angles.cos()), 1))
+        h = self.enter(torch.cat((x, mu), 1), keep, when)
+        low, few = h, keep
+        for down in self.down:
+            low, few = down(low * few), few[..., ::2]
+        low = self.attention(self.middle(low, few, when), few)
+        for up in self.up:
+            low = up(low)
+        return self.last(self.leave(torch.cat((h, low), 1), keep, when)) * keep
+
+
+def exported(network: MelDecoder, file: Path) -> None:
+    """Export the network with a free number of rows, and of frames in multiples of 4."""
+    rows, frames = torch.export.Dim("rows", min=1, max=256), 4 * torch.export.Dim("quarter", max=MOST_FRAMES // 4)
+    given = (torch.randn(4, MELS, 40), torch.rand(4), torch.randn(4, MELS, 40), torch.ones(4, 40, dtype=torch.bool))
+    shapes = ({0: rows, 2: frames}, {0: rows}, {0: rows, 2: frames}, {0: rows, 1: frames})
+    torch.export.save(torch.export.export(network, given, dynamic_shapes=shapes), file)
+
+
+def imported(repository: Path) -> tuple[MelDecoder, Path]:
+    """Export the network and import it as the model `mel`; return both."""
+    torch.manual_seed(0)
+    network = MelDecoder().eval().requires_grad_(False)
+    ours = Declared(noise_at=0, scale=1.0, sign=1)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "mel.pt2"
+        exported(network, file)
+        more: dict[str, Any] = {"inputs": INPUTS, "conditions": CONDITIONS, "axes": {"T": {"min": 8}}, "declared": ours}
+        found = import_program(file, repository, "mel", (MELS, "T"), **more)
+    return network, found.path
+
+
+def requests(lengths: tuple[int, ...] = (96, 96, 96, 96)) -> list[dict[str, Any]]:
+    """Sixteen bodies with texts, lengths, guidance and solvers of their own."""
+    solvers = ("euler-10", "ab2-8", "rk4-4", "heun2-5")
+    made = []
+    for seed in range(16):
+        length = lengths[seed % len(lengths)]
+        mu = np.random.default_rng(seed).normal(size=(MELS, length)).round(3)
+        body: dict[str, Any] = {"model": "mel", "num_samples": 1, "seed": seed, "solver": solvers[seed // 4]}
+        made.append(body | {"conditions": {"mu": mu.tolist()}, "guidance": (None, 1.5, 3.0, 0.0)[seed % 4]})
+    return made
+
+
+async def _measured(repository: Path) -> None:
+    """Print how long 16 requests take one by one and at once, and how many rows a network call had."""
+    import httpx
+
+    from service.app import create_app
+    from service.settings import Settings
+
+    app = create_app(Settings(models_dir=repository, device="cpu", watch_s=0, allow_programs=True))
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=600)
+
+    async def ask(body: dict[str, Any]) -> Any:
+        answer = await client.post("/v1/sample", json=body)
+        answer.raise_for_status()
+        return answer.json()["samples"]
+
+    async def calls() -> tuple[float, float]:
+        lines = (await client.get("/metrics")).text.splitlines()
+        names = ("pathline_batch_rows_sum", "pathline_batch_rows_count")
+        total, count = (sum(float(line.split()[-1]) for line in lines if line.startswith(name)) for name in names)
+        return total, count
+
+    async with app.router.lifespan_context(app), client:
+        for what, lengths in (("one shape", (96,)), ("four shapes", (64, 96, 128, 160))):
+            bodies = requests(lengths)
+            for body in bodies:  # makes the shapes ready
+                await ask(body)
+            begun = time.perf_counter()
+            alone = [await ask(body) for body in bodies]
+            between, before = time.perf_counter(), await calls()
+            together = await asyncio.gather(*map(ask, bodies))
+            ended, after = time.perf_counter(), await calls()
+            rows = (after[0] - before[0]) / (after[1] - before[1])
+            one, both = between - begun, ended - between
+            same = "same bits" if together == alone else "OTHER BITS"
+            print(f"{what}: one by one {one:.2f} s, at once {both:.2f} s, {rows:.1f} rows a call, {same}")
+
+
+def main() -> int:
+    """Import the model and say how to ask for speech, or measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="time 16 requests one by one and at once")
+    options = parser.parse_args()
+    repository = Path(tempfile.mkdtemp()) / "checkpoints"
+    _, path = imported(repository)
+    if options.measure:
+        asyncio.run(_measured(repository))
+        return 0
+    print(f"saved: {path}", "Serve it:", sep="\n")
+    print(f"  PATHLINE_ALLOW_PROGRAMS=true PATHLINE_MODELS_DIR={repository} python -m service")
+    print("Ask for 344 frames, or for as many as the text encoder says:")
+    print("  curl -s http://127.0.0.1:8000/v1/sample -H 'Content-Type: application/json' \\")
+    print('      -d \'{"model": "mel", "num_samples": 1, "seed": 0, "solver": "euler-10", "shape": {"T": 344}}\'')
+    print('  client.sample("mel", 1, solver="euler-10", conditions={"mu": mu})  # mu: (80, T)')
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

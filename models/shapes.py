@@ -1,0 +1,213 @@
+"""Shapes with free axes: sizes of states and conditions that each request chooses.
+
+A shape is a tuple of sizes. A name in it is a free axis, which has bounds in the card:
+
+    "event_shape": [80, "T"], "axes": {"T": {"max": 2000, "multiple": 4}}
+
+Samples of one size are a shape of their own: they share network calls with each other, and with no others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+NAME = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"
+"""Names of axes and of conditions."""
+
+MOST_NUMBERS = 1 << 26
+"""Numbers of one state, or of one row of a condition, at most."""
+
+_TYPICAL = 8
+"""A free axis has about this size where a network is tried without a request."""
+
+AxisName = Annotated[str, Field(pattern=NAME)]
+Size = Annotated[int, Field(ge=1, le=MOST_NUMBERS)]
+Shape = tuple[int | str, ...]
+
+
+class ShapeError(ValueError):
+    """A size is missing, not allowed, or contradicts another.
+
+    Attributes:
+        axis: the free axis.
+    """
+
+    def __init__(self, axis: str, message: str) -> None:
+        super().__init__(message)
+        self.axis = axis
+
+
+class Axis(BaseModel):
+    """The sizes that a free axis may have.
+
+    Attributes:
+        min, max: the smallest and the largest.
+        multiple: what sizes are multiples of.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    min: Size = 1
+    max: Size
+    multiple: Size = 1
+
+    @model_serializer(mode="wrap")
+    def _without_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if name == "max" or value != 1}
+
+    @model_validator(mode="after")
+    def _has_sizes(self) -> Self:
+        if self.smallest > self.max:
+            raise ValueError(f"no multiple of {self.multiple} is from {self.min} to {self.max}")
+        return self
+
+    @property
+    def smallest(self) -> int:
+        """The smallest size that is allowed."""
+        return -(-self.min // self.multiple) * self.multiple
+
+    @property
+    def typical(self) -> int:
+        """A small size to try a network with."""
+        return self.nearest(_TYPICAL)[-1]
+
+    def allows(self, size: int) -> bool:
+        """Whether the axis may have this size."""
+        return self.min <= size <= self.max and not size % self.multiple
+
+    def nearest(self, size: int) -> list[int]:
+        """The allowed sizes next to one: the largest below and the smallest above, as far as there are any."""
+        largest = self.max // self.multiple * self.multiple
+        below, above = size // self.multiple * self.multiple, -(-size // self.multiple) * self.multiple
+        return sorted({min(max(each, self.smallest), largest) for each in (below, above)})
+
+    def describe(self) -> str:
+        """The allowed sizes in words."""
+        steps = f" in multiples of {self.multiple}" if self.multiple > 1 else ""
+        return f"{self.smallest} to {self.max}{steps}"
+
+
+def free_axes(shape: Sequence[int | str]) -> tuple[str, ...]:
+    """The names of the free axes of a shape."""
+    return tuple(dict.fromkeys(size for size in shape if isinstance(size, str)))
+
+
+def free_places(shape: Sequence[int | str]) -> tuple[int, ...]:
+    """The places of the free axes in a shape."""
+    return tuple(place for place, size in enumerate(shape) if isinstance(size, str))
+
+
+def sized(shape: Sequence[int | str], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape with sizes for its free axes.
+
+    Raises:
+        ShapeError: one is missing.
+    """
+    for axis in free_axes(shape):
+        if axis not in sizes:
+            raise ShapeError(axis, f"the axis {axis} of shape {list(shape)} is free; it needs a size here")
+    return tuple(sizes[size] if isinstance(size, str) else size for size in shape)
+
+
+def largest(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> tuple[int, ...]:
+    """A shape with each free axis as large as it may be."""
+    return tuple(axes[size].max if isinstance(size, str) else size for size in shape)
+
+
+def typical(axes: Mapping[str, Axis]) -> dict[str, int]:
+    """Sizes to try a network with."""
+    return {name: axis.typical for name, axis in axes.items()}
+
+
+def matched(shape: Sequence[int | str], found: Sequence[int]) -> dict[str, int] | None:
+    """The sizes with which a shape is the one that was found; None if there are none."""
+    sizes: dict[str, int] = {}
+    fits = len(shape) == len(found) and all(
+        sizes.setdefault(size, at) == at if isinstance(size, str) else size == at
+        for size, at in zip(shape, found, strict=True)
+    )
+    return sizes if fits else None
+
+
+def reshaped(shape: Sequence[int | str], found: Sequence[int], target: Sequence[int | str]) -> tuple[int, ...]:
+    """A target with the sizes with which a shape is the one that was found.
+
+    Raises:
+        ValueError: the shape is another.
+    """
+    if (sizes := matched(shape, found)) is None:
+        raise ValueError(f"the shape is {list(found)}; it must be {list(shape)}")
+    return sized(target, sizes)
+
+
+def described(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> str:
+    """A shape in words."""
+    said = [f"{size} from {axes[size].describe()}" if isinstance(size, str) else str(size) for size in shape]
+    return f"[{', '.join(said)}]"
+
+
+def check_axes(shapes: Mapping[str, Sequence[int | str]], axes: Mapping[str, Axis]) -> None:
+    """Raise a ValueError unless each free axis of some shapes, by their names, has bounds that memory can hold."""
+    for what, shape in shapes.items():
+        missing = [axis for axis in free_axes(shape) if axis not in axes]
+        if missing:
+            raise ValueError(f"{what} is {list(shape)}, and axes has no {missing[0]!r}; give its largest size there")
+        if math.prod(largest(shape, axes)) > MOST_NUMBERS:
+            raise ValueError(f"{what} {list(shape)} may hold more than {MOST_NUMBERS} numbers")
+
+
+_NOWHERE: Mapping[str, str] = {}
+
+
+class Sizes:
+    """The sizes of a model's free axes as a request says them, in one place or in several that must agree."""
+
+    def __init__(self, axes: Mapping[str, Axis]) -> None:
+        """Begin with none.
+
+        Args:
+            axes: the free axes of the model.
+        """
+        self.axes = axes
+        self._said: dict[str, tuple[int, str]] = {}
+
+    @property
+    def known(self) -> dict[str, int]:
+        """The sizes that are known so far."""
+        return {axis: size for axis, (size, _) in self._said.items()}
+
+    def note(self, axis: str, size: int, where: str) -> None:
+        """Take a size from some place of the request.
+
+        Raises:
+            ShapeError: the axis may not have this size, or has another one elsewhere in the request.
+        """
+        bounds = self.axes[axis]
+        if not bounds.allows(size):
+            near = bounds.nearest(size)
+            advice = f"; nearest: {' and '.join(map(str, near))}" if bounds.multiple > 1 else ""
+            raise ShapeError(axis, f"{where} has {axis} = {size}, expected {bounds.describe()}{advice}")
+        before, there = self._said.setdefault(axis, (size, where))
+        if before != size:
+            raise ShapeError(axis, f"{where} has {axis} = {size}, and {there} has {axis} = {before}; they must agree")
+
+    def settle(self, needed: Sequence[str] = (), sources: Mapping[str, str] = _NOWHERE) -> dict[str, int]:
+        """Return a size for each axis; one that is not needed and was not said gets its smallest.
+
+        Args:
+            needed: the axes that must be said.
+            sources: for each, where else a request can say it, in words.
+
+        Raises:
+            ShapeError: one was not said.
+        """
+        for axis in needed:
+            if axis not in self._said:
+                also = f", or {sources[axis]}" if sources.get(axis) else ""
+                allowed = self.axes[axis].describe()
+                raise ShapeError(axis, f'{axis} is missing; give shape {{"{axis}": N}}, N from {allowed}{also}')
+        return {axis: self.known.get(axis, bounds.smallest) for axis, bounds in self.axes.items()}

@@ -1,0 +1,78 @@
+"""The shape of a request's samples: sizes of its model's free axes, which it gives or which follow from its arrays."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.nested import outline, shown
+from models.shapes import Shape, ShapeError, Sizes, described, free_axes, matched
+from service.errors import invalid
+from service.registry.version import ModelVersion
+from service.requests.conditions import Told, told_of
+from service.requests.schemas import Solving
+
+_NO_ARRAYS: Mapping[str, tuple[Any, Shape]] = {}
+
+
+def sized(
+    request: Solving, model: ModelVersion, samples: int, arrays: Mapping[str, tuple[Any, Shape]] = _NO_ARRAYS
+) -> tuple[Told, ModelVersion]:
+    """Return what the samples of a request are told, and its model with a size for each free axis.
+
+    Args:
+        request: the parsed body.
+        model: the requested model.
+        samples: how many there are.
+        arrays: fields with one row for each sample, and the shape of a row; None is no array.
+
+    Raises:
+        ProblemError: 422 for a size that is missing, not allowed, of no axis, or contradicts another; and as `told_of`.
+    """
+    sizes = Sizes(model.card.bounds)
+    if request.shape is not None:
+        _note_asked(request.shape, model, sizes)
+    for field, (value, shape) in arrays.items():
+        _note_array(field, value, shape, sizes)
+    told = told_of(request, model, samples, sizes)
+    needed, conditions = free_axes(model.card.event_shape), model.card.conditions
+    sources = {axis: [name for name, entry in conditions.items() if axis in entry.free] for axis in needed}
+    also = {axis: f"the condition {names[0]}, which has it" for axis, names in sources.items() if names}
+    try:
+        settled = sizes.settle(needed, also)
+    except ShapeError as error:
+        raise invalid(f"shape.{error.axis}", f"model {model.name!r}: {error}") from None
+    return told, model.of_sizes(settled)
+
+
+def _note_asked(asked: Any, model: ModelVersion, sizes: Sizes) -> None:
+    """Take the sizes that the member `shape` gives."""
+    if not isinstance(asked, dict):
+        raise invalid("shape", f'shape is {shown(asked)}; it must be an object with a size for each axis: {{"T": 344}}')
+    for axis, size in asked.items():
+        if axis not in sizes.axes:
+            shape = described(model.card.event_shape, model.card.axes)
+            raise invalid(
+                f"shape.{axis[:60]}",
+                f"model {model.name!r} has no free axis {axis[:60]!r}; "
+                + (f"those it has are {', '.join(sizes.axes)}" if sizes.axes else f"its shape is {shape}")
+                + "; leave it out",
+            )
+        if type(size) is not int:
+            raise invalid(
+                f"shape.{axis}", f"shape.{axis} is {shown(size)}, expected an integer, {sizes.axes[axis].describe()}"
+            )
+        try:
+            sizes.note(axis, size, "shape")
+        except ShapeError as error:
+            raise invalid(f"shape.{axis}", str(error)) from None
+
+
+def _note_array(field: str, value: Any, shape: Shape, sizes: Sizes) -> None:
+    """Take the sizes of an array, if its shape fits otherwise; if it does not, that is said where it is read."""
+    if value is None:
+        return
+    found = getattr(value, "shape", None) or outline(value)
+    for axis, size in (matched(shape, found[1:]) or {}).items():
+        try:
+            sizes.note(axis, size, field)
+        except ShapeError as error:
+            raise invalid(field, str(error)) from None

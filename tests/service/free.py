@@ -1,0 +1,69 @@
+"""Small imported networks with free axes, for tests: a sequence with a condition of its length, and a picture."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.importing.declared import Declared
+from models.importing.weights import import_program
+
+OURS = Declared(0, 1.0, 1)
+AXES = {"T": {"min": 4, "max": 40}}
+
+
+class Mel(nn.Module):
+    """A velocity of 3 channels and T frames, an even number, that is told as many frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(6, 8, 3, padding=1)
+        self.down, self.up = nn.Conv1d(8, 8, 3, stride=2, padding=1), nn.ConvTranspose1d(8, 8, 4, stride=2, padding=1)
+        self.last = nn.Conv1d(16, 3, 1)
+
+    def forward(self, x: Tensor, t: Tensor, mu: Tensor) -> Tensor:
+        h = torch.tanh(self.first(torch.cat((x, mu), 1)) + t[:, None, None])
+        return self.last(torch.cat((h, torch.tanh(self.up(self.down(h)))), 1)) - x
+
+
+class Picture(nn.Module):
+    """A velocity of one channel, any height and any width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 1, 3, padding=1)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x) + t[:, None, None, None]))
+
+
+def exported(network: nn.Module, given: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...], path: Path) -> Path:
+    """The file of a network's program."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.export.save(torch.export.export(network.eval(), given, dynamic_shapes=shapes), path)
+    return path
+
+
+def mel(folder: Path, repository: Path, name: str = "mel") -> tuple[Mel, Path]:
+    """The sequence, and its checkpoint."""
+    torch.manual_seed(0)
+    network = Mel().eval().requires_grad_(False)
+    rows, frames = torch.export.Dim("rows", max=1024), 2 * torch.export.Dim("half", max=100)
+    given = (torch.randn(4, 3, 8), torch.rand(4), torch.randn(4, 3, 8))
+    path = exported(network, given, ({0: rows, 2: frames}, {0: rows}, {0: rows, 2: frames}), folder / "mel.pt2")
+    told = {"mu": {"null": "zeros"}}
+    inputs = ["x", "t", "mu"]
+    more: dict[str, Any] = {"inputs": inputs, "conditions": told, "axes": AXES, "declared": OURS}
+    return network, import_program(path, repository, name, (3, "T"), **more).path
+
+
+def picture(folder: Path, repository: Path, name: str = "picture") -> tuple[Picture, Path]:
+    """The picture, and its checkpoint."""
+    torch.manual_seed(0)
+    network = Picture().eval().requires_grad_(False)
+    rows = torch.export.Dim("rows", max=1024)
+    high, wide = (torch.export.Dim(each, min=4, max=64) for each in ("high", "wide"))
+    given = (torch.randn(4, 1, 8, 10), torch.rand(4))
+    path = exported(network, given, ({0: rows, 2: high, 3: wide}, {0: rows}), folder / "picture.pt2")
+    return network, import_program(path, repository, name, declared=OURS, decoder={"clip": (-1.0, 1.0)}).path

@@ -1,0 +1,215 @@
+"""Free shapes over HTTP: by the request or by a condition, through all doors, and what is refused; a real engine."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from models.noise import noise
+from service.app import create_app
+from service.settings import Settings
+from solvers import integrate
+
+from ..free import Mel, mel, picture
+
+pytestmark = pytest.mark.anyio
+
+BODY = {"model": "mel", "num_samples": 2, "seed": 3, "solver": "euler-4"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mel, Path]:
+    folder = tmp_path_factory.mktemp("free")
+    network, _ = mel(folder, folder / "repository")
+    picture(folder, folder / "repository")
+    return network, folder / "repository"
+
+
+@pytest.fixture
+async def http(made: tuple[Mel, Path]) -> AsyncIterator[httpx.AsyncClient]:
+    settings = Settings(models_dir=made[1], device="cpu", threads=1, watch_s=0, allow_programs=True, calibration_s=0.5)
+    app = create_app(settings)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield http
+
+
+async def ask(http: httpx.AsyncClient, path: str = "/v1/sample", **body: Any) -> dict[str, Any]:
+    answer = await http.post(path, json=BODY | body)
+    return answer.json() | {"code": answer.status_code}
+
+
+def mu_of(frames: int) -> np.ndarray:
+    return np.linspace(-1, 1, 3 * frames).reshape(3, frames).astype(np.float32)
+
+
+def expected(network: Mel, frames: int, mu: np.ndarray | None = None, samples: int = 2) -> np.ndarray:
+    """What a plain loop gives."""
+    told = torch.zeros(samples, 3, frames) if mu is None else torch.from_numpy(mu).expand(samples, -1, -1)
+    start = noise(3, 0, samples, (3, frames), free=(1,))
+    return integrate(lambda x, t: network(x, t, told[: len(x)]), start, solver="euler", steps=4).x.numpy()
+
+
+async def test_the_request_says_it_or_a_condition_does(http: httpx.AsyncClient, made: tuple[Mel, Path]) -> None:
+    said = await ask(http, shape={"T": 12})
+    assert said["code"] == 200, said
+    assert said["shape"] == [2, 3, 12]
+    np.testing.assert_allclose(said["samples"], expected(made[0], 12), rtol=0, atol=1e-5)
+    mu = mu_of(10)
+    follows = await ask(http, conditions={"mu": mu.tolist()})
+    np.testing.assert_allclose(follows["samples"], expected(made[0], 10, mu), rtol=0, atol=1e-5)
+    both = await ask(http, conditions={"mu": mu.tolist()}, shape={"T": 10})
+    assert both["samples"] == follows["samples"]
+
+
+async def test_two_free_axes(http: httpx.AsyncClient) -> None:
+    found = await ask(http, model="picture", shape={"H": 6, "W": 9})
+    assert found["shape"] == [2, 1, 6, 9]
+    answer = await http.post(
+        "/v1/sample", json=BODY | {"model": "picture", "shape": {"W": 9, "H": 6}}, headers={"Accept": "image/png"}
+    )
+    assert answer.status_code == 200
+    assert np.abs(found["samples"]).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        ({}, "shape.T", 'T is missing; give shape {"T": N}, N from 4 to 40 in multiples of 2, or the condition mu'),
+        ({"shape": {"T": 11}}, "shape.T", "has T = 11, expected 4 to 40 in multiples of 2; nearest: 10 and 12"),
+        ({"shape": {"T": 42}}, "shape.T", "has T = 42, expected 4 to 40"),
+        ({"shape": {"T": 0}}, "shape.T", "has T = 0, expected 4 to 40"),
+        ({"shape": {"T": -2}}, "shape.T", "has T = -2"),
+        ({"shape": {"T": 10**30}}, "shape.T", "expected 4 to 40"),
+        ({"shape": {"T": 12.0}}, "shape.T", "12.0, expected an integer"),
+        ({"shape": {"T": True}}, "shape.T", "true, expected an integer"),
+        ({"shape": {"T": "12"}}, "shape.T", "expected an integer, 4 to 40"),
+        ({"shape": {"T": None}}, "shape.T", "null, expected an integer"),
+        ({"shape": [12]}, "shape", "a list of 1; it must be an object"),
+        ({"shape": 12}, "shape", "must be an object"),
+        ({"shape": {"T": 12, "K": 3}}, "shape.K", "no free axis 'K'; those it has are T"),
+        ({"model": "picture", "shape": {"H": 6}}, "shape.W", "W is missing"),
+        (
+            {"shape": {"T": 12}, "conditions": {"mu": mu_of(10).tolist()}},
+            "conditions.mu",
+            "condition 'mu' has T = 10, and shape has T = 12; they must agree",
+        ),
+        ({"conditions": {"mu": mu_of(11).tolist()}}, "conditions.mu", "has T = 11, expected 4 to 40 in multiples of 2"),
+        ({"conditions": {"mu": mu_of(60).tolist()}}, "conditions.mu", "T = 60, expected 1 to 40"),
+        (
+            {"x0": np.zeros((2, 3, 8)).tolist(), "shape": {"T": 12}},
+            "x0",
+            "x0 has T = 8, and shape has T = 12; they must agree",
+        ),
+        (
+            {"guidance": 2, "conditions": {"mu": mu_of(12).tolist()}, "negative": {"mu": [[0.0] * 8] * 3}},
+            "negative.mu",
+            "condition 'mu' has T = 8",
+        ),
+        ({"shape": {"T": 12}, "budget": {"max_nfe": 4}}, "budget", "--shape T=12"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_one_is_named(http: httpx.AsyncClient, body: dict[str, Any], field: str, message: str) -> None:
+    if "budget" in body:
+        answer = (await http.post("/v1/sample", json={k: v for k, v in (BODY | body).items() if k != "solver"})).json()
+    else:
+        answer = await ask(http, **body)
+    assert answer["status"] == 422, answer
+    assert answer["errors"][0]["field"] == field
+    assert message in answer["errors"][0]["message"]
+
+
+async def test_x0_gives_the_size_and_a_span_back(http: httpx.AsyncClient) -> None:
+    forth = await ask(http, shape={"T": 8}, solver="rk4-20")
+    again = await ask(http, solver="rk4-20", x0=noise(3, 0, 2, (3, 8), free=(1,)).tolist())
+    np.testing.assert_allclose(again["samples"], forth["samples"], rtol=0, atol=1e-6)
+    found = (await http.post("/v1/models/mel/encode", json={"samples": forth["samples"], "solver": "rk4-20"})).json()
+    np.testing.assert_allclose(found["x0"], noise(3, 0, 2, (3, 8), free=(1,)), rtol=0, atol=1e-4)
+    states = {"samples": forth["samples"], "solver": "rk4-20", "decode": False, "shape": {"T": 8}}
+    assert (await http.post("/v1/models/mel/encode", json=states)).json()["x0"] == found["x0"]
+
+
+async def test_operations(http: httpx.AsyncClient) -> None:
+    data = (await ask(http, shape={"T": 4}))["samples"]
+    dense = (await http.post("/v1/models/mel/log_prob", json={"samples": data, "solver": "rk4-4"})).json()
+    assert len(dense["log_prob"]) == 2, dense
+    body = {"num_samples": 1, "shape": {"T": 4}, "times": [0, 1]}
+    found = (await http.post("/v1/models/mel/diagnose", json=body)).json()
+    assert np.shape(found["eigenvalues_real"]) == (1, 2, 12), found
+    wrong = (await http.post("/v1/models/mel/diagnose", json={"num_samples": 1})).json()
+    assert wrong["errors"][0]["field"] == "shape.T"
+    odd = (await http.post("/v1/models/mel/encode", json={"samples": [np.zeros((3, 5)).tolist()]})).json()
+    assert "samples has T = 5, expected 4 to 40" in odd["errors"][0]["message"]
+
+
+async def test_stream_npz_and_the_protocol(http: httpx.AsyncClient) -> None:
+    plain = await ask(http, shape={"T": 12})
+    events = (await http.post("/v1/sample/stream", json=BODY | {"shape": {"T": 12}, "save_at": [0.5, 1.0]})).text
+    [done] = [event for event in events.split("\n\n") if "event: completed" in event]
+    streamed = json.loads(done.split("data: ", 1)[1])
+    assert streamed["samples"] == plain["samples"]
+    file = io.BytesIO()
+    arrays: dict[str, Any] = {"request": np.array(json.dumps(BODY)), "conditions.mu": mu_of(12)}
+    np.savez(file, **arrays)
+    headers = {"Content-Type": "application/x-npz", "Accept": "application/x-npz"}
+    answer = await http.post("/v1/sample", content=file.getvalue(), headers=headers)
+    told = await ask(http, conditions={"mu": mu_of(12).tolist()})
+    np.testing.assert_array_equal(np.load(io.BytesIO(answer.content))["samples"], np.float32(np.array(told["samples"])))
+    parameters = {"num_samples": 2, "seed": 3, "solver": "euler-4", "shape.T": 12}
+    found = (await http.post("/v2/models/mel/infer", json={"parameters": parameters, "inputs": []})).json()
+    [samples] = [output for output in found["outputs"] if output["name"] == "samples"]
+    assert samples["shape"] == [2, 3, 12]
+    np.testing.assert_allclose(np.reshape(samples["data"], (2, 3, 12)), plain["samples"], rtol=1e-6)
+    wrong = await http.post("/v2/models/mel/infer", json={"parameters": {**parameters, "shape.T": 13}, "inputs": []})
+    assert wrong.status_code in (400, 422)
+    assert "T = 13" in wrong.json()["error"]
+
+
+async def test_replay(http: httpx.AsyncClient) -> None:
+    first = await ask(http, model="picture", shape={"H": 5, "W": 8}, num_samples=3)
+    again = (await http.post("/v1/replay", json={"token": first["replay"]})).json()
+    assert again["digest_matches"] is True, again
+    assert again["samples"] == first["samples"]
+    conditions = {"mu": mu_of(12).tolist()}
+    first = await ask(http, conditions=conditions)
+    again = (await http.post("/v1/replay", json={"token": first["replay"], "conditions": conditions})).json()
+    assert again["digest_matches"] is True, again
+
+
+async def test_models_show_axes(http: httpx.AsyncClient) -> None:
+    listed = {model["name"]: model for model in (await http.get("/v1/models")).json()["models"]}
+    assert listed["mel"]["event_shape"] == listed["mel"]["data_shape"] == [3, "T"]
+    assert listed["mel"]["axes"] == {"T": {"min": 4, "max": 40, "multiple": 2}}
+    card = (await http.get("/v1/models/mel")).json()["served"][0]["card"]
+    assert card["axes"] == {"T": {"min": 4, "max": 40, "multiple": 2}}
+    assert card["noise"] == "philox-ndtri-free-v1"
+    described = (await http.get("/v2/models/picture")).json()
+    assert described["inputs"][0] == {"name": "x0", "datatype": "FP32", "shape": [-1, 1, -1, -1]}
+    assert described["outputs"][0]["shape"] == [-1, 1, -1, -1]
+
+
+async def test_equal_shapes_share_calls_and_no_others_do(http: httpx.AsyncClient) -> None:
+    frames = [8, 12, 8, 12, 8, 20]
+    alone = [await ask(http, shape={"T": each}, seed=place, num_samples=40) for place, each in enumerate(frames)]
+    asked = [ask(http, shape={"T": each}, seed=place, num_samples=40) for place, each in enumerate(frames)]
+    together = await asyncio.gather(*asked)
+    assert [each["samples"] for each in together] == [each["samples"] for each in alone]
+
+
+async def test_memory_is_counted_by_numbers(made: tuple[Mel, Path]) -> None:
+    settings = Settings(
+        models_dir=made[1], device="cpu", threads=1, watch_s=0, allow_programs=True, max_job_bytes=2**14
+    )
+    app = create_app(settings)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        short, long = [await ask(http, shape={"T": frames}, num_samples=40) for frames in (4, 40)]
+    assert short["code"] == 200, short
+    assert long["code"] == 413, long
