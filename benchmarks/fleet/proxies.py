@@ -1,4 +1,4 @@
-"""What a balancer adds to a request: the same request directly and through it, in turn, over kept connections.
+"""The overhead of balancers: the same request directly and through one, in turn, over kept connections.
 
 And how soon a replica behind it sees that a client has left.
 """

@@ -1,4 +1,4 @@
-"""What is measured, as processes: one service, nginx before it, and the same service on Ray Serve."""
+"""The processes to measure: one service, nginx in front of it, and the same service on Ray Serve."""
 
 from __future__ import annotations
 
