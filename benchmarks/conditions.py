@@ -1,4 +1,4 @@
-"""What conditions, preludes and decoders cost: `python -m benchmarks.conditions [together memory arrival loading]`.
+"""The cost of conditions, preludes and decoders: `python -m benchmarks.conditions [together memory arrival loading]`.
 
 together  16 requests with different conditions, guidance and solvers, at once and one by one: bits, rows, wall time
 memory    10,000 samples under one condition of 1 MB, and the same without it: memory at the peak

@@ -1,4 +1,4 @@
-"""What trained models cost to solve, and how good they are, as a table: `python -m benchmarks.prices CHECKPOINT...`.
+"""Cost and quality of trained models, as a table: `python -m benchmarks.prices CHECKPOINT...`.
 
 Price and distance to data are measured as `training fit` does, with the seed of the training. "Astray" is the share of
 samples farther from the nearest training sample than 99 % of unseen data are, so 1 % is as good as real. It sees what a

@@ -204,7 +204,7 @@ ConditionConfig = Annotated[LabelCondition | VectorCondition, Field(discriminato
 
 
 class ConditionEmbedding(nn.Module):
-    """Embeds conditions as vectors of the network's width; the null has a learned vector of its own.
+    """Embeds conditions as vectors of the network's width; the null has its own learned vector.
 
     Attributes:
         config: the condition that is embedded.

@@ -1,4 +1,4 @@
-"""Classifier-free guidance: more of what the condition asks for than the model itself would give.
+"""Classifier-free guidance: velocities with and without a condition, combined to strengthen it.
 
     v = v(x, t, null) + g (v(x, t, condition) - v(x, t, null))
 

@@ -10,7 +10,7 @@ _LONGEST_NAME = 200
 def explain(error: ValidationError) -> str:
     """Say in one line what pydantic found: each field, what is wrong with it, and the value found.
 
-    The value of an unknown field is not shown: nobody knows what it is. Of many faults the first are named.
+    The value of an unknown field is not shown, as it may be secret. Of many faults the first are named.
     """
     parts, faults = [], error.errors(include_url=False, include_context=False)
     for item in faults[:_MOST_FAULTS]:

@@ -343,4 +343,4 @@ class NamedConditions:
 
 
 Conditioning = LabelCondition | VectorCondition | NamedConditions
-"""What a network is conditioned on: a label or a vector, or named conditions."""
+"""The conditioning of a network: a label or a vector, or named conditions."""

@@ -48,7 +48,7 @@ def _require(found: os.stat_result) -> None:
 
 
 def opened_path(stream: BufferedReader) -> str:
-    """A path to an open file, for libraries that take a path: nobody can have replaced what it leads to."""
+    """A path to an open file, for libraries that take a path: it cannot have been replaced."""
     return f"/dev/fd/{stream.fileno()}"
 
 

@@ -39,7 +39,7 @@ def progress(total: int, pending: Iterable[list[str]]) -> Iterator[str]:
 
 
 class ProgressPrinter:
-    """Prints loading progress from a thread of its own."""
+    """Prints loading progress from its own thread."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
@@ -105,7 +105,7 @@ Three commands to try in another terminal:
 class EscapingFormatter(logging.Formatter):
     """Escapes control characters in messages, and indents tracebacks.
 
-    Messages repeat what clients sent, in which a line break could start a line that looks like a record of its own.
+    Messages repeat what clients sent, in which a line break could start a line that looks like another record.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the name in the standard library)

@@ -133,7 +133,7 @@ class Service:
 
     @cached_property
     def environment(self) -> Mapping[str, str]:
-        """What the bits of answers depend on beside requests and weights."""
+        """The environment that the bits of answers depend on."""
         return environment(str(self.engine.device), self.engine.device_name, self.engine.threads)
 
     @cached_property

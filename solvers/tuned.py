@@ -83,32 +83,35 @@ class TunedPlans:
 
     @property
     def texts(self) -> list[str]:
-        """The solvers there are, as text: `tuned-6`, `ab4-9/tuned`."""
+        """The tuned solvers as text: `tuned-6`, `ab4-9/tuned`."""
         return [*(f"{TUNED}-{steps}" for steps in sorted(self.plans)), *(f"{text}/{TUNED}" for text in self.grids)]
 
     @property
     def slots(self) -> int:
-        """How many velocities a lane must keep for its learned plans."""
+        """Number of velocities that a lane must keep for its learned plans."""
         return max(self.plans, default=0)
 
+    @cached_property
+    def digests(self) -> frozenset[str]:
+        """Those of all plans and grids."""
+        return frozenset(plan.digest for plan in (*self.plans.values(), *self.grids.values()))
+
     def plan(self, steps: int) -> TunedPlan:
-        """The learned plan of so many steps.
+        """The learned plan of this number of steps.
 
         Raises:
-            SolverError: lists those there are.
+            SolverError: lists the existing ones.
         """
         if steps not in self.plans:
             known = ", ".join(f"{TUNED}-{known}" for known in sorted(self.plans)) or "none"
-            raise SolverError(
-                "steps", f"steps = {steps}: no plan of so many was tuned for this model; there are {known}"
-            )
+            raise SolverError("steps", f"steps = {steps}: no such plan was tuned for this model; there are {known}")
         return self.plans[steps]
 
     def grid(self, text: str) -> TunedPlan:
         """The tuned times for a method and its steps.
 
         Raises:
-            SolverError: lists those there are.
+            SolverError: lists the existing ones.
         """
         if text not in self.grids:
             known = ", ".join(f"{known}/{TUNED}" for known in self.grids) or "none"

@@ -168,7 +168,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
     """The table of the recipe that names a parent, if an option does."""
     if arguments.reflow and arguments.student:
-        raise UsageError("--reflow and --student each train a model of its own; leave one of them out")
+        raise UsageError("--reflow and --student train different models; leave one of them out")
     if arguments.student and arguments.pairs is not None:
         raise UsageError("--pairs is for --reflow; a student is trained on the data themselves")
     table = "student" if arguments.student else "reflow"

@@ -27,13 +27,13 @@ from training.recorded import add_to_card, data_of
 from training.solving import parse_solver, solve
 
 DEFAULT_SOLVERS = ("euler-10", "euler-50", "euler-100", "midpoint-10", "midpoint-25", "rk4-5", "rk4-20", "dopri5@1e-5")
-"""What is measured where nothing else is asked for."""
+"""The default solvers of an evaluation."""
 
 FEW_STEPS = ("euler-1", "euler-2", "euler-4", "euler-8")
 """The same of a field of average velocity."""
 
 _PRICED = 128
-"""Paths whose price is measured."""
+"""Number of paths of a price."""
 
 
 @dataclass(frozen=True)

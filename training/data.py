@@ -1,4 +1,4 @@
-"""The data sets: what the network is trained on, what it is judged against, and the way back to the data's own form."""
+"""Data sets: the training data of a network, its reference data, and the way back to their own form."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -26,7 +26,7 @@ class Purpose(IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, position: int = 0) -> np.random.Generator:
-    """Return a Philox generator of its own for (seed, purpose, position), all non-negative integers."""
+    """Return the Philox generator of (seed, purpose, position), all non-negative integers."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, int(purpose), position])))
 
 

@@ -1,4 +1,4 @@
-"""Published models: what the repository holds already. Reads cards only and imports no torch, so it costs nothing."""
+"""Published models of a repository, read from their cards only; without torch, so it costs little."""
 
 import json
 from pathlib import Path

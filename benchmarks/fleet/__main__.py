@@ -15,18 +15,22 @@ PARTS = {"nginx": "nginx", "ray": "Ray, its proxy", "haproxy": "Ray, HAProxy"}
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=[*PARTS, "bulk"], choices=[*PARTS, "bulk", "plan"])
+    known = [*PARTS, "bulk", "plan"]
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(known)}; all but plan if left out")
     parser.add_argument("--service", metavar="URL", help="plan: an idle service, in place of one that is started")
     parser.add_argument("--model", default="moons", help="plan: its model (moons)")
     parser.add_argument("--seconds", type=float, default=15.0, help="plan: of each load (15)")
     parser.add_argument("--detail", action="store_true", help="plan: also what the service says of its time")
     options = parser.parse_args()
+    if unknown := set(options.parts) - set(known):
+        parser.error(f"{', '.join(sorted(unknown))}: unknown; there are {', '.join(known)}")
+    parts = options.parts or known[:-1]
     met = True
-    if names := [said for part, said in PARTS.items() if part in options.parts]:
+    if names := [said for part, said in PARTS.items() if part in parts]:
         met &= proxies.table(names)
-    if "bulk" in options.parts:
+    if "bulk" in parts:
         met &= bulk.table()
-    if "plan" in options.parts:
+    if "plan" in parts:
         if options.service:
             met &= plans.table(options.service, options.model, options.seconds, options.detail)
         else:

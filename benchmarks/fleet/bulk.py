@@ -1,4 +1,4 @@
-"""How a bulk job scales: rows a second of two workers beside one, in turn."""
+"""Scaling of a bulk job: rows a second of two workers and of one, in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether `fleet plan` is right: latencies of a live service under load beside those that are simulated.
+"""The accuracy of `fleet plan`: measured latencies of a live service under load, and simulated ones.
 
 Requests come at the same moments in both, whatever the service does (an open loop), and latency counts from the moment
 at which a request should have been sent.

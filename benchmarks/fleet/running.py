@@ -1,4 +1,4 @@
-"""What is measured, as processes: one service, nginx before it, and the same service on Ray Serve."""
+"""The processes to measure: one service, nginx in front of it, and the same service on Ray Serve."""
 
 from __future__ import annotations
 
@@ -96,10 +96,11 @@ def nginx(behind: str) -> Iterator[str]:
 
 @contextmanager
 def ray(haproxy: bool) -> Iterator[str]:
-    """Run one replica on Ray Serve, behind Ray's own proxy or behind HAProxy; its address."""
+    """Run one replica on Ray Serve, behind Ray's own proxy, or behind HAProxy in Ray's fastest mode; its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    env = environment(PORT=str(port)) | {"RAY_SERVE_ENABLE_HA_PROXY": str(int(haproxy))}
+    modes = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED")
+    env = environment(PORT=str(port)) | {name: str(int(haproxy)) for name in modes}
     with _process([str(RAY), "-m", "fleet", "serve", "--replicas", "1"], f"{url}/readyz", env):
         yield url
 

@@ -35,6 +35,8 @@ def draw(service: Running, name: str, seconds: int, out: Path) -> None:
     said = spy.communicate()[1].decode()
     if spy.returncode:
         raise RuntimeError(f"py-spy: {said.strip()}")
+    # The title is py-spy's command line; where things lie on this machine is of no interest.
+    out.write_text(out.read_text().replace(str(PY_SPY), PY_SPY.name).replace(str(out), out.name))
 
 
 def main() -> int:

@@ -32,7 +32,7 @@ class JobSpec(BaseModel):
         model, version, checkpoint: the model; the checkpoint is its digest, as `/v1/models` shows it.
         path: what evaluates its network, `fused` or `eager`, as `/v1/models` shows it.
         threads: CPU threads of the network in each worker; they may decide the bits of an eager network. 0 in the job
-            of a client (`pathline.Client.bulk`), whose rows a service makes with threads of its own.
+            of a client (`pathline.Client.bulk`), where a service makes the rows with its own threads.
         noise: scheme of the starting noise.
         request: members of a sample request, as the service understands them.
         plan: SHA-256 of the compiled solver's numbers; empty in the job of a client.

@@ -34,7 +34,7 @@ ARCHITECTURES: dict[str, type[NetworkConfig]] = {
 SIZES: dict[str, type[NetworkSize]] = {
     name: size for name, config in ARCHITECTURES.items() for size in config.__bases__ if issubclass(size, NetworkSize)
 }
-"""The architectures that can be trained, with what a recipe says of each."""
+"""The sizes of the architectures that can be trained."""
 
 
 def build(name: str, config: Mapping[str, Any]) -> Network:

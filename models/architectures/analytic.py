@@ -1,4 +1,4 @@
-"""Analytic velocity fields, whose flows are known: solvers and the running service are checked against them.
+"""Analytic velocity fields with known flows, against which solvers and the running service are checked.
 
 Along the path x_t = (1 - t) x0 + t x1 with x0 ~ N(0, I) and independent x1 ~ N(m, s^2 I), the marginal at t
 is N(t m, sigma_t^2 I) with sigma_t^2 = (1 - t)^2 + t^2 s^2, and the marginal velocity is
@@ -61,7 +61,7 @@ class Gaussian(Network[GaussianConfig]):
 
 
 class MixtureConfig(NetworkConfig):
-    """Equally likely Gaussians N(m_k, s^2 I) whose means are evenly spaced on a circle in the plane.
+    """Equally likely Gaussians N(m_k, s^2 I) with means evenly spaced on a circle in the plane.
 
     By default neighbours are ten standard deviations apart, so that the modes are well separated.
 

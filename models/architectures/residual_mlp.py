@@ -107,7 +107,7 @@ def steps_of(t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def span_linear(time_width: int, width: int) -> nn.Linear:
-    """What embedded lengths of steps go through; it begins at zero, so that the network begins as a plain velocity."""
+    """The layer for embedded lengths of steps; it starts at zero, so that the network starts as a plain velocity."""
     linear = nn.Linear(time_width, width)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)

@@ -1,4 +1,4 @@
-"""The file `calibration.json` of a checkpoint folder: what was measured of its network's rows, kept for the next load.
+"""The file `calibration.json` of a checkpoint: agreements of row numbers, kept for the next load.
 
 Entries are bound to the checkpoint's hash, torch, the kind of CPU and the number of threads. The file is a cache: where
 it cannot be read or written, the network is measured again.
@@ -31,7 +31,7 @@ Key = tuple[str, ...]
 
 
 class _Entry(BaseModel):
-    """One measurement: which form of the network it is of, and what was found."""
+    """One measurement: the form of the network, and the result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

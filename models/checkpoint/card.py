@@ -107,8 +107,8 @@ class Card(_Frozen):
         sampling: how it is sampled where a request does not say; None leaves that to the service, and is not written.
         field: what the network returns: `velocity`, or `average_velocity` over a step, see `models.velocity`. The
             former is not written.
-        row_by_row: whether each row is a network call of its own (see `models.mixing`). False is not written, so that
-            releases without the field can read the card.
+        row_by_row: whether to call the network with one row at a time (see `models.mixing`). False is not written,
+            so that releases without the field can read the card.
         decoder: how samples become data.
         dataset: what the network was trained on.
         training: the training recipe and its metrics.

@@ -74,7 +74,7 @@ class Checkpoint:
 
     @property
     def conditioning(self) -> Conditioning | None:
-        """What the network is conditioned on; None if it is unconditional."""
+        """The conditioning of the network; None if it is unconditional."""
         return self._with_nulls(self.card.conditioning)
 
     @property

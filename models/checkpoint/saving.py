@@ -77,7 +77,7 @@ def save(
         version: an unused version; None takes the next one, even while others save the same model.
         dtype: float32 or float64; None takes that of the model's weights, or float64 if it has none.
         time: the model's convention; None is Pathline's own.
-        row_by_row: whether each row is to be a network call of its own (see `models.mixing`).
+        row_by_row: whether to call the network with one row at a time (see `models.mixing`).
         sampling: how it is sampled where a request does not say; None leaves that to the service.
         compute: half precision that the parameters are stored in and the model computes in; None is `dtype`.
         axes: the sizes that the free axes of the model's states may have.

@@ -134,7 +134,7 @@ def nearest(key: str, others: Sequence[str], cutoff: float, suggestion: str) -> 
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out; torch has no type of its own for that of the CPU."""
+    """Whether an error means that memory ran out; torch has no own type for that on the CPU."""
     message = str(error)
     return (
         isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in message or "t allocate" in message

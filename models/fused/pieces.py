@@ -22,7 +22,7 @@ PARTIAL = 64
 """Terms of a product in one partial sum; a single chain of all terms would double the error."""
 
 BIAS, BIAS_AND_OLD, OLD = 0, 1, 2
-"""What a tile adds its products to: the bias, the bias and the old value, or the old value."""
+"""The starting value of a tile's sums: the bias, the bias and the old value, or the old value."""
 
 _SHAPES = {6: 1, 4: 1, 3: 1, 2: 2, 1: 4}
 if llvm.get_host_cpu_features().get("avx512f"):

@@ -64,7 +64,7 @@ def import_weights(
         declared: the network's convention; what is left out is detected.
         decoder: what turns samples into data, see `models.importing.beside.make_decoder`; None leaves them as they are.
         version: an unused version; None takes the next.
-        row_by_row: whether each row is to be a network call of its own.
+        row_by_row: whether to call the network with one row at a time.
 
     Raises:
         ForeignError: the file does not hold this architecture's weights.

@@ -1,6 +1,6 @@
 """Devices: where networks run, how data gets there and back, and what to do when memory runs out.
 
-The CPU needs none of it. On CUDA the work of each thread goes through a stream of its own, copies between host and
+The CPU needs none of it. On CUDA the work of each thread goes through its own stream, copies between host and
 device go through pinned memory, and calls of few rows can be captured as graphs, which saves the launch of each
 kernel (`PATHLINE_CUDA_GRAPHS`).
 """
@@ -103,7 +103,7 @@ class Cuda(Device):
         return torch.cuda.get_device_name(self.device)
 
     def scope(self) -> AbstractContextManager[object]:
-        """All work of a thread goes to one stream of its own."""
+        """All work of a thread goes to its own stream."""
         return torch.cuda.stream(self._stream)
 
     def seconds(self) -> float:

@@ -84,7 +84,7 @@ class Demand:
 
 
 def alone_s(calls: float, work: float, rows: float, budget: int, curve: Curve) -> float:
-    """Seconds that a job takes with nobody else there, given its calls, rows in all, and rows of a call."""
+    """Seconds of a job that runs alone, given its calls, rows in all, and rows of a call."""
     return max(calls, work / budget) * curve.seconds(min(rows, budget))
 
 

@@ -23,7 +23,7 @@ Sizes = tuple[tuple[str, int], ...]
 class Operation(StrEnum):
     """What the lanes of a job follow.
 
-    Jobs of one operation of one model version share network calls; each operation has an arena of its own. The one for
+    Jobs of one operation of one model version share network calls; each operation has its own arena. The one for
     samples is made when a model is loaded, the others when they are first asked for.
 
     `sample`: x, by the velocity. The others' states are flat: `log_prob_*`: [x, log p], with the divergence exact or

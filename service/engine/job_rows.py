@@ -1,4 +1,4 @@
-"""What rows of a network call are told beside states and times: conditions and constants, found by job and sample.
+"""Conditions and constants of the rows of a network call, found by job and sample.
 
 Each distinct condition of a job is held once, and each sample has the places of its own. Taking a job in costs what
 the job itself brings, however many jobs run.
@@ -28,7 +28,7 @@ Places = NDArray[np.int64]
 class RowStore:
     """Rows of one shape, in blocks that stay where they are; a row is found by its place.
 
-    Small rows share blocks, so that a tick gathers them in one operation; a large row has a block of its own, whose
+    Small rows share blocks, so that a tick gathers them in one operation; a large row has its own block, whose
     memory is freed with it.
     """
 
@@ -166,7 +166,7 @@ class JobRows:
             self._end, self._table = 0, self._table[:_BLOCK_ROWS]
 
     def _room_for(self, rows: int) -> int:
-        """The first of so many free lines of the table."""
+        """The first of `count` free lines of the table."""
         if self._end + rows > len(self._table):
             self._compact(max(2 * (self._used + rows), _BLOCK_ROWS))
         first = self._end

@@ -234,7 +234,7 @@ class Connection(HttpToolsProtocol):
         self._overhead = 0
 
     def on_message_begin(self) -> None:
-        """Start a request, with a time limit of its own."""
+        """Start a request and its time limit."""
         self._boundary()
         self._in_head = self._in_message = True
         self._body_bytes = 0

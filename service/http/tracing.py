@@ -21,7 +21,7 @@ _STAGES = ("queue", "solve", "encode")
 
 
 class Traces:
-    """Makes the spans of answered requests and exports them in batches, on a thread of its own."""
+    """Makes the spans of answered requests and exports them in batches, on another thread."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._provider = TracerProvider(resource=Resource.create({"service.name": "pathline"}))

@@ -29,7 +29,7 @@ class _Load:
     """A load that requests wait for.
 
     Attributes:
-        lease: its result: a lease of its own, so that the version stays until every waiting request has one.
+        lease: its result: one more lease, so that the version stays until every waiting request has its own.
         ended: set on the event loop.
         waiting: number of requests that wait for it.
     """

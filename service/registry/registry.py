@@ -284,7 +284,7 @@ class Registry:
         return self._loads.run(self._entries.unload, name)
 
     def reload(self) -> Future[Changes]:
-        """Refresh in a thread of its own, trying also what has failed."""
+        """Refresh in another thread, and try failed versions again."""
         return self._looking.submit(self.refresh, anew=True)
 
     def refresh(self, anew: bool = False) -> Changes:

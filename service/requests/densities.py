@@ -115,7 +115,7 @@ def validate_log_prob(
 ) -> ValidatedStates:
     """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
 
-    Arguments and errors as in `validate_sample`. Each probe of an estimated divergence is a lane of its own, so their
+    Arguments and errors as in `validate_sample`. Each probe of an estimated divergence has its own lane, so their
     spread tells how far off the mean may be.
     """
     refuse_average(model, "log_prob integrates the divergence of")

@@ -170,7 +170,7 @@ def check(model: type[Body], content: dict[str, Any]) -> Body:
 
 
 def with_few_unknown(model: type[BaseModel], content: dict[str, Any]) -> dict[str, Any]:
-    """Return the members with only as many unknown ones as a response lists: each costs an error of its own."""
+    """Return the members with only as many unknown ones as a response lists: each costs one more error."""
     fields = model.model_fields
     if len(content) <= len(fields) + MOST_FAULTS:
         return content

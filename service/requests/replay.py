@@ -137,9 +137,9 @@ def validate_replay(
         valid = validate_sample(request, model, settings, encoder, take)
     except ProblemError as problem:
         raise _of_the_token(problem, (*token.given, "timeout_s")) from None
-    if token.plan != (valid.job.solve.tuned or None):
-        reason = "another tuned plan gives other samples"
-        found.append(Difference("plan", token.plan or "none", valid.job.solve.tuned or "none", reason))
+    plan = valid.job.solve.tuned or None
+    if token.plan != plan and "plan" not in {each.what for each in found}:
+        found.append(Difference("plan", token.plan or "none", plan or "none", _OTHER_PLAN))
         if not request.force:
             raise not_promised(found)
     arrays = arrays_of(valid.job)
@@ -148,6 +148,9 @@ def validate_replay(
             raise invalid(name, f"{name} is not the one that the token was made with: its hash differs")
     same = {field.name: getattr(valid, field.name) for field in fields(Validated)}
     return ValidatedReplay(**same, token=token, force=request.force, differences=found)
+
+
+_OTHER_PLAN = "another tuned plan gives other samples"
 
 
 def not_promised(found: Sequence[Difference]) -> ProblemError:
@@ -160,6 +163,8 @@ def _differences(token: Token, model: ModelVersion, environment: Mapping[str, st
     found: list[Difference] = []
     if token.checkpoint != model.digest:
         found.append(Difference("checkpoint", token.checkpoint, model.digest, "other weights give other samples"))
+    if token.plan and (model.plans is None or token.plan not in model.plans.digests):  # its solver may be missing too
+        found.append(Difference("plan", token.plan, "none of its tuned plans", _OTHER_PLAN))
     if token.partial:
         reason = "the time limit cut it short, which cannot be repeated"
         found.append(Difference("answer", "partial", "whole", reason))

@@ -50,7 +50,7 @@ _LINKS = {
     "openapi": "openapi.json",
     "inference_protocol": "v2",
 }
-"""Addresses relative to that of the page, as a proxy may have put the service under a path of its own."""
+"""Addresses relative to that of the page, as a proxy may have put the service under another path."""
 
 
 @dataclass(frozen=True)

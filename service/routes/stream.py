@@ -92,7 +92,7 @@ class Feed:
     def _tell(self) -> None:
         if not self._told:
             self._told = True
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody reads
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: no reader is left
                 self._loop.call_soon_threadsafe(self._news.set)
 
     async def wait(self, seconds: float) -> bool:

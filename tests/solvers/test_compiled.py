@@ -74,3 +74,10 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path, monkeypatch: p
     (there / "first").touch()
     compiled._copy(brought, there)
     assert [path.name for path in there.parent.rglob("*")] == ["compiled-0", "first"]
+
+
+def test_where_the_cache_cannot_be_written_loops_are_compiled_anew(image: Path, tmp_path: Path) -> None:
+    occupied = tmp_path / "occupied"
+    occupied.write_text("a file, no folder")
+    assert run(image, occupied)[0] == 0
+    assert occupied.read_text() == "a file, no folder"

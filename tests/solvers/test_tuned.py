@@ -111,7 +111,7 @@ TUNED = TunedPlans({4: plan(4, 1), 6: plan(6, 1)}, {"ab4-9": plan(9, 1)})
 @pytest.mark.parametrize(
     ("given", "field", "words"),
     [
-        ({"solver": "tuned-5"}, "steps", "steps = 5: no plan of so many was tuned .* there are tuned-4, tuned-6"),
+        ({"solver": "tuned-5"}, "steps", "steps = 5: no such plan was tuned .* there are tuned-4, tuned-6"),
         ({"solver": "tuned"}, "steps", "tuned solvers need steps, for example tuned-6"),
         ({"solver": "tuned", "rtol": 1e-3}, "rtol", "has no error estimate"),
         ({"solver": "tuned-4", "t_span": (0.0, 0.5)}, "t_span", "from t = 0 to t = 1, not from 0 to 0.5"),

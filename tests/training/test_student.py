@@ -233,7 +233,7 @@ def test_evaluate_compares_its_steps_with_data(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--student", "a", "--reflow", "b"], "each train a model of its own"),
+        (["--student", "a", "--reflow", "b"], "train different models"),
         (["--student", "a", "--pairs", "5"], "--pairs is for --reflow"),
         (["--guidance", "2"], "name it with --reflow or --student CHECKPOINT"),
         (["--paper", "--config", "x.toml"], "--paper is for fit moons, circles and mnist without --config"),

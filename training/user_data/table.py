@@ -1,4 +1,4 @@
-"""Rows of numbers from a .csv file; what is wrong is told with its line, as an editor counts it."""
+"""Rows of numbers from a .csv file; errors name the line, as an editor counts it."""
 
 import csv
 import re

@@ -36,7 +36,7 @@ def layout(shape: Sequence[int]) -> tuple[int, int, int] | None:
 
 
 def refusal(count: int, shape: Sequence[int]) -> str:
-    """Return why samples of this shape, or so many, cannot be drawn and what to do; empty if they can be."""
+    """Return why samples of this shape or number cannot be drawn and what to do; empty if they can be."""
     if tuple(shape) == (2,):
         return ""
     found = layout(shape)

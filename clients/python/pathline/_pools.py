@@ -71,7 +71,7 @@ class OwnPools:
     """A pool for each event loop.
 
     Args:
-        make: Makes an httpx client with a pool of its own.
+        make: Makes an httpx client with its own pool.
     """
 
     def __init__(self, make: Callable[[], httpx.AsyncClient]) -> None:

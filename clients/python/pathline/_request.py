@@ -40,7 +40,7 @@ class SolverOptions(TypedDict, total=False):
         version: Version of the model; the highest where left out.
         grid: Time grid of fixed steps: a name, an object with the name and its parameters, or explicit times.
         start: Start of a multistep method: ``"ramp"`` or ``"rk"``.
-        error_control: ``"sample"`` (each sample has steps of its own) or ``"batch"`` (one step size for the request).
+        error_control: ``"sample"`` (each sample has its own steps) or ``"batch"`` (one step size for the request).
         controller: Step-size controller: ``"paper"``, ``"i"`` or ``"pi"``.
         first_step: Size of the first step of error control; automatic where left out.
         max_step: Longest step of error control, in units of t; no bound where left out.
@@ -300,7 +300,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_seed() -> int:
-    """Return a seed that nobody has used."""
+    """Draw a seed at random."""
     return secrets.randbelow(SEED_LIMIT)
 
 

@@ -216,7 +216,7 @@ class ArrayResult:
             scale: Size: a scatter plot is 480 pixels times this wide, 1440 as a rule, which is 12 cm at 300 dpi.
 
         Raises:
-            ValueError: Samples of this shape, or so many, cannot be drawn; the message says what can.
+            ValueError: Samples of this shape or number cannot be drawn; the message says what can.
         """
         return draw(self._main[:most], scale)
 

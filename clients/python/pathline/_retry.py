@@ -28,7 +28,7 @@ class RetryPolicy:
         max_total_s: Seconds after the first attempt within which the last one must begin.
         base_s: First wait in seconds.
         cap_s: Longest wait in seconds, unless Retry-After asks for more.
-        connect_s: As `max_total_s`, for attempts that found nobody to connect to; raise it to wait for a service that
+        connect_s: As `max_total_s`, for attempts that could not connect; raise it to wait for a service that
             is starting.
 
     Raises:

@@ -43,19 +43,20 @@ class Service:
 
     def __init__(self, net: Checkpoint, call_s: float = 5e-4, row_s: float = 8e-5, slower: Sequence[Any] = ()) -> None:
         self.world, self.told = World(), []
+        self.calls: list[tuple[float, int]] = []  # when, and of how many rows
         self.slower = slower  # (from, until, how many times)
         field = Field(net.velocity)
 
         def hook(x: Tensor, t: Tensor) -> None:
             now = self.world.now
             times = next((factor for begin, end, factor in self.slower if begin <= now < end), 1.0)
-            self.world.calls.append((now, len(x)))
+            self.calls.append((now, len(x)))
             self.world.spend(times * (call_s + row_s * len(x)))
 
         field.hook = hook
         self.engine = Simulated(Settings(max_queue=1000), None, self.world.clock, self.world)
         self.engine.load("net", 1, replace(net, velocity=field))
-        self.world.calls.clear()
+        self.calls.clear()
         self.world.now = START
 
     def ask(self, limit_s: float = 2.0, **arguments: Any) -> Told:

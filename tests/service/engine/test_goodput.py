@@ -129,12 +129,12 @@ def test_a_kind_of_error_control_that_was_seen_is_known_to_be_too_slow(mixture: 
 def test_a_job_of_one_sample_does_not_wait_for_one_of_a_hundred_thousand(mixture: Checkpoint) -> None:
     service, euler = Service(mixture), {"solver": "euler", "dtype": torch.float64}
     large = service.ask(num_samples=100_000, steps=10, limit_s=600.0, **euler)
-    service.run(lambda: len(service.world.calls) > 5)
+    service.run(lambda: len(service.calls) > 5)
     one = service.ask(num_samples=1, steps=10, **euler)
-    calls = len(service.world.calls)
+    calls = len(service.calls)
     service.run(lambda: bool(one.outcome))
     assert one.outcome == "200"
-    assert len(service.world.calls) - calls <= 12
+    assert len(service.calls) - calls <= 12
     assert not large.outcome
 
 
@@ -142,7 +142,7 @@ def test_a_long_request_with_little_time_to_spare_keeps_short_ones_from_nothing(
     service = Service(mixture)
     kind: dict[str, Any] = {"dtype": torch.float64}
     service.ask(num_samples=3, solver="euler", steps=10_000, limit_s=9.0, **kind)  # 7.4 s alone
-    service.run(lambda: len(service.world.calls) > 5)
+    service.run(lambda: len(service.calls) > 5)
     short = [service.ask(num_samples=1, solver="rk4", steps=5, **kind) for _ in range(20)]
     service.run()
     assert {told.outcome for told in short} == {"200"}
@@ -163,7 +163,7 @@ def test_it_is_known_about_when_jobs_will_be_done(mixture: Checkpoint) -> None:
     told = [service.ask(num_samples=n, steps=10 * n, **euler) for n in (1, 4, 20)]
     told.append(service.ask(num_samples=20_000, steps=10, priority=Priority.BULK, **euler))
     for before in (0, 5):
-        service.run(lambda before=before: len(service.world.calls) >= before)
+        service.run(lambda before=before: len(service.calls) >= before)
         now, ends = service.world.now, service.engine.ends_s()
         assert set(ends) == {each.future for each in told}
         forecasts = [(each, now + ends[each.future]) for each in told if each.future is not None]

@@ -1,0 +1,97 @@
+"""Frontier files: bound to the weights, refused with a reason when damaged, replaced whole."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.architectures.analytic import Gaussian, GaussianConfig
+from models.checkpoint.card import read_card
+from models.checkpoint.frontier import (
+    FRONTIER_FILE,
+    Curve,
+    Frontier,
+    FrontierError,
+    Point,
+    pareto,
+    read_frontier,
+    write_frontier,
+)
+from models.checkpoint.loading import load
+from models.checkpoint.saving import save
+from models.decoder import Decoder
+
+POINT = Point(solver="rk4-4", nfe=16, nfe_most=16, error=0.01, error_95=0.02)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return save(tmp_path, "exact", Gaussian(GaussianConfig()), Decoder.identity((2,)), dataset={}, training={}, seed=0)
+
+
+def _frontier(folder: Path, **changes: Any) -> Frontier:
+    curve = Curve(samples=256, spread=1.0, points=(POINT, POINT.model_copy(update={"solver": "tuned-6"})))
+    said = {"weights_sha256": read_card(folder).weights_sha256, "tight": "exact", "curves": (curve,)}
+    return Frontier(**said | changes)
+
+
+def test_it_is_kept_beside_the_weights_and_bound_to_them(saved: Path) -> None:
+    assert read_frontier(saved, read_card(saved)) is None
+    frontier = _frontier(saved)
+    write_frontier(saved, frontier)
+    assert read_frontier(saved, read_card(saved)) == frontier
+    assert {path.name for path in saved.iterdir()} == {"card.json", "weights.safetensors", "frontier.json"}
+    assert load(saved).card == read_card(saved)
+    write_frontier(saved, _frontier(saved, weights_sha256="0" * 64))
+    with pytest.raises(FrontierError, match=r"found 0{64}, the card has"):
+        read_frontier(saved, read_card(saved))
+
+
+def test_points_of_other_plans_are_left_out(saved: Path) -> None:
+    write_frontier(saved, _frontier(saved))
+    (saved / "plans.json").write_text("{}")
+    found = read_frontier(saved, read_card(saved))
+    assert found is not None
+    assert [point.solver for point in found.curves[0].points] == ["rk4-4"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"format": 2}', b"\xff\xfe", b"[" * 5000, b'{"curves": []}', b'{"curves": [{"spread": NaN}]}'],
+)
+def test_a_damaged_one_is_refused_with_its_name(saved: Path, content: bytes) -> None:
+    (saved / FRONTIER_FILE).write_bytes(content)
+    with pytest.raises(FrontierError, match=r"frontier\.json"):
+        read_frontier(saved, read_card(saved))
+
+
+def test_a_pipe_is_not_read(saved: Path) -> None:
+    os.mkfifo(saved / FRONTIER_FILE)
+    with pytest.raises(FrontierError, match="named pipe"):
+        read_frontier(saved, read_card(saved))
+
+
+def test_a_full_disk_leaves_what_was_there(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_frontier(saved, _frontier(saved))
+    before = (saved / FRONTIER_FILE).read_bytes()
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("models.checkpoint.bound.write_atomically", full)
+    with pytest.raises(FrontierError, match="No space left on device; it is as it was"):
+        write_frontier(saved, _frontier(saved))
+    assert (saved / FRONTIER_FILE).read_bytes() == before
+
+
+@given(st.lists(st.tuples(st.floats(1, 200), st.floats(0, 2)), max_size=30))
+def test_no_point_beats_one_of_the_best(pairs: list[tuple[float, float]]) -> None:
+    points = [Point(solver=f"a-{k}", nfe=n, nfe_most=1, error=e, error_95=e) for k, (n, e) in enumerate(pairs)]
+    best = pareto(points)
+    for point in points:
+        assert any(b.nfe <= point.nfe and b.error_95 <= point.error_95 for b in best)
+    for one in best:
+        assert not any(p.nfe <= one.nfe and p.error_95 < one.error_95 for p in points)
