@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 
 import numpy as np
@@ -195,16 +196,22 @@ def slots() -> int:
     return max(solver.slots for solver in _SOLVERS.values())
 
 
-def find(name: str) -> Solver:
+def find(name: str, rest: str = "") -> Solver:
     """Return a solver by name; `tuned`, which stands for the learned plans of a checkpoint, is in no list.
 
+    Args:
+        name: of the solver.
+        rest: of its text, such as `-20`, for the suggestion where there is no such solver.
+
     Raises:
-        SolverError: lists the known ones.
+        SolverError: lists the known ones, and suggests the one that was probably meant.
     """
     if name == TUNED:
         return _LEARNED
     if not isinstance(name, str) or name not in _SOLVERS:
-        raise SolverError("solver", f"unknown solver {name!r}; use one of {', '.join(_SOLVERS)}")
+        near = get_close_matches(str(name), _SOLVERS, n=1, cutoff=0.7)
+        meant = f"; did you mean {near[0] + rest!r}?" if near else ""
+        raise SolverError("solver", f"unknown solver {name!r}; use one of {', '.join(_SOLVERS)}{meant}")
     return _SOLVERS[name]
 
 

@@ -69,7 +69,7 @@ class SolverSpec:
     t_span: Sequence[float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        method = catalogue.find(self.solver)
+        method = catalogue.find(self.solver, "" if self.steps is None else f"-{self.steps}")
         span = _checked_span(self.t_span)
         self._fill(t_span=span, max_nfe=_whole("max_nfe", self.max_nfe))
         if self.steps is not None:

@@ -27,7 +27,8 @@ from service.engine.engine import Engine
 from service.engine.job import EngineFailed, Job, Priority, Progress
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
-from service.registry.version import ModelVersion, load_version
+from service.registry.loading import load_version
+from service.registry.version import ModelVersion
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
 from service.requests.validation import validate_sample

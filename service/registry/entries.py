@@ -15,7 +15,8 @@ from service.errors import Kind, ProblemError
 from service.ports import Engine
 from service.registry.disk import Disk
 from service.registry.entry import UNREADABLE, Changes, ModelEntry
-from service.registry.version import ModelVersion, PlansFile, load_version
+from service.registry.loading import load_version
+from service.registry.version import ModelVersion, PlansFile
 
 _log = logging.getLogger("pathline")
 

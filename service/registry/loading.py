@@ -1,21 +1,79 @@
-"""Loading: one thread that loads versions, and the loads that requests wait for."""
+"""Loading: a checkpoint becomes a `ModelVersion`, in one thread, and requests wait for its loads."""
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, ParamSpec, TypeVar
 
+from models.architectures import PROGRAM
+from models.checkpoint.card import CheckpointError, read_card
+from models.checkpoint.frontier import FrontierFile
+from models.checkpoint.loading import load
+from models.compute import missing_instructions
+from models.repository import Signature
 from service.errors import Kind, ProblemError
-from service.registry.version import Lease
+from service.ports import Engine
+from service.registry.version import Lease, ModelVersion, PlansFile
+
+_log = logging.getLogger("pathline")
 
 MOST_LOADS = 64
 """Versions, or operations of them, that requests wait for at once; beyond it they are refused."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def load_version(
+    engine: Engine,
+    name: str,
+    version: int,
+    folder: Path,
+    allow_programs: bool,
+    signature: Signature = (),
+    plans_signature: Signature = (),
+    compute: Literal["auto", "float32"] = "auto",
+) -> ModelVersion:
+    """Load and verify a checkpoint and give it to the engine.
+
+    Args:
+        engine: evaluates the network.
+        name, version: by which requests ask for it.
+        folder: the checkpoint.
+        allow_programs: whether it may be an imported program.
+        signature, plans_signature: of the card and weights, and of the tuned plans; they change when the files do.
+        compute: see `models.checkpoint.loading.load`.
+
+    Raises:
+        CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes
+            through.
+    """
+    if not allow_programs and read_card(folder).runs_programs:
+        raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
+    checkpoint = load(folder, engine.device, compute)
+    program = checkpoint.card.architecture.name == PROGRAM
+    if slow := missing_instructions(str(checkpoint.half), engine.device, program):
+        _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.half, slow)
+    plans_file = PlansFile.read(name, version, folder, checkpoint.card.weights_sha256, plans_signature)
+    loaded = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
+    found = (loaded.deterministic, loaded.path, loaded.path_reason)
+    return ModelVersion.of(
+        name,
+        version,
+        checkpoint,
+        *found,
+        signature,
+        plans_file,
+        lambda: engine.unload(loaded),
+        FrontierFile(folder, checkpoint.card),
+        partial(engine.pace, name, version),
+    )
 
 
 def shutting_down() -> ProblemError:

@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -19,11 +19,11 @@ import torch
 
 from models.architectures import PROGRAM
 from models.calibration import Agreement, RowFunction
-from models.checkpoint.card import DTYPES, Card, CheckpointError, read_card
+from models.checkpoint.card import DTYPES, Card
 from models.checkpoint.frontier import Frontier, FrontierFile
-from models.checkpoint.loading import Checkpoint, load
+from models.checkpoint.loading import Checkpoint
 from models.checkpoint.plans import PlansError, read_plans
-from models.compute import HALVES, missing_instructions
+from models.compute import HALVES
 from models.conditions import ONE
 from models.decoder import Decoder, Inverse
 from models.named_conditions import Conditioning, NamedConditions
@@ -32,7 +32,7 @@ from models.repository import Signature
 from models.row_padding import RowCaller
 from models.shapes import Shape, free_axes, sized
 from service.engine.job import Priority, Sizes
-from service.ports import Engine, Pace
+from service.ports import Pace
 from solvers.tuned import TunedPlans
 
 _DECODED_AT_ONCE = 128  # rows
@@ -445,49 +445,3 @@ class Lease:
         if self.held:
             said = "a lease of model %s version %d was dropped without being returned; the version stays in memory"
             _log.error(said, self.model.name, self.model.version)
-
-
-def load_version(
-    engine: Engine,
-    name: str,
-    version: int,
-    folder: Path,
-    allow_programs: bool,
-    signature: Signature = (),
-    plans_signature: Signature = (),
-    compute: Literal["auto", "float32"] = "auto",
-) -> ModelVersion:
-    """Load and verify a checkpoint and give it to the engine.
-
-    Args:
-        engine: evaluates the network.
-        name, version: by which requests ask for it.
-        folder: the checkpoint.
-        allow_programs: whether it may be an imported program.
-        signature, plans_signature: of the card and weights, and of the tuned plans; they change when the files do.
-        compute: see `models.checkpoint.loading.load`.
-
-    Raises:
-        CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes
-            through.
-    """
-    if not allow_programs and read_card(folder).runs_programs:
-        raise CheckpointError(f"{name}/{version}: is a program; set PATHLINE_ALLOW_PROGRAMS=true to serve it")
-    checkpoint = load(folder, engine.device, compute)
-    program = checkpoint.card.architecture.name == PROGRAM
-    if slow := missing_instructions(str(checkpoint.half), engine.device, program):
-        _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.half, slow)
-    plans_file = PlansFile.read(name, version, folder, checkpoint.card.weights_sha256, plans_signature)
-    loaded = engine.load(name, version, replace(checkpoint, plans=plans_file.plans))
-    found = (loaded.deterministic, loaded.path, loaded.path_reason)
-    return ModelVersion.of(
-        name,
-        version,
-        checkpoint,
-        *found,
-        signature,
-        plans_file,
-        lambda: engine.unload(loaded),
-        FrontierFile(folder, checkpoint.card),
-        partial(engine.pace, name, version),
-    )

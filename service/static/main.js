@@ -158,7 +158,7 @@ function arrived(runs, run, mine) {
 /** The samples of a run have moved on their way; the slider goes along. */
 function moved(runs, run) {
   if (figures.runs !== runs) return;
-  player.tell(run.t ?? 1);
+  player.tell(run.page && !run.page.frames.length ? 1 : (run.t ?? 1)); // a page without states on the way just appears
   figures.paint();
 }
 

@@ -51,6 +51,8 @@ def test_text_that_is_refused(text: str) -> None:
         ("rk4--3", r"solver 'rk4--3' is not understood; use a name \(dopri5\), a name with steps \(rk4-20"),
         ("rk4", "rk4 has no error estimate and needs steps"),
         ("rk5-3", "unknown solver 'rk5'; use one of euler"),
+        ("rk44-20", "unknown solver 'rk44'; use one of .*; did you mean 'rk4-20'?"),
+        ("doprii5", "did you mean 'dopri5'?"),
         ("rk4@1e-5", "rk4 has no error estimate and takes no rtol"),
         ("rk4-20/cosine", "unknown grid 'cosine'; use one of uniform"),
         ("rk4-20/shift", "grid 'shift' needs 'value', from 0.001 to 1000"),

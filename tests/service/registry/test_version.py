@@ -10,7 +10,8 @@ from models.architectures import build
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.saving import save
 from models.decoder import Decoder
-from service.registry.version import Lease, ModelVersion, load_version
+from service.registry.loading import load_version
+from service.registry.version import Lease, ModelVersion
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
