@@ -163,6 +163,7 @@ class TestSample:
         command = "sample moons -n 2 --solver rk4 --steps 20 --grid uniform --max-nfe 99 --trace none --timeout 5"
         command += " --priority bulk --condition [1,0.5] --guidance 2 --first-step 0.01 --max-step 0.05"
         command += " --model-version 2 --first-index 7 --no-decode --on-timeout partial --error-control sample"
+        command += " --shape T=344 --shape W=16"
         assert main([*command.split(), "--seed", "0", "-o", str(tmp_path / "o.npy")]) == 0
         assert json.loads(service.seen[0]["body"]) == {
             "model": "moons",
@@ -171,6 +172,7 @@ class TestSample:
             "solver": "rk4",
             "steps": 20,
             "grid": "uniform",
+            "shape": {"T": 344, "W": 16},
             "max_nfe": 99,
             "trace": "none",
             "timeout_s": 5.0,

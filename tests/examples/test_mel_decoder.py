@@ -1,7 +1,9 @@
-"""The example of a speech decoder: spectrograms of any length are those of a plain loop, scaled back to data."""
+"""The example of a mel decoder: served spectrograms are those of a plain loop, whatever the lengths beside them."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -18,13 +20,13 @@ from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
 
-example = load_example("mel_decoder")
+MEAN, DEVIATION = (np.linspace(a, b, 80, dtype=np.float32)[:, None] for a, b in ((-4.0, -8.0), (2.5, 1.5)))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
     repository = tmp_path_factory.mktemp("mel") / "checkpoints"
-    return example.imported(repository)[0], repository
+    return load_example("mel_decoder").imported(repository)[0], repository
 
 
 @pytest.fixture
@@ -34,14 +36,34 @@ async def http(made: tuple[nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]
         yield http
 
 
+async def ask(http: httpx.AsyncClient, **body: Any) -> np.ndarray:
+    answer = await http.post("/v1/sample", json={"model": "mel", "num_samples": 2, "solver": "euler-4"} | body)
+    assert answer.status_code == 200, answer.text
+    return np.array(answer.json()["samples"], dtype=np.float32)
+
+
 async def test_spectrograms_are_those_of_a_plain_loop(http: httpx.AsyncClient, made: tuple[nn.Module, Path]) -> None:
-    for frames in (12, 32):
-        mu = np.random.default_rng(frames).normal(size=(example.MELS, frames)).astype(np.float32)
-        body = {"model": "mel", "num_samples": 2, "seed": 5, "solver": "euler-4"}
-        answer = await http.post("/v1/sample", json=body | {"conditions": {"mu": mu.tolist()}})
-        assert answer.status_code == 200, answer.text
-        told, mask = torch.from_numpy(mu).expand(2, -1, -1), torch.ones(2, frames, dtype=torch.bool)
-        start = noise(5, 0, 2, mu.shape, free=(1,))
-        x = integrate(lambda x, t: made[0](x, t, told, mask), start, solver="euler", steps=4).x.numpy()  # noqa: B023
-        expected = x * example.DEVIATION[:, None] + example.MEAN[:, None]
-        np.testing.assert_allclose(answer.json()["samples"], expected, rtol=0, atol=1e-4)
+    mu = torch.from_numpy(np.random.default_rng(0).normal(size=(80, 24)).astype(np.float32))
+    mask = torch.arange(24) < 21
+    x, told = noise(5, 0, 2, (80, 24), free=(1,)), (mu.expand(2, -1, -1), mask.expand(2, -1))
+    with torch.no_grad():
+        for step in range(4):
+            x = x + made[0](x, torch.full((2,), step / 4), *told) / 4
+    found = await ask(http, seed=5, conditions={"mu": mu.tolist(), "mask": mask.tolist()})
+    np.testing.assert_allclose(found, x.numpy() * DEVIATION + MEAN, rtol=0, atol=1e-4)
+    again = integrate(
+        lambda x, t: made[0](x, t, mu.expand(len(x), -1, -1), torch.ones(len(x), 24, dtype=torch.bool)),
+        noise(5, 0, 2, (80, 24), free=(1,)),
+        solver="rk4",
+        steps=2,
+    )
+    unmasked = await ask(http, seed=5, solver="rk4-2", conditions={"mu": mu.tolist()})
+    np.testing.assert_allclose(unmasked, again.x.numpy() * DEVIATION + MEAN, rtol=0, atol=1e-4)
+
+
+async def test_sixteen_requests_at_once_have_the_bits_of_each_alone(http: httpx.AsyncClient) -> None:
+    bodies = load_example("mel_decoder").requests((8, 12, 8, 16))
+    alone = [await ask(http, **body) for body in bodies]
+    together = await asyncio.gather(*(ask(http, **body) for body in bodies))
+    for before, after in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(before, after)

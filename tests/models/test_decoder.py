@@ -206,3 +206,26 @@ def test_a_program_that_makes_another_shape_is_told() -> None:
 def test_a_program_belongs_to_its_kind(fields: dict) -> None:
     with pytest.raises(ValidationError, match="program"):
         DecoderConfig.model_validate({"event_shape": (4,), "data_shape": (4,), **fields})
+
+
+def test_an_identity_reshapes_samples_of_any_size() -> None:
+    decoder = Decoder.identity((1, 2, "T"), (2, "T"), clip=(-1.0, 1.0))
+    for size in (3, 5):
+        x = noise(0, 0, 4, (1, 2, size))
+        data = decoder.decode(x)
+        assert torch.equal(data, x.clamp(-1, 1)[:, 0])
+        assert torch.equal(Inverse(decoder).encode(data), x.clamp(-1, 1))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"kind": "affine", "event_shape": (2, "T"), "data_shape": (2, "T")}, "axis T is free"),
+        ({"event_shape": (2, "T"), "data_shape": (2, "N")}, "free axes of samples"),
+        ({"event_shape": (2, "T"), "data_shape": (3, "T")}, "cannot turn shape"),
+        ({"event_shape": (0, "T"), "data_shape": (0, "T")}, "must be at least 1"),
+    ],
+)
+def test_free_axes_that_make_no_sense(fields: dict, named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        DecoderConfig.model_validate(fields)

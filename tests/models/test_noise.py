@@ -124,3 +124,27 @@ def test_probes_are_even_and_independent_of_each_other_and_of_the_noise():
     assert abs((first * second).mean()) < 5 * spread
     assert abs((first * noise(3, 0, n, (2, 2), torch.float64).flatten()).mean()) < 5 * spread
     assert not torch.equal(first, rademacher(4, 0, 0, n, (2, 2), torch.float64).flatten())
+
+
+def test_with_free_axes_the_noise_of_a_longer_sample_begins_with_that_of_a_shorter_one() -> None:
+    short, long = (noise(3, 5, 4, (2, size, 3), free=(1,)) for size in (6, 10))
+    assert torch.equal(short, long[:, :, :6])
+    assert torch.equal(noise(3, 7, 1, (2, 6, 3), free=(1,))[0], short[2])
+    assert torch.equal(noise_of([(3, 7, 1), (3, 5, 1)], (2, 6, 3), free=(1,)), short[[2, 0]])
+    assert short.is_contiguous()
+
+
+def test_with_free_axes_a_sample_owns_a_block_of_counters_whatever_its_shape() -> None:
+    found = noise(9, 4, 1, (2, 3), torch.float64, free=(1,))[0]
+    counter = 4 << 40
+    words = [word for step in (1, 2) for word in philox(9, counter + step)][:6]
+    wanted = ndtri((np.array([word >> 11 for word in words]) + 0.5) * 2.0**-53).reshape(3, 2).T
+    np.testing.assert_array_equal(found.numpy(), wanted)
+    last = noise((1 << 63) - 1, (1 << 63) - 1, 1, (2, 3), free=(1,))
+    assert last.isfinite().all()
+
+
+def test_samples_of_other_indices_share_no_words_whatever_their_shapes() -> None:
+    twice = {float(x) for x in noise(0, 1, 1, (4, 300), torch.float64, free=(1,)).reshape(-1)}
+    assert not twice & {float(x) for x in noise(0, 2, 1, (4, 150), torch.float64, free=(1,)).reshape(-1)}
+    assert not twice & {float(x) for x in noise(0, 0, 1, (4, 900), torch.float64, free=(1,)).reshape(-1)}

@@ -178,13 +178,29 @@ def test_a_file_system_that_may_only_be_read_is_said_at_once(environment: dict[s
     assert "cannot write: Read-only file system; make room, or allow writing" in said
 
 
+def makers(environment: dict[str, str]) -> list[int]:
+    """Processes of Ray that make shards of these models, by what Ray calls them."""
+    ours, found = f"PATHLINE_MODELS_DIR={environment['PATHLINE_MODELS_DIR']}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            named = (process / "cmdline").read_bytes().startswith(b"ray::make")
+            if named and ours in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_ray_makes_the_same_rows_also_after_its_driver_was_killed(
+def test_ray_makes_the_same_rows_also_after_a_worker_and_its_driver_were_killed(
     environment: dict[str, str], whole: str, tmp_path: Path, workers: str
 ) -> None:
     arguments = ("sample", *JOB, "--to", str(tmp_path), "--workers", workers, "--on", "ray")
     killed = begin(environment, *arguments)
     until("receipts", lambda: len(list(tmp_path.glob("receipts/*"))) >= 3, 180)
+    os.kill(makers(environment)[0], signal.SIGKILL)
+    before = len(list(tmp_path.glob("receipts/*")))
+    until("more receipts", lambda: len(list(tmp_path.glob("receipts/*"))) > before + int(workers), 180)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert printed(fleet(environment, *arguments)) == whole

@@ -50,9 +50,27 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         conditions=conditions,
         declared=Declared(noise_at=0, scale=1.0, sign=1),
     )
+    free, rows = torch.export.Dim("free", min=2, max=8), torch.export.Dim("rows", min=1, max=64)
+    given = (torch.randn(4, 3, 2), torch.rand(4))
+    program = torch.export.export(Free(), given, dynamic_shapes=({0: rows, 1: free}, {0: rows}))
+    torch.export.save(program, folder / "free.pt2")
+    import_program(
+        *(folder / "free.pt2", folder / "checkpoints", "free"),
+        event_shape=("N", 2),
+        axes={"N": {"min": 2, "max": 8, "multiple": 2}},
+        declared=Declared(noise_at=0, scale=1.0, sign=1),
+    )
     write_plans(found.path, Plans(weights_sha256=read_card(found.path).weights_sha256, plans=(LEARNED, GRID)))
     with serving(folder / "checkpoints", allow_programs="true") as (url, _):
         yield url
+
+
+class Free(nn.Module):
+    """Points (rows, N, 2) of as many as a request says, each moved on its own."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        """Return velocities (rows, N, 2)."""
+        return 1 - x * t[:, None, None]
 
 
 def ask(service: str, **body: Any) -> Any:
@@ -148,3 +166,23 @@ def test_tuned_plans_are_among_the_solvers(page: Page, service: str) -> None:
         assert {key: sent[-1].get(key) for key in told} == told
         assert page.locator("#cards h2").all_inner_texts() == [text]
         assert shown(page) == ask(service, solver=text, conditions=TOLD)["samples"]
+
+
+def test_a_free_axis_has_a_field(page: Page, service: str) -> None:
+    page.goto("about:blank")
+    page.goto(f"{service}/#model=free&num_samples=4&seed=3&a=rk4-4")
+    page.wait_for_selector("#problem:not([hidden])")
+    page.wait_for_selector("#shape-N")
+    assert page.locator("#told label").all_inner_texts() == ["Size of N"]
+    assert page.get_attribute("#shape-N", "placeholder") == "2 to 8"
+    assert page.locator("#told .hint").all_inner_texts() == ["multiples of 2"]
+    sent = bodies(page)
+    page.fill("#shape-N", "6")
+    page.press("#shape-N", "Enter")
+    settled(page)
+    page.wait_for_selector("body[data-judged]")
+    assert page.locator("#problem").is_hidden()
+    assert sent[-1]["shape"] == {"N": 6}
+    assert "s.N=6" in page.url
+    expected = ask(service, model="free", num_samples=4, solver="rk4-4", shape={"N": 6})["samples"]
+    assert shown(page) == [[x for point in sample for x in point] for sample in expected]
