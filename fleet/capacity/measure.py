@@ -16,7 +16,7 @@ import numpy as np
 from fleet.errors import FleetError
 
 _ROWS, _SOLVER, _REPEATS, _NFE = (1, 16, 64, 256), "rk4-20", 15, 80
-_LONG_S, _LONG_ROWS, _ASIDE_ROWS = 1.5, 64, 16
+_LONG_S, _LONG_ROWS, _ASIDE_ROWS, _PAUSE_S = 1.5, 64, 16, 0.02
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ def measure(url: str, model: str) -> Speed:
     for rows in _ROWS:
         solves = []
         for seed in range(_REPEATS):
+            time.sleep(_PAUSE_S)  # requests of a load find cold caches, too
             begin = time.perf_counter()
             solve_s = service.solve(rows, seed)
             beside.append(time.perf_counter() - begin - solve_s)

@@ -127,6 +127,7 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
         )
     measured = sum(section.seconds for section in sections)
     threads = torch.get_num_threads()
+    seeds = "" if study else ", on MNIST over sampling seeds"
     return [
         f"Written by `python -m training {'study' if study else 'reproduce'}{f' --{sizes.name}' if quick else ''}`. "
         + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
@@ -138,9 +139,9 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
         "",
         "Each verdict follows from a rule that was fixed in the code before the run (`training/experiments/`). Numbers "
         "over several seeds are given as mean ± standard deviation. A rule holds if the whole 95 % confidence interval "
-        "of the mean (Student's t; over training seeds, on MNIST over sampling seeds) satisfies it, and does not hold "
+        f"of the mean (Student's t; over training seeds{seeds}) satisfies it, and does not hold "
         "if the whole interval violates it; otherwise it is inconclusive. A claim with several parts holds *partly* "
-        "if some of them hold. " + ("" if study else _OF_THE_PAPER),
+        "if some of them hold." + ("" if study else f" {_OF_THE_PAPER}"),
     ]
 
 

@@ -43,7 +43,7 @@ def growth(solver: str, z: NDArray[np.complexfloating]) -> NDArray[np.float64]:
     """
     entry = catalogue.find(solver)
     if entry.multistep_order:
-        [weights] = multistep.weights(np.arange(entry.multistep_order + 1.0), entry.multistep_order)
+        [weights] = multistep.adams_bashforth_weights(np.arange(entry.multistep_order + 1.0), entry.multistep_order)
         size = len(weights)
         companion = np.zeros((z.size, size, size), dtype=np.complex128)
         companion[:, 0, :] = z.reshape(-1, 1) * weights
