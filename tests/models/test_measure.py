@@ -1,6 +1,7 @@
 """Measured frontiers, on fields with known paths."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from models.measure import MeasureError, _Behind, measure, measure_curve
 from models.noise import noise
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
+
+from ..service.free import picture
 
 ABOUT: dict[str, Any] = {"dataset": {}, "training": {}, "seed": 0}
 FEW: dict[str, Any] = {"methods": ("euler", "ab4", "rk4"), "grids": (), "tolerances": (1e-3, 1e-6)}
@@ -180,3 +183,23 @@ def test_the_command_writes_it_and_says_what_it_found(
     assert main(["measure", str(saved / "none")]) == 1
     assert "card.json: is missing" in capsys.readouterr().err
     assert main(["measure", str(saved), "--seconds", "0"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ([], "the axis H .* is free; it needs a size here: --shape H=N, N from 4 to 64"),
+        (["--shape", "H=5"], "--shape W=N"),
+        (["--shape", "H=5", "--shape", "W=65"], "has W = 65, expected 4 to 64"),
+        (["--shape", "K=5"], r"the model has no axis 'K'; its shape is \[1, 'H', 'W'\]"),
+    ],
+)
+def test_a_free_axis_needs_a_size(free: Path, shape: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", str(free), *shape]) == 1
+    assert re.search(said, capsys.readouterr().err)
+
+
+@pytest.fixture(scope="module")
+def free(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("free")
+    return picture(folder, folder / "repository")[1]

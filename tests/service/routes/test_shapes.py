@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from models.checkpoint.card import read_card
+from models.checkpoint.frontier import Curve, Frontier, Point, write_frontier
 from models.noise import noise
 from service.app import create_app
 from service.settings import Settings
@@ -213,3 +215,24 @@ async def test_memory_is_counted_by_numbers(made: tuple[Mel, Path]) -> None:
         short, long = [await ask(http, shape={"T": frames}, num_samples=40) for frames in (4, 40)]
     assert short["code"] == 200, short
     assert long["code"] == 413, long
+
+
+async def test_a_frontier_holds_for_the_shape_it_was_measured_at(
+    http: httpx.AsyncClient, made: tuple[Mel, Path]
+) -> None:
+    folder = made[1] / "picture" / "1"
+    point = Point(solver="euler-3", nfe=3, nfe_most=3, error=0.01, error_95=0.02)
+    frontier = Frontier(
+        weights_sha256=read_card(folder).weights_sha256,
+        tight="dopri5",
+        sizes={"H": 6, "W": 9},
+        curves=(Curve(samples=64, spread=1.0, points=(point,)),),
+    )
+    write_frontier(folder, frontier)
+    body = {"model": "picture", "num_samples": 2, "budget": {"max_error": 0.05, "max_ms": 60_000}}
+    chosen = await http.post("/v1/sample", json=body | {"shape": {"H": 6, "W": 9}})
+    assert chosen.status_code == 200, chosen.text
+    assert chosen.json()["budget"]["solver"] == "euler-3"
+    other = (await http.post("/v1/sample", json=body | {"shape": {"H": 6, "W": 8}})).json()
+    assert "was measured at H = 6, W = 9, and this request has H = 6, W = 8" in other["errors"][0]["message"]
+    assert "--shape H=6 --shape W=8" in other["errors"][0]["message"]
