@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from models.mixing import Mixing, find_mixing_of
 from models.noise import noise
 from models.program.function import Function, FunctionConfig
-from models.shapes import AxisName, free_axes, reshaped, sized
+from models.shapes import AxisName, DataSize, computed, free_axes, reshaped, sized
 
 _MAX_NUMBERS = 1 << 26  # in one tensor of a decoder; an absurd card is refused before anything is allocated
 
@@ -30,7 +30,8 @@ class DecoderConfig(BaseModel):
         kind: `identity`, `affine` (scale and shift, the same all along free axes), `pca` (inverse of a principal
             component analysis) or `program`.
         event_shape: shape of one sample of the flow; a name is a free axis (see `models.shapes`).
-        data_shape: shape of one decoded sample, with the same free axes.
+        data_shape: shape of one decoded sample, with the same free axes; of a program, with sizes that follow from
+            some of them, such as `256*T`.
         clip: lowest and highest value of decoded data, or None.
         dtype: `float64` if the tensors and the data are float64 whatever the states are, for data so far from zero that
             float32 would lose digits; None for the dtype of the states, and then cards leave it out.
@@ -41,7 +42,7 @@ class DecoderConfig(BaseModel):
 
     kind: Literal["identity", "affine", "pca", "program"] = "identity"
     event_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
-    data_shape: tuple[int | AxisName, ...] = Field(min_length=1, max_length=8)
+    data_shape: tuple[int | DataSize, ...] = Field(min_length=1, max_length=8)
     clip: tuple[float, float] | None = None
     dtype: Literal["float64"] | None = None
     program: FunctionConfig | None = None
@@ -76,11 +77,7 @@ class DecoderConfig(BaseModel):
                 raise ValueError(
                     f"{name} is {shape}; each size must be at least 1, and their product at most {_MAX_NUMBERS}"
                 )
-        free = [sorted(free_axes(shape)) for shape in (self.event_shape, self.data_shape)]
-        if free[0] != free[1]:
-            raise ValueError(f"the free axes of samples are {free[0]}, and those of data {free[1]}")
-        if free[0] and self.kind in ("pca", "program"):
-            raise ValueError(f"a decoder of kind {self.kind} takes samples of one shape, and axis {free[0][0]} is free")
+        self._check_axes()
         if (self.kind == "program") != (self.program is not None):
             raise ValueError(f"kind is {self.kind}, {'without' if self.program is None else 'with'} a program")
         if self.program is not None:
@@ -94,6 +91,18 @@ class DecoderConfig(BaseModel):
         if self.clip is not None and not (math.isfinite(sum(self.clip)) and self.clip[0] < self.clip[1]):
             raise ValueError(f"clip is {self.clip}; it must be two finite numbers, the lower first")
         return self
+
+    def _check_axes(self) -> None:
+        free = [sorted(free_axes(shape)) for shape in (self.event_shape, self.data_shape)]
+        if self.kind == "program":
+            if unknown := sorted(set(free[1]) - set(free[0])):
+                raise ValueError(f"the free axes of samples are {free[0]}, and data have {unknown[0]}")
+        elif free[0] != free[1]:
+            raise ValueError(f"the free axes of samples are {free[0]}, and those of data {free[1]}")
+        elif free[0] and self.kind == "pca":
+            raise ValueError(f"a decoder of kind pca takes samples of one shape, and axis {free[0][0]} is free")
+        elif sizes := computed(self.data_shape):
+            raise ValueError(f"data have a size of {sizes[0]}, which only a program can make")
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The names and shapes of this kind's tensors; samples are flattened to vectors."""
@@ -191,8 +200,8 @@ class Decoder(nn.Module):
         cls,
         program: FunctionConfig,
         tensors: Mapping[str, Tensor],
-        event_shape: tuple[int, ...],
-        data_shape: tuple[int, ...],
+        event_shape: tuple[int | str, ...],
+        data_shape: tuple[int | str, ...],
         clip: tuple[float, float] | None = None,
     ) -> Self:
         """A decoder that runs a program, given its tensors by name."""
@@ -220,9 +229,9 @@ class Decoder(nn.Module):
             VelocityError: a step of its program fails.
             DecoderError: its program returned another shape.
         """
-        if self.program is not None:
-            return self._clipped(self._run(self.program, x))
         shape = reshaped(self.config.event_shape, x.shape[1:], self.data_shape)
+        if self.program is not None:
+            return self._clipped(self._run(self.program, x, shape))
         data, spread = x.double() if self.config.dtype else x, self.config.spread
         if self.config.kind == "affine":
             data = data * self.scale.reshape(spread) + self.shift.reshape(spread)
@@ -230,22 +239,25 @@ class Decoder(nn.Module):
             data = (data.flatten(1) * self.latent_scale) @ self.components + self.mean
         return self._clipped(data).reshape(len(x), *shape)
 
-    def _run(self, program: Function, x: Tensor) -> Tensor:
-        data, shape = program({"x": x})["data"], sized(self.data_shape, {})
-        if len(data) != len(x) or data[0].numel() != self.config.data_size:
+    def _run(self, program: Function, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        data = program({"x": x})["data"]
+        if len(data) != len(x) or data[0].numel() != math.prod(shape):
             raise DecoderError(
                 f"the decoder made {list(data.shape)} of {len(x)} states; expected is {list(shape)} for each"
             )
         return data.to(x.dtype).reshape(len(x), *shape)
 
-    def find_mixing(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Mixing | None:
+    def find_mixing(
+        self, dtype: torch.dtype, device: torch.device | str = "cpu", sizes: Mapping[str, int] | None = None
+    ) -> Mixing | None:
         """The evidence that rows of a program depend on each other; None if they do not.
 
         Args:
             dtype: of states.
             device: where it is.
+            sizes: of their free axes.
         """
-        event = sized(self.config.event_shape, {})
+        event = sized(self.config.event_shape, sizes or {})
         return find_mixing_of(
             "decoder", lambda x: (self.decode(x),), lambda rows: (noise(3, 0, rows, event, dtype).to(device),)
         )

@@ -5,13 +5,18 @@ A shape is a tuple of sizes. A name in it is a free axis, which has bounds in th
     "event_shape": [80, "T"], "axes": {"T": {"max": 2000, "multiple": 4}}
 
 Samples of one size are a shape of their own: they share network calls with each other, and with no others.
+
+Data that a program makes of them may be larger or smaller: a size of data is an axis, or a multiple of one with a fixed
+number more or less, such as `256*T` or `2*T-1`.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -24,7 +29,10 @@ MOST_NUMBERS = 1 << 26
 _TYPICAL = 8
 """A free axis has about this size where a network is tried without a request."""
 
+_COMPUTED = r"^(?:([1-9][0-9]{0,7})\*)?([A-Za-z][A-Za-z0-9_]{0,63})([+-][1-9][0-9]{0,7})?$"
+
 AxisName = Annotated[str, Field(pattern=NAME)]
+DataSize = Annotated[str, Field(pattern=_COMPUTED)]
 Size = Annotated[int, Field(ge=1, le=MOST_NUMBERS)]
 Shape = tuple[int | str, ...]
 
@@ -79,6 +87,14 @@ class Axis(BaseModel):
         """Whether the axis may have this size."""
         return self.min <= size <= self.max and not size % self.multiple
 
+    def takes(self, other: Axis) -> bool:
+        """Whether all sizes that another axis may have are allowed."""
+        return (
+            self.min <= other.smallest
+            and other.max <= self.max
+            and not (other.smallest % self.multiple or (other.multiple % self.multiple and other.smallest != other.max))
+        )
+
     def nearest(self, size: int) -> list[int]:
         """The allowed sizes next to one: the largest below and the smallest above, as far as there are any."""
         largest = self.max // self.multiple * self.multiple
@@ -91,9 +107,48 @@ class Axis(BaseModel):
         return f"{self.smallest} to {self.max}{steps}"
 
 
+class Line(NamedTuple):
+    """A size of data that follows from an axis: times * axis + plus."""
+
+    axis: str
+    times: int = 1
+    plus: int = 0
+
+    def __str__(self) -> str:
+        times = f"{self.times}*" if self.times != 1 else ""
+        return f"{times}{self.axis}{f'{self.plus:+d}' if self.plus else ''}"
+
+    def of(self, size: int) -> int:
+        """The size of data where the axis has some size."""
+        return self.times * size + self.plus
+
+    def axis_of(self, size: int) -> int | None:
+        """The size of the axis where data have some size; None if there is none."""
+        found, rest = divmod(size - self.plus, self.times)
+        return None if rest else found
+
+
+@lru_cache(maxsize=1024)
+def line_of(size: str) -> Line:
+    """Read a size of data that is not a number.
+
+    Raises:
+        ValueError: it is not of that form.
+    """
+    if (found := re.fullmatch(_COMPUTED, size)) is None:
+        raise ValueError(f"{size[:80]!r} is no size; write an axis, or a multiple such as 256*T or 2*T-1")
+    times, axis, plus = found.groups()
+    return Line(axis, int(times or 1), int(plus or 0))
+
+
 def free_axes(shape: Sequence[int | str]) -> tuple[str, ...]:
     """The names of the free axes of a shape."""
-    return tuple(dict.fromkeys(size for size in shape if isinstance(size, str)))
+    return tuple(dict.fromkeys(line_of(size).axis for size in shape if isinstance(size, str)))
+
+
+def computed(shape: Sequence[int | str]) -> tuple[str, ...]:
+    """The sizes of a shape that follow from a free axis, but are not that axis itself."""
+    return tuple(size for size in shape if isinstance(size, str) and line_of(size).axis != size)
 
 
 def free_places(shape: Sequence[int | str]) -> tuple[int, ...]:
@@ -110,12 +165,22 @@ def sized(shape: Sequence[int | str], sizes: Mapping[str, int]) -> tuple[int, ..
     for axis in free_axes(shape):
         if axis not in sizes:
             raise ShapeError(axis, f"the axis {axis} of shape {list(shape)} is free; it needs a size here")
-    return tuple(sizes[size] if isinstance(size, str) else size for size in shape)
+    return tuple(_sized(size, sizes) if isinstance(size, str) else size for size in shape)
+
+
+def _sized(size: str, sizes: Mapping[str, int]) -> int:
+    line = line_of(size)
+    return line.of(sizes[line.axis])
 
 
 def largest(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> tuple[int, ...]:
     """A shape with each free axis as large as it may be."""
-    return tuple(axes[size].max if isinstance(size, str) else size for size in shape)
+    return sized(shape, {axis: axes[axis].max for axis in free_axes(shape)})
+
+
+def smallest(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> tuple[int, ...]:
+    """A shape with each free axis as small as it may be."""
+    return sized(shape, {axis: axes[axis].smallest for axis in free_axes(shape)})
 
 
 def typical(axes: Mapping[str, Axis]) -> dict[str, int]:
@@ -126,11 +191,13 @@ def typical(axes: Mapping[str, Axis]) -> dict[str, int]:
 def matched(shape: Sequence[int | str], found: Sequence[int]) -> dict[str, int] | None:
     """The sizes with which a shape is the one that was found; None if there are none."""
     sizes: dict[str, int] = {}
-    fits = len(shape) == len(found) and all(
-        sizes.setdefault(size, at) == at if isinstance(size, str) else size == at
-        for size, at in zip(shape, found, strict=True)
-    )
-    return sizes if fits else None
+    if len(shape) != len(found):
+        return None
+    for size, at in zip(shape, found, strict=True):
+        axis, at_axis = ("", at) if isinstance(size, int) else (line_of(size).axis, line_of(size).axis_of(at))
+        if at_axis is None or (at != size if isinstance(size, int) else sizes.setdefault(axis, at_axis) != at_axis):
+            return None
+    return sizes
 
 
 def reshaped(shape: Sequence[int | str], found: Sequence[int], target: Sequence[int | str]) -> tuple[int, ...]:
@@ -156,6 +223,8 @@ def check_axes(shapes: Mapping[str, Sequence[int | str]], axes: Mapping[str, Axi
         missing = [axis for axis in free_axes(shape) if axis not in axes]
         if missing:
             raise ValueError(f"{what} is {list(shape)}, and axes has no {missing[0]!r}; give its largest size there")
+        if min(smallest(shape, axes), default=1) < 1:
+            raise ValueError(f"{what} {list(shape)} has a size of less than 1 where its axes are smallest")
         if math.prod(largest(shape, axes)) > MOST_NUMBERS:
             raise ValueError(f"{what} {list(shape)} may hold more than {MOST_NUMBERS} numbers")
 

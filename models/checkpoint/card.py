@@ -18,7 +18,7 @@ from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import PreludeCard
 from models.program import PROGRAM
 from models.regular import NotRegular, open_regular
-from models.shapes import NAME, Axis, AxisName, check_axes, free_axes, sized, typical
+from models.shapes import NAME, Axis, AxisName, DataSize, check_axes, free_axes, sized, typical
 from solvers.errors import SolverError
 from solvers.plan import compile  # noqa: A004
 from solvers.spec import SolverSpec
@@ -96,7 +96,7 @@ class Card(_Frozen):
         compute: half precision of the weights and of the network's own arithmetic (see `models.compute`); None, which
             is not written, is `dtype`.
         event_shape: shape of one sample of the flow; a name is a free axis (see `models.shapes`).
-        data_shape: shape of one decoded sample.
+        data_shape: shape of one decoded sample; sizes may follow from free axes.
         axes: the sizes that free axes may have, of samples and, where they have other bounds than a largest size, of
             conditions; not written if there are none.
         condition: what the network is conditioned on (see `models.conditions`); None if it is unconditional.
@@ -127,7 +127,7 @@ class Card(_Frozen):
     dtype: Literal["float32", "float64"]
     compute: Literal["bfloat16", "float16"] | None = None
     event_shape: tuple[int | AxisName, ...]
-    data_shape: tuple[int | AxisName, ...]
+    data_shape: tuple[int | DataSize, ...]
     axes: dict[AxisName, Axis] = Field(default_factory=dict, max_length=MOST_AXES)
     condition: ConditionConfig | None = None
     conditions: dict[ConditionName, NamedCondition] = Field(default_factory=dict, max_length=MOST_CONDITIONS)
@@ -180,7 +180,7 @@ class Card(_Frozen):
     @model_validator(mode="after")
     def _axes_fit(self) -> Self:
         mine = free_axes(self.event_shape)
-        check_axes({"event_shape": self.event_shape}, self.axes)
+        check_axes({"event_shape": self.event_shape, "data_shape": self.data_shape}, self.axes)
         if unused := sorted(set(self.axes) - {*mine, *self._told}):
             raise ValueError(f"axes has {unused[0]!r}, which no shape has")
         for name, entry in self.conditions.items():

@@ -234,7 +234,7 @@ def _try_out(checkpoint: Checkpoint, device: torch.device) -> None:
         if not card.row_by_row:
             mixing = find_mixing(checkpoint.velocity, event, checkpoint.dtype, device, takes, checkpoint.compute)
         if mixing is None and card.decoder.program is not None:
-            mixing = checkpoint.decoder.find_mixing(checkpoint.dtype, device)
+            mixing = checkpoint.decoder.find_mixing(checkpoint.dtype, device, card.typical)
         if mixing is None and checkpoint.prelude is not None:
             mixing = checkpoint.prelude.find_mixing(checkpoint.asked, takes, checkpoint.dtype, device)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,37 +12,37 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from models.decoder import Decoder, DecoderConfig
+from models.importing.data_sizes import data_sizes, tried
 from models.importing.files import ForeignError
 from models.importing.programs import ReadFunction, read_function
 from models.messages import explain, first_line
 from models.named_conditions import NamedConditions
 from models.noise import noise
 from models.prelude import Prelude, PreludeCard
-from models.program.function import FunctionConfig
-from models.shapes import Shape, free_axes, sized
+from models.program.function import Function, FunctionConfig
+from models.shapes import Axis, Shape, free_axes, sized, typical
 
 _TRIAL_ROWS = 2
+_FAILURES = RuntimeError, ValueError, TypeError, IndexError
 
 
-def make_decoder(event_shape: Shape, dtype: torch.dtype, wanted: Mapping[str, Any]) -> tuple[Decoder, list[str]]:
+def make_decoder(
+    event_shape: Shape, dtype: torch.dtype, wanted: Mapping[str, Any], axes: Mapping[str, Axis] | None = None
+) -> tuple[Decoder, list[str]]:
     """The decoder of an import, and lines for the user.
 
     Args:
-        event_shape: shape of one state; with free axes, no program fits.
+        event_shape: shape of one state, with names for its free axes.
         dtype: of states.
         wanted: `data_shape` and `clip`; `mean` and `scale`, numbers or arrays, one for all, one for each channel, or
             spread over the shape of a state (data = state * scale + mean); or `program`, the archive of a function from
             states to data.
+        axes: the sizes that its free axes may have.
 
     Raises:
         ForeignError: they do not fit the states or each other; the program cannot be read, fails, or mixes rows.
     """
     wanted = dict(wanted)
-    if (free := free_axes(event_shape)) and "program" in wanted:
-        raise ForeignError(
-            f"a decoder by a program takes states of one shape, and the axis {free[0]} of these is free; decode what "
-            "the service returns"
-        )
     mean, scale, program = (wanted.pop(name, None) for name in ("mean", "scale", "program"))
     try:
         if program is not None:
@@ -50,7 +50,7 @@ def make_decoder(event_shape: Shape, dtype: torch.dtype, wanted: Mapping[str, An
                 raise ForeignError(
                     "--decoder-mean and --decoder-scale were given beside --decoder; scale states in that program"
                 )
-            return _from_program(Path(program), sized(event_shape, {}), dtype, wanted)
+            return _from_program(Path(program), event_shape, dtype, wanted, axes or {})
         if mean is not None or scale is not None:
             factors = _spread(1.0 if scale is None else scale, "--decoder-scale", event_shape, dtype)
             shift = _spread(0.0 if mean is None else mean, "--decoder-mean", event_shape, dtype)
@@ -96,36 +96,77 @@ def _spread(given: Any, option: str, event_shape: Shape, dtype: torch.dtype) -> 
 
 
 def _from_program(
-    file: Path, event_shape: tuple[int, ...], dtype: torch.dtype, wanted: Mapping[str, Any]
+    file: Path, event_shape: Shape, dtype: torch.dtype, wanted: Mapping[str, Any], axes: Mapping[str, Axis]
 ) -> tuple[Decoder, list[str]]:
     found = read_function(file, ["data"], ["x"])
-    shape, data = found.shapes["x"], found.shapes["data"]
-    if shape != list(event_shape):
-        raise ForeignError(f"{file}: takes states of the shape {shape}, and the network's have {list(event_shape)}")
-    if not data or None in data:
-        raise ForeignError(f"{file}: returns data of the shape {data}; each size must be fixed")
+    _check_states(file, found, event_shape, axes)
+    mine = {axis: axes[axis] for axis in free_axes(event_shape)}
     try:
-        decoder = Decoder.from_program(
-            FunctionConfig.model_validate(found.config),
-            found.tensors,
-            event_shape,
-            tuple(wanted.get("data_shape", data)),
-            wanted.get("clip"),
-        )
+        config = FunctionConfig.model_validate(found.config)
+        data = found.shapes["data"]
+        if not data:
+            raise ForeignError(f"{file}: returns data of the shape {data}; each sample must have numbers of its own")
+        if None in data:
+            data = data_sizes(file, _shapes_by(config, found.tensors, event_shape, dtype), mine)
+        shape = tuple(wanted.get("data_shape", data))
+        decoder = Decoder.from_program(config, found.tensors, tuple(event_shape), shape, wanted.get("clip"))
     except ValidationError as error:
         raise ForeignError(f"{file}: {explain(error)}") from None
+    except _FAILURES as error:
+        raise ForeignError(f"{file}: cannot be run: {first_line(error)}") from None
     decoder.eval().requires_grad_(False)
     try:
         with torch.no_grad():
-            decoded = decoder.decode(noise(0, 0, _TRIAL_ROWS, event_shape, dtype))
-        mixing = decoder.find_mixing(dtype)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            shown = [sized(event_shape, sizes) for sizes in tried(mine)]
+            decoded = [decoder.decode(noise(0, 0, _TRIAL_ROWS, shape, dtype)) for shape in shown]
+        mixing = decoder.find_mixing(dtype, sizes=typical(mine))
+    except _FAILURES as error:
         raise ForeignError(f"{file}: cannot be run: {first_line(error)}") from None
-    if not decoded.isfinite().all():
+    if not all(each.isfinite().all() for each in decoded):
         raise ForeignError(f"{file}: returns numbers that are not finite for starting noise")
     if mixing is not None:
         raise ForeignError(f"{file}: {mixing}")
     return decoder, [f"decoder: {len(found.config['steps'])} steps, data of the shape {list(decoder.data_shape)}"]
+
+
+def _check_states(file: Path, found: ReadFunction, event_shape: Shape, axes: Mapping[str, Axis]) -> None:
+    """Refuse a program that does not take all states."""
+    shape = found.shapes["x"]
+    if len(shape) != len(event_shape) or any(a not in (None, b) for a, b in zip(shape, event_shape, strict=True)):
+        told = [size or name for size, name in zip(shape, found.free, strict=True)]
+        raise ForeignError(f"{file}: takes states of the shape {told}, and the network's have {list(event_shape)}")
+    same: dict[str, int | str] = {}
+    for name, size in zip(found.free, event_shape, strict=True):
+        if name is None:
+            continue
+        if same.setdefault(name, size) != size:
+            raise ForeignError(
+                f"{file}: takes states with an axis of the same size as another, where the network's have "
+                f"{list(event_shape)}; export it with a size of its own (Dim) for each"
+            )
+        of_program = found.axes[name]
+        of_states = axes[size] if isinstance(size, str) else Axis(min=size, max=size)
+        if not of_program.takes(of_states):
+            what = f"the axis {size}" if isinstance(size, str) else "that axis"
+            raise ForeignError(
+                f"{file}: takes {of_program.describe()} where {what} of the network's states is "
+                f"{of_states.describe()}; export it with wider bounds, or narrow the axis with --axes"
+            )
+
+
+def _shapes_by(
+    config: FunctionConfig, tensors: Mapping[str, Tensor], event_shape: Shape, dtype: torch.dtype
+) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
+    """The shape of the data that a program makes, given sizes of the free axes of states."""
+    with torch.device("meta"):
+        program = Function(config)
+    program.load_state_dict({f"data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
+
+    def shape(sizes: Mapping[str, int]) -> tuple[int, ...]:
+        with torch.no_grad():
+            return tuple(program({"x": noise(0, 0, _TRIAL_ROWS, sized(event_shape, sizes), dtype)})["data"].shape[1:])
+
+    return shape
 
 
 @dataclass(frozen=True)

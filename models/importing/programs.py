@@ -11,7 +11,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,17 @@ class ReadFunction:
         config: of a `models.program.function.Function`.
         tensors: its tensors by name.
         conditions: its inputs as a card has conditions, by name.
-        shapes: of one row of each result, by name; None for a size that is free.
+        shapes: of one row of each input and result, by name; None for a size that is free.
+        free: of each size of one row of `x` that is free, a name, which equal ones share; None for the others.
+        axes: the sizes that those may have, by that name.
     """
 
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     conditions: dict[str, dict[str, Any]]
     shapes: dict[str, list[int | None]]
+    free: list[str | None] = field(default_factory=list)
+    axes: dict[str, Axis] = field(default_factory=dict)
 
 
 def read_function(
@@ -214,7 +218,11 @@ class _Reader:
             name: [size.get("as_int") for size in self._meta(theirs)["sizes"][1:]]
             for name, theirs in zip((*names, *outputs), (*given, *found), strict=True)
         }
-        return ReadFunction(config, self.tensors, conditions, shapes)
+        free: list[str | None] = []
+        if "x" in names:
+            shape = self._axes("states", self._meta(given[list(names).index("x")])["sizes"][1:], None)
+            free = [size if isinstance(size, str) else None for size in shape]
+        return ReadFunction(config, self.tensors, conditions, shapes, free, self.free.bounds({}))
 
     def _outputs(self) -> list[str]:
         """The names of the results, which are tensors of the program's own making."""

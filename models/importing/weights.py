@@ -225,7 +225,7 @@ def _store(
         report.append("rows: each is a network call of its own")
     elif (mixing := _mixing(tried, called)) is not None:
         raise ForeignError(f"{source['imported_from']}: {mixing}")
-    decodes, said = make_decoder(network.event_shape, tried.dtype, decoder)
+    decodes, said = make_decoder(network.event_shape, tried.dtype, decoder, tried.axes)
     report += said
     path = save(
         repository,

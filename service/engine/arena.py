@@ -82,7 +82,7 @@ class Arena:
             self.budget = self._measure_budget()
         again = None if allowance is None else allowance.again
         self.prelude = prelude or prelude_of(checkpoint, device, sizes, again and again())
-        self.decoder = decoder or decoder_of(checkpoint, device, again and again())
+        self.decoder = decoder or decoder_of(checkpoint, device, sizes, again and again())
         self.stages = [stage for stage in (self.prelude, self.decoder) if stage is not None]
         self.deterministic = all(each.deterministic for each in (self.network, *self.stages))
         plans = checkpoint.plans

@@ -41,6 +41,7 @@ from service.engine.job import (
 from service.engine.job_table import STOPPED, Observer, Told, settle
 from service.engine.loop import Cancel, GiveUp, Loop, Open, Retire, Stop, Submit
 from service.engine.snapshot import Workload
+from service.engine.stages import decoder_sizes
 
 __all__ = ["DeadlineExceeded", "Draining", "Engine", "EngineFailed", "Observer", "Overloaded", "TooSlow"]
 
@@ -244,6 +245,10 @@ class Engine:
         with self._lock:
             beside = {} if loaded is None else dict(self._arenas[loaded])
         same = next((arena for (_, others), (_, arena) in beside.items() if others == sizes), None)
+        mine = decoder_sizes(checkpoint, sizes)
+        decoders = (
+            each.decoder for (_, others), (_, each) in beside.items() if decoder_sizes(checkpoint, others) == mine
+        )
         seconds = self._calibration_s
         allowance = Allowance(seconds, self._tools.seconds)
         if sizes:
@@ -256,7 +261,7 @@ class Engine:
             sizes,
             allowance,
             None if same is None else same.prelude,
-            None if loaded is None else loaded.decoder,
+            next(decoders, None),
         )
 
     def prepared(self, name: str, version: int, operation: Operation, sizes: Sizes = ()) -> Arena | None:

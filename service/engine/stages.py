@@ -25,6 +25,7 @@ from models.named_conditions import Distinct, NamedConditions
 from models.noise import noise
 from models.prelude import combinations
 from models.row_padding import RowCaller
+from models.shapes import free_axes
 from models.velocity import rows_of
 from service.engine.device import Device
 from service.engine.job import Job, JobResult, Priority, Sizes
@@ -315,12 +316,21 @@ def prelude_of(
     return Stage("prelude", function, examples, checkpoint, device, rows, sizes, allowance)
 
 
-def decoder_of(checkpoint: Checkpoint, device: Device, allowance: Allowance | None = None) -> Stage | None:
-    """The decoder of a version; None if it is no program."""
+def decoder_sizes(checkpoint: Checkpoint, sizes: Sizes) -> Sizes:
+    """Those sizes of free axes that the states of a version have, which its decoder is measured for."""
+    axes = free_axes(checkpoint.card.event_shape)
+    return tuple((axis, size) for axis, size in sizes if axis in axes)
+
+
+def decoder_of(
+    checkpoint: Checkpoint, device: Device, sizes: Sizes = (), allowance: Allowance | None = None
+) -> Stage | None:
+    """The decoder of a version for such sizes of the free axes; None if it is no program."""
     decoder = checkpoint.decoder
     if decoder.program is None:
         return None
-    shape = checkpoint.card.event_of()
+    card, mine = checkpoint.card, decoder_sizes(checkpoint, sizes)
+    shape = card.event_of({**card.typical, **dict(mine)})
 
     def function(x: Tensor) -> tuple[Tensor, ...]:
         data = decoder.decode(x)
@@ -332,7 +342,7 @@ def decoder_of(checkpoint: Checkpoint, device: Device, allowance: Allowance | No
         return (noise(4, 0, rows, shape, checkpoint.dtype).to(device.device),)
 
     rows = rows_of(decoder.program)
-    return Stage("decoder", function, examples, checkpoint, device, rows, (), allowance, fetch=True)
+    return Stage("decoder", function, examples, checkpoint, device, rows, mine, allowance, fetch=True)
 
 
 def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[Job], None]) -> Pass:
@@ -390,7 +400,7 @@ def decoder_pass(
         then: called with the decoded result.
     """
     n, saved, card = len(result.x), result.saved, checkpoint.card
-    shape = card.data_of()
+    shape = card.data_of(dict(job.sizes))
     flat = result.x if saved is None else torch.cat((result.x, saved.flatten(0, 1)))
     there = flat.flatten(1).isfinite().all(dim=1)
     whole = bool(there.all())

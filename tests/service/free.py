@@ -38,6 +38,47 @@ class Picture(nn.Module):
         return self.last(torch.tanh(self.first(x) + t[:, None, None, None]))
 
 
+class Vocoder(nn.Module):
+    """Four numbers of sound for each frame, less the last three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv1d(3, 8, 3, padding=1), nn.ConvTranspose1d(8, 1, 4, stride=4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.last(torch.tanh(self.first(x))))[:, :, :-3]
+
+
+class Enlarge(nn.Module):
+    """Pictures of three channels, twice as high and three times as wide as states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.only = nn.ConvTranspose2d(1, 3, (2, 3), stride=(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.only(x))
+
+
+def vocoder(folder: Path) -> tuple[Vocoder, Path]:
+    """A program of sound for any number of frames, and its module."""
+    torch.manual_seed(1)
+    network = Vocoder().eval().requires_grad_(False)
+    rows, frames = torch.export.Dim("rows", max=1024), torch.export.Dim("frames", min=2, max=64)
+    return network, exported(network, (torch.randn(4, 3, 8),), ({0: rows, 2: frames},), folder / "vocoder.pt2")
+
+
+def enlarge(folder: Path) -> tuple[Enlarge, Path]:
+    """A program of larger pictures, and its module."""
+    torch.manual_seed(1)
+    network = Enlarge().eval().requires_grad_(False)
+    rows = torch.export.Dim("rows", max=1024)
+    high, wide = (torch.export.Dim(each, min=4, max=64) for each in ("high", "wide"))
+    return network, exported(
+        network, (torch.randn(4, 1, 8, 10),), ({0: rows, 2: high, 3: wide},), folder / "enlarge.pt2"
+    )
+
+
 def exported(network: nn.Module, given: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...], path: Path) -> Path:
     """The file of a network's program."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,12 +99,14 @@ def mel(folder: Path, repository: Path, name: str = "mel", decoder: dict[str, An
     return network, import_program(path, repository, name, (3, "T"), decoder=decoder, **more).path
 
 
-def picture(folder: Path, repository: Path, name: str = "picture") -> tuple[Picture, Path]:
-    """The picture, and its checkpoint."""
+def picture(
+    folder: Path, repository: Path, name: str = "picture", decoder: dict[str, Any] | None = None
+) -> tuple[Picture, Path]:
+    """The picture, and its checkpoint with a decoder."""
     torch.manual_seed(0)
     network = Picture().eval().requires_grad_(False)
     rows = torch.export.Dim("rows", max=1024)
     high, wide = (torch.export.Dim(each, min=4, max=64) for each in ("high", "wide"))
     given = (torch.randn(4, 1, 8, 10), torch.rand(4))
     path = exported(network, given, ({0: rows, 2: high, 3: wide}, {0: rows}), folder / "picture.pt2")
-    return network, import_program(path, repository, name, declared=OURS, decoder={"clip": (-1.0, 1.0)}).path
+    return network, import_program(path, repository, name, declared=OURS, decoder=decoder or {"clip": (-1.0, 1.0)}).path

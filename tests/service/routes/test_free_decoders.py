@@ -10,12 +10,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 
 from models.checkpoint.loading import load
 from service.app import create_app
 from service.settings import Settings
 
-from ..free import mel
+from ..free import Enlarge, Vocoder, enlarge, mel, picture, vocoder
 
 pytestmark = pytest.mark.anyio
 
@@ -24,10 +25,19 @@ BODY = {"model": "mel", "num_samples": 2, "seed": 3, "solver": "rk4-4"}
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Vocoder, Enlarge]:
     folder = tmp_path_factory.mktemp("decoders")
-    mel(folder, folder / "repository", decoder={"mean": MEAN, "scale": SCALE[:, None], "clip": (-40.0, 40.0)})
-    return folder / "repository"
+    repository = folder / "repository"
+    mel(folder, repository, decoder={"mean": MEAN, "scale": SCALE[:, None], "clip": (-40.0, 40.0)})
+    (sound, file), (larger, other) = vocoder(folder), enlarge(folder)
+    mel(folder, repository, "speech", decoder={"program": file})
+    picture(folder, repository, decoder={"program": other, "clip": (-0.5, 0.5)})
+    return repository, sound, larger
+
+
+@pytest.fixture(scope="module")
+def repository(made: tuple[Path, Vocoder, Enlarge]) -> Path:
+    return made[0]
 
 
 @pytest.fixture
@@ -54,7 +64,7 @@ async def test_states_are_scaled_by_channel_at_any_length(http: httpx.AsyncClien
         assert data["shape"] == states["shape"] == [2, 3, frames]
         scaled = np.float32(states["samples"]) * SCALE[:, None] + MEAN[:, None]
         np.testing.assert_array_equal(np.float32(data["samples"]), scaled)
-    listed = (await http.get("/v1/models")).json()["models"][0]
+    listed = {model["name"]: model for model in (await http.get("/v1/models")).json()["models"]}["mel"]
     assert (listed["event_shape"], listed["data_shape"]) == ([3, "T"], [3, "T"])
     described = (await http.get("/v2/models/mel")).json()
     assert described["outputs"][0]["shape"] == [-1, 3, -1]
@@ -108,3 +118,53 @@ def test_a_checkpoint_keeps_one_number_a_channel(repository: Path) -> None:
     found = load(repository / "mel" / "1")
     assert found.card.data_shape == (3, "T")
     assert found.decoder.state_dict()["scale"].tolist() == SCALE.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("speech", {(1, 4 * 6 - 3): {"T": 6}, (1, 4 * 12 - 3): {"T": 12}}),
+        ("picture", {(3, 10, 18): {"H": 5, "W": 6}, (3, 12, 15): {"H": 6, "W": 5}}),
+    ],
+)
+async def test_a_program_decodes_each_shape(
+    http: httpx.AsyncClient, made: tuple[Path, Vocoder, Enlarge], name: str, shapes: dict[Any, Any]
+) -> None:
+    for shape, sizes in shapes.items():
+        data = await ask(http, model=name, shape=sizes, save_at=[0.5])
+        states = await ask(http, model=name, shape=sizes, save_at=[0.5], decode=False)
+        assert data["shape"] == [2, *shape]
+        x = torch.tensor(states["samples"])
+        expected = made[1](x) if name == "speech" else made[2](x).clamp(-0.5, 0.5)
+        np.testing.assert_allclose(data["samples"], expected, rtol=0, atol=1e-6)
+        assert np.shape(data["saved"]["states"]) == (2, 1, *shape)
+        assert data["latency"]["decoder_s"] > 0
+
+
+async def test_no_bit_of_a_program_depends_on_company(http: httpx.AsyncClient) -> None:
+    asked = [{"model": "speech", "shape": {"T": frames}, "num_samples": n} for frames in (8, 12) for n in (1, 3, 20)]
+    asked += [{"model": "picture", "shape": {"H": 4, "W": frames}, "num_samples": 3} for frames in (4, 7)]
+    alone = [await ask(http, **each) for each in asked]
+    together = await asyncio.gather(*(ask(http, **each) for each in asked))
+    assert [each["samples"] for each in together] == [each["samples"] for each in alone]
+    assert alone[2]["samples"][:3] == alone[1]["samples"]
+    assert all(each["deterministic"] for each in alone)
+
+
+async def test_sizes_of_data_are_shown_and_have_no_way_back(http: httpx.AsyncClient) -> None:
+    listed = {model["name"]: model for model in (await http.get("/v1/models")).json()["models"]}
+    assert listed["speech"]["data_shape"] == [1, "4*T-3"]
+    assert listed["picture"]["data_shape"] == [3, "2*H", "3*W"]
+    assert (await http.get("/v2/models/speech")).json()["outputs"][0]["shape"] == [-1, 1, -1]
+    png = await http.post(
+        "/v1/sample", json=BODY | {"model": "picture", "shape": {"H": 5, "W": 6}}, headers={"Accept": "image/png"}
+    )
+    assert png.status_code == 200
+    sound = np.zeros((1, 1, 4 * 6 - 3)).tolist()
+    answer = await http.post("/v1/models/speech/encode", json={"samples": sound})
+    assert answer.status_code == 422
+    assert "which cannot be run backwards" in answer.json()["errors"][0]["message"]
+    odd = await http.post("/v1/models/speech/encode", json={"samples": np.zeros((1, 1, 20)).tolist()})
+    assert (odd.status_code, odd.json()["errors"][0]["field"]) == (422, "shape.T")
+    wrong = await http.post("/v1/sample", json=BODY | {"model": "speech", "shape": {"T": 13}})
+    assert "T = 13" in wrong.json()["errors"][0]["message"]
