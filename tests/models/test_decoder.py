@@ -188,6 +188,19 @@ def test_a_program_decodes_in_the_dtype_of_states_and_is_clipped() -> None:
         Inverse(decoder)
 
 
+def test_a_program_decodes_states_of_any_size() -> None:
+    decoder = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (2, "T"), ("2*T",))
+    for size in (1, 5):
+        x = noise(0, 0, 3, (2, size))
+        assert torch.equal(decoder.decode(x), 2 * x.flatten(1))
+    assert decoder.find_mixing(torch.float32, sizes={"T": 3}) is None
+    again = DecoderConfig.model_validate(decoder.config.model_dump(mode="json"))
+    assert again == decoder.config
+    wrong = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (2, "T"), ("2*T-1",))
+    with pytest.raises(DecoderError, match=r"made \[3, 2, 5\] of 3 states; expected is \[9\]"):
+        wrong.decode(noise(0, 0, 3, (2, 5)))
+
+
 def test_a_program_that_makes_another_shape_is_told() -> None:
     decoder = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (4,), (2, 3))
     with pytest.raises(DecoderError, match=r"made \[5, 4\] of 5 states; expected is \[2, 3\]"):
@@ -221,6 +234,10 @@ def test_an_identity_reshapes_samples_of_any_size() -> None:
     [
         ({"kind": "pca", "event_shape": (2, "T"), "data_shape": (2, "T")}, "axis T is free"),
         ({"event_shape": (2, "T"), "data_shape": (2, "N")}, "free axes of samples"),
+        ({"event_shape": (2, "T"), "data_shape": (2, "2*T")}, "which only a program can make"),
+        ({"event_shape": (2, "2*T"), "data_shape": (2, "2*T")}, "event_shape"),
+        ({"event_shape": (2, "T"), "data_shape": (2, "T/2")}, "data_shape"),
+        ({"kind": "program", "event_shape": (2, "T"), "data_shape": ("2*N",)}, "and data have N"),
         ({"event_shape": (2, "T"), "data_shape": (3, "T")}, "cannot turn shape"),
         ({"event_shape": (0, "T"), "data_shape": (0, "T")}, "must be at least 1"),
     ],

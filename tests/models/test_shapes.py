@@ -3,7 +3,20 @@
 import pytest
 from pydantic import ValidationError
 
-from models.shapes import Axis, ShapeError, Sizes, check_axes, free_places, matched, reshaped, sized, typical
+from models.shapes import (
+    Axis,
+    ShapeError,
+    Sizes,
+    check_axes,
+    computed,
+    free_axes,
+    free_places,
+    line_of,
+    matched,
+    reshaped,
+    sized,
+    typical,
+)
 
 T = Axis(min=3, max=41, multiple=4)
 
@@ -39,11 +52,36 @@ def test_shapes_with_sizes() -> None:
         sized(shape, {"H": 3})
 
 
+def test_sizes_of_data_follow_from_axes() -> None:
+    shape = (1, "256*T", "2*T-1", "L+3")
+    assert sized(shape, {"T": 4, "L": 2}) == (1, 1024, 7, 5)
+    assert free_axes(shape) == ("T", "L")
+    assert computed((*shape, "T")) == ("256*T", "2*T-1", "L+3")
+    assert matched(shape, (1, 1024, 7, 5)) == {"T": 4, "L": 2}
+    assert [matched(shape, found) for found in ((1, 1023, 7, 5), (1, 1024, 5, 5), (2, 1024, 7, 5))] == [None] * 3
+    assert reshaped((80, "T"), (80, 3), (1, "256*T-255")) == (1, 513)
+    assert [str(line_of(text)) for text in ("T", "256*T", "T-1", "2*T+3")] == ["T", "256*T", "T-1", "2*T+3"]
+    for wrong in ("0*T", "-T", "T*2", "2*T*3", "T/2", "2*3", "T+0", "T + 1", "", "99999999999*T"):
+        with pytest.raises(ValueError, match="is no size"):
+            line_of(wrong)
+
+
+def test_an_axis_takes_the_sizes_of_another() -> None:
+    of = Axis(min=4, max=40, multiple=2)
+    assert all(of.takes(Axis(**fields)) for fields in ({"min": 4, "max": 40, "multiple": 4}, {"min": 6, "max": 6}))
+    others = ({"min": 2, "max": 40, "multiple": 2}, {"min": 4, "max": 40}, {"min": 4, "max": 42, "multiple": 2})
+    assert not any(of.takes(Axis(**fields)) for fields in (*others, {"min": 7, "max": 7}))
+
+
 def test_bounds_must_be_there_and_fit_into_memory() -> None:
     with pytest.raises(ValueError, match="axes has no 'T'"):
         check_axes({"event_shape": (80, "T")}, {})
     with pytest.raises(ValueError, match="may hold more than"):
         check_axes({"event_shape": ("H", "W")}, {"H": Axis(max=1 << 16), "W": Axis(max=1 << 16)})
+    with pytest.raises(ValueError, match="may hold more than"):
+        check_axes({"data_shape": (3, "256*T")}, {"T": Axis(max=1 << 18)})
+    with pytest.raises(ValueError, match="less than 1 where its axes are smallest"):
+        check_axes({"data_shape": ("2*T-6",)}, {"T": Axis(min=3, max=9)})
 
 
 def test_sizes_must_agree_wherever_they_are_said() -> None:

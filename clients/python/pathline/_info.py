@@ -54,7 +54,7 @@ class ModelInfo:
 
     @property
     def data_shape(self) -> tuple[int | str, ...] | None:
-        """Shape of a decoded sample, a name for each free axis; None where the service does not say."""
+        """Shape of a decoded sample, a name or a text such as `256*T` for each free size; None if it is not said."""
         return _shape(self._described("data_shape"))
 
     @property

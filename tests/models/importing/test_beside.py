@@ -15,6 +15,7 @@ from models.checkpoint.loading import load
 from models.importing.beside import PreludeSource, make_decoder
 from models.importing.files import ForeignError
 from models.importing.weights import import_program, import_weights
+from models.shapes import Axis
 from tests.service.latent import CONDITIONS, Latent, export, exported
 
 from .conftest import CONFIG
@@ -173,6 +174,55 @@ def test_decoders_that_are_refused(files: dict[str, Path], tmp_path: Path) -> No
     (tmp_path / "half.pt2").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ForeignError, match="not an archive"):
         make_decoder((4,), F32, {"program": tmp_path / "half.pt2"})
+
+
+def free_decoder(tmp_path: Path, module: nn.Module, shape: tuple[int, ...], dims: dict[int, Any]) -> Path:
+    file, rows = tmp_path / "free.pt2", torch.export.Dim("rows", max=64)
+    torch.export.save(torch.export.export(module, (torch.randn(4, *shape),), dynamic_shapes=({0: rows, **dims},)), file)
+    return file
+
+
+def larger(tmp_path: Path, least: int = 2) -> Path:
+    high, wide = (torch.export.Dim(name, min=least, max=64) for name in ("high", "wide"))
+    return free_decoder(tmp_path, nn.Upsample(scale_factor=2), (1, 6, 8), {2: high, 3: wide})
+
+
+def test_a_program_of_free_sizes_takes_states_of_free_and_of_fixed_ones(tmp_path: Path) -> None:
+    file, axes = larger(tmp_path), {"H": Axis(min=4, max=64), "W": Axis(min=2, max=30, multiple=2)}
+    decoder, [said] = make_decoder((1, "H", "W"), F32, {"program": file}, axes)
+    assert decoder.data_shape == (1, "2*H", "2*W")
+    assert "data of the shape [1, '2*H', '2*W']" in said
+    x = torch.randn(2, 1, 5, 6)
+    assert torch.equal(decoder.decode(x), nn.functional.interpolate(x, scale_factor=2))
+    assert make_decoder((1, "H", 6), F32, {"program": file}, axes)[0].data_shape == (1, "2*H", 12)
+    fixed = make_decoder((1, 5, 6), F32, {"program": file})[0]
+    assert fixed.data_shape == (1, 10, 12)
+    assert torch.equal(fixed.decode(x), decoder.decode(x))
+
+
+def test_programs_that_do_not_take_all_states_are_refused(tmp_path: Path) -> None:
+    axes = {"H": Axis(min=4, max=64), "W": Axis(min=2, max=65)}
+
+    def refused(file: Path, event_shape: Any = (1, "H", "W"), **bounds: Axis) -> str:
+        with pytest.raises(ForeignError) as error:
+            make_decoder(event_shape, F32, {"program": file}, axes | bounds)
+        return str(error.value)
+
+    assert "takes 1 to 64 where the axis W of the network's states is 2 to 65" in refused(larger(tmp_path))
+    assert "takes 4 to 64 where the axis W" in refused(larger(tmp_path, 4), W=Axis(min=3, max=9))
+    assert "where that axis of the network's states is 65 to 65" in refused(larger(tmp_path), (1, 5, 65))
+    assert "takes states of the shape [1, 'H', 'W'], and the network's have [2, 'H', 'W']" in refused(
+        larger(tmp_path), (2, "H", "W")
+    )
+    side = torch.export.Dim("side", max=64)
+    square = free_decoder(tmp_path, nn.Upsample(scale_factor=2), (1, 6, 6), {2: side, 3: side})
+    assert "an axis of the same size as another" in refused(square)
+    half = free_decoder(tmp_path, nn.Conv1d(1, 1, 2, stride=2), (1, 8), {2: torch.export.Dim("T", min=4, max=64)})
+    assert "multiple of one axis" in refused(half, (1, "T"), T=Axis(min=4, max=9))
+    plain = export(nn.Conv1d(1, 1, 1), (torch.randn(4, 1, 8),), tmp_path / "plain.pt2")
+    assert "takes states of the shape [1, 8], and the network's have [1, 'T']" in refused(
+        plain, (1, "T"), T=Axis(max=9)
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ import torch
 
 from models.checkpoint.loading import load
 from service.app import create_app
+from service.engine.engine import Engine
+from service.engine.job import Operation
 from service.settings import Settings
 
 from ..free import Enlarge, Vocoder, enlarge, mel, picture, vocoder
@@ -168,3 +170,18 @@ async def test_sizes_of_data_are_shown_and_have_no_way_back(http: httpx.AsyncCli
     assert (odd.status_code, odd.json()["errors"][0]["field"]) == (422, "shape.T")
     wrong = await http.post("/v1/sample", json=BODY | {"model": "speech", "shape": {"T": 13}})
     assert "T = 13" in wrong.json()["errors"][0]["message"]
+
+
+def test_operations_of_one_shape_share_the_stage_of_its_decoder(repository: Path) -> None:
+    settings = Settings(models_dir=repository, device="cpu", threads=1, calibration_s=0.2)
+    engine = Engine(settings)
+    engine.start()
+    try:
+        loaded = engine.load("speech", 1, load(repository / "speech" / "1"))
+        short, long = (engine.prepare("speech", 1, Operation.SAMPLE, (("T", frames),)) for frames in (6, 8))
+        dense = engine.prepare("speech", 1, Operation.LOG_PROB_HUTCHINSON, (("T", 6),))
+        assert short.decoder is not None
+        assert dense.decoder is short.decoder
+        assert len({id(each.decoder) for each in (loaded, short, long)}) == 3
+    finally:
+        engine.stop()

@@ -1,0 +1,62 @@
+"""The sizes of a decoder's data: which expressions of axes are found, and which are refused."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.importing.data_sizes import data_sizes, tried
+from models.importing.files import ForeignError
+from models.shapes import Axis, sized
+
+FILE = Path("vae.pt2")
+T = {"T": Axis(min=4, max=400, multiple=4)}
+HW = {"H": Axis(min=2, max=64), "W": Axis(min=2, max=64)}
+
+
+@pytest.mark.parametrize(
+    ("axes", "made", "expected"),
+    [
+        (T, lambda T: (1, 256 * T), (1, "256*T")),
+        (T, lambda T: (T,), ("T",)),
+        (T, lambda T: (2 * T - 7, 3, T + 1), ("2*T-7", 3, "T+1")),
+        (T, lambda T: (T // 4 * 8,), ("2*T",)),
+        (T, lambda T: (5,), (5,)),
+        (HW, lambda H, W: (3, 8 * H, 16 * W), (3, "8*H", "16*W")),
+        (HW, lambda H, W: (W, 2 * H, 2 * W), ("W", "2*H", "2*W")),
+        ({"T": Axis(min=8, max=8)}, lambda T: (2 * T,), (16,)),
+        ({"T": Axis(min=7, max=9)}, lambda T: (2 * T,), ("2*T",)),
+    ],
+)
+def test_sizes_are_found(axes: Mapping[str, Axis], made: Callable[..., Any], expected: tuple[int | str, ...]) -> None:
+    found = data_sizes(FILE, lambda sizes: made(**sizes), axes)
+    assert found == expected
+    assert all(sized(found, sizes) == made(**sizes) for sizes in tried(axes))
+
+
+@pytest.mark.parametrize(
+    ("axes", "made", "said"),
+    [
+        (T, lambda T: (1, T // 4), r"dimension 2 of its data is 2 at T = 8; 3 at T = 12; .* multiple of one axis"),
+        (T, lambda T: (T * T,), "multiple of one axis"),
+        (HW, lambda H, W: (H * W,), "multiple of one axis"),
+        (HW, lambda H, W: (H + W,), "multiple of one axis"),
+        (HW, lambda H, W: (100 - H,), "multiple of one axis"),
+        (HW, lambda H, W: (8 * (H // 3),), "multiple of one axis"),
+        (HW, lambda H, W: (1,) * (H // 8), "another number of axes"),
+    ],
+)
+def test_others_are_refused(axes: Mapping[str, Axis], made: Callable[..., Any], said: str) -> None:
+    axes = {"H": Axis(min=14, max=40), "W": axes["W"]} if "another" in said else axes
+    with pytest.raises(ForeignError, match=f"vae.pt2: .*{said}"):
+        data_sizes(FILE, lambda sizes: made(**sizes), axes)
+
+
+def test_all_tried_sizes_are_allowed() -> None:
+    axes = {"T": Axis(min=390, max=401, multiple=4), "L": Axis(max=3), "N": Axis(min=5, max=5)}
+    shown = list(tried(axes))
+    assert all(axes[name].allows(size) for sizes in shown for name, size in sizes.items())
+    assert {sizes["T"] for sizes in shown} == {392, 396, 400}
+    assert {sizes["L"] for sizes in shown} == {1, 2, 3}
+    assert {sizes["N"] for sizes in shown} == {5}
