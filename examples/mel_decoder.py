@@ -2,7 +2,8 @@
 
 The network is built like Matcha-TTS's (a small UNet over frames with attention, told `mu` of the same length and a mask
 of the frames that count), with random weights; yours is trained. Its export has a free number of frames, a multiple of
-4, so each request has its own:
+4, so each request has its own. It was trained on spectrograms less their mean over their standard deviation in each
+band; both are imported as its decoder, so samples are spectrograms again:
 
     PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py            # import it, and say how to ask
     PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py --measure  # 16 requests at once against one by one
@@ -29,6 +30,9 @@ MELS, WIDTH, MOST_FRAMES = 80, 32, 2000
 INPUTS = ["x", "t", "mu", "mask"]
 CONDITIONS: dict[str, Any] = {"mu": {"null": "zeros"}, "mask": {"null": True}}
 """What the program cannot say itself: without `mu` there is no text, and without a mask all frames count."""
+
+MEAN, DEVIATION = np.linspace(-4.0, -8.0, MELS, dtype=np.float32), np.linspace(2.5, 1.5, MELS, dtype=np.float32)
+"""Of the training data in each band (80,): a state is (spectrogram - mean) / deviation."""
 
 
 class Block(nn.Module):
@@ -113,6 +117,7 @@ def imported(repository: Path) -> tuple[MelDecoder, Path]:
         file = Path(folder) / "mel.pt2"
         exported(network, file)
         more: dict[str, Any] = {"inputs": INPUTS, "conditions": CONDITIONS, "axes": {"T": {"min": 8}}, "declared": ours}
+        more["decoder"] = {"mean": MEAN, "scale": DEVIATION}
         found = import_program(file, repository, "mel", (MELS, "T"), **more)
     return network, found.path
 

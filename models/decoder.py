@@ -1,7 +1,7 @@
 """The decoder, which turns samples of the flow into data, and its inverse."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import torch
@@ -27,7 +27,8 @@ class DecoderConfig(BaseModel):
     """The description of a `Decoder`; its numbers are tensors of the checkpoint.
 
     Attributes:
-        kind: `identity`, `affine` (scale and shift), `pca` (inverse of a principal component analysis) or `program`.
+        kind: `identity`, `affine` (scale and shift, the same all along free axes), `pca` (inverse of a principal
+            component analysis) or `program`.
         event_shape: shape of one sample of the flow; a name is a free axis (see `models.shapes`).
         data_shape: shape of one decoded sample, with the same free axes.
         clip: lowest and highest value of decoded data, or None.
@@ -59,6 +60,11 @@ class DecoderConfig(BaseModel):
         return _fixed(self.event_shape)
 
     @property
+    def spread(self) -> tuple[int, ...]:
+        """The shape in which numbers for each place of a sample spread over its free axes: 1 along those."""
+        return tuple(1 if isinstance(size, str) else size for size in self.event_shape)
+
+    @property
     def data_size(self) -> int:
         """The numbers in one decoded sample, for each place along its free axes."""
         return _fixed(self.data_shape)
@@ -73,7 +79,7 @@ class DecoderConfig(BaseModel):
         free = [sorted(free_axes(shape)) for shape in (self.event_shape, self.data_shape)]
         if free[0] != free[1]:
             raise ValueError(f"the free axes of samples are {free[0]}, and those of data {free[1]}")
-        if free[0] and self.kind != "identity":
+        if free[0] and self.kind in ("pca", "program"):
             raise ValueError(f"a decoder of kind {self.kind} takes samples of one shape, and axis {free[0][0]} is free")
         if (self.kind == "program") != (self.program is not None):
             raise ValueError(f"kind is {self.kind}, {'without' if self.program is None else 'with'} a program")
@@ -141,12 +147,20 @@ class Decoder(nn.Module):
         cls,
         scale: Tensor,
         shift: Tensor,
-        data_shape: tuple[int, ...] | None = None,
+        data_shape: tuple[int | str, ...] | None = None,
         clip: tuple[float, float] | None = None,
         dtype: Literal["float64"] | None = None,
+        event_shape: tuple[int | str, ...] | None = None,
     ) -> Self:
-        """Data = sample * scale + shift; scale and shift have the shape of one sample."""
-        event_shape = tuple(scale.shape)
+        """Data = sample * scale + shift; scale and shift have the shape of one sample.
+
+        Args:
+            scale, shift: of the shape of one sample, 1 along its free axes.
+            data_shape: shape of one decoded sample; None is that of a sample.
+            clip, dtype: see `DecoderConfig`.
+            event_shape: shape of one sample, if it has free axes; None is that of `scale`.
+        """
+        event_shape = tuple(scale.shape) if event_shape is None else event_shape
         data_shape = event_shape if data_shape is None else data_shape
         config = DecoderConfig(kind="affine", event_shape=event_shape, data_shape=data_shape, clip=clip, dtype=dtype)
         return cls(config)._filled(scale=scale.reshape(-1), shift=shift.reshape(-1))
@@ -208,14 +222,12 @@ class Decoder(nn.Module):
         """
         if self.program is not None:
             return self._clipped(self._run(self.program, x))
-        data = x.flatten(1)
-        if self.config.dtype:
-            data = data.double()
-        if self.config.kind == "affine":
-            data = data * self.scale + self.shift
-        elif self.config.kind == "pca":
-            data = (data * self.latent_scale) @ self.components + self.mean
         shape = reshaped(self.config.event_shape, x.shape[1:], self.data_shape)
+        data, spread = x.double() if self.config.dtype else x, self.config.spread
+        if self.config.kind == "affine":
+            data = data * self.scale.reshape(spread) + self.shift.reshape(spread)
+        elif self.config.kind == "pca":
+            data = (data.flatten(1) * self.latent_scale) @ self.components + self.mean
         return self._clipped(data).reshape(len(x), *shape)
 
     def _run(self, program: Function, x: Tensor) -> Tensor:
@@ -259,10 +271,6 @@ class Inverse:
 
     Clipping is not undone, as what it cut off is unknown. Of data that `pca` cannot reach, the nearest point in the
     span of the components is encoded.
-
-    Attributes:
-        log_volume: log abs det J of the decoder (for `pca`, of the map onto the span of its components). Subtract it
-            from the log-density of a sample to get that of its data.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -273,12 +281,12 @@ class Inverse:
         """
         config = decoder.config
         self._kind, self._config = config.kind, config
-        self.log_volume = 0.0
+        self._log_volume = 0.0  # for each place along free axes
         if config.kind == "program":
             raise InverseError("its decoder is a program, which cannot be run backwards")
         if config.kind == "affine":
             self._scale, self._shift = decoder.scale, decoder.shift
-            self.log_volume = _log_sum(decoder.scale, "scale")
+            self._log_volume = _log_sum(decoder.scale, "scale")
         elif config.kind == "pca":
             components = decoder.components.double()
             singular = torch.linalg.svdvals(components)
@@ -286,19 +294,28 @@ class Inverse:
                 raise InverseError("its components are not linearly independent")
             self._mean, self._scale = decoder.mean, decoder.latent_scale
             self._back = torch.linalg.pinv(components).to(decoder.components.dtype)
-            self.log_volume = _log_sum(decoder.latent_scale, "latent_scale") + float(singular.log().sum())
+            self._log_volume = _log_sum(decoder.latent_scale, "latent_scale") + float(singular.log().sum())
+
+    def log_volume(self, event_shape: Sequence[int]) -> float:
+        """Return log abs det J of the decoder of samples of this shape.
+
+        Of `pca`, that of the map onto the span of its components. Subtract it from the log-density of a sample to get
+        that of its data.
+        """
+        return self._log_volume * (math.prod(event_shape) // self._config.event_size)
 
     def encode(self, data: Tensor) -> Tensor:
         """Turn data (rows, *data_shape) into samples (rows, *event_shape), in the dtype of the data.
 
         Give float64 data to the inverse of a float64 decoder, and round the samples to the dtype of the states.
         """
-        flat = data.reshape(len(data), -1)
+        shape = (len(data), *reshaped(self._config.data_shape, data.shape[1:], self._config.event_shape))
         if self._kind == "affine":
-            flat = (flat - self._shift) / self._scale
-        elif self._kind == "pca":
-            flat = ((flat - self._mean) @ self._back) / self._scale
-        return flat.reshape(len(data), *reshaped(self._config.data_shape, data.shape[1:], self._config.event_shape))
+            spread = self._config.spread
+            return (data.reshape(shape) - self._shift.reshape(spread)) / self._scale.reshape(spread)
+        if self._kind == "pca":
+            return (((data.flatten(1) - self._mean) @ self._back) / self._scale).reshape(shape)
+        return data.reshape(shape)
 
 
 def _fixed(shape: tuple[int | str, ...]) -> int:

@@ -12,7 +12,6 @@ from starlette.requests import Request
 
 from models.repository import RepositoryError
 from service import VERSION as VERSION
-from service.checks import BudgetChecks
 from service.errors import Kind, ProblemError
 from service.http.middleware import BurstLimiter
 from service.ledger import Ledger
@@ -41,6 +40,7 @@ class Service:
         started: whether it has been started.
         draining: whether it takes no more requests.
         failed: set when every model was tried and none can be served.
+        on_drain: called when the service begins to drain.
     """
 
     settings: Settings
@@ -54,6 +54,7 @@ class Service:
     started: bool = False
     draining: bool = False
     failed: StartError | None = None
+    on_drain: Callable[[], None] = lambda: None
     parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     _watch: Watch | None = None
     _starter: threading.Thread | None = None
@@ -117,7 +118,7 @@ class Service:
     def drain(self) -> None:
         """Refuse new requests; those in progress go on."""
         self.draining = True
-        self.checks.stop()
+        self.on_drain()
         self.engine.drain()
 
     def stop(self) -> None:
@@ -135,12 +136,6 @@ class Service:
     def environment(self) -> Mapping[str, str]:
         """The environment that the bits of answers depend on."""
         return environment(str(self.engine.device), self.engine.device_name, self.engine.threads)
-
-    @cached_property
-    def checks(self) -> BudgetChecks:
-        """Checks of what budgets promised."""
-        fraction = self.settings.budget_check_fraction
-        return BudgetChecks(fraction, self.engine, self.ledger, self.metrics, self.lease)
 
     def fault(self) -> tuple[Kind, str] | None:
         """Return why no request is taken now, or None."""

@@ -28,19 +28,20 @@ def make_decoder(event_shape: Shape, dtype: torch.dtype, wanted: Mapping[str, An
     """The decoder of an import, and lines for the user.
 
     Args:
-        event_shape: shape of one state; with free axes, only an identity decoder fits.
+        event_shape: shape of one state; with free axes, no program fits.
         dtype: of states.
-        wanted: `data_shape` and `clip`; `mean` and `scale`, numbers or arrays, one for all or one for each channel
-            (data = state * scale + mean); or `program`, the archive of a function from states to data.
+        wanted: `data_shape` and `clip`; `mean` and `scale`, numbers or arrays, one for all, one for each channel, or
+            spread over the shape of a state (data = state * scale + mean); or `program`, the archive of a function from
+            states to data.
 
     Raises:
         ForeignError: they do not fit the states or each other; the program cannot be read, fails, or mixes rows.
     """
     wanted = dict(wanted)
-    if (free := free_axes(event_shape)) and (unfit := sorted({"mean", "scale", "program"} & set(wanted))):
+    if (free := free_axes(event_shape)) and "program" in wanted:
         raise ForeignError(
-            f"a decoder by {unfit[0]} takes states of one shape, and the axis {free[0]} of these is free; decode "
-            "what the service returns"
+            f"a decoder by a program takes states of one shape, and the axis {free[0]} of these is free; decode what "
+            "the service returns"
         )
     mean, scale, program = (wanted.pop(name, None) for name in ("mean", "scale", "program"))
     try:
@@ -51,31 +52,47 @@ def make_decoder(event_shape: Shape, dtype: torch.dtype, wanted: Mapping[str, An
                 )
             return _from_program(Path(program), sized(event_shape, {}), dtype, wanted)
         if mean is not None or scale is not None:
-            shape = sized(event_shape, {})
-            factors = _per_channel(1.0 if scale is None else scale, "--decoder-scale", shape, dtype)
-            shift = _per_channel(0.0 if mean is None else mean, "--decoder-mean", shape, dtype)
+            factors = _spread(1.0 if scale is None else scale, "--decoder-scale", event_shape, dtype)
+            shift = _spread(0.0 if mean is None else mean, "--decoder-mean", event_shape, dtype)
             if (factors == 0).any():
                 raise ForeignError("--decoder-scale holds zeros, which no state could be told from")
-            return Decoder.affine(factors, shift, **wanted), ["decoder: data = state * scale + mean"]
+            affine = Decoder.affine(factors, shift, event_shape=tuple(event_shape), **wanted)
+            return affine, ["decoder: data = state * scale + mean"]
         fields = {"kind": "identity", "event_shape": event_shape, "data_shape": event_shape, **wanted}
         return Decoder(DecoderConfig.model_validate(fields)), []
     except ValueError as error:
         raise ForeignError(f"--data-shape or --clip: {first_line(error)}") from None
 
 
-def _per_channel(given: Any, option: str, event_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Numbers of the shape of one state, from one for all, one for each channel, or one for each number."""
+def _spread(given: Any, option: str, event_shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Numbers of the shape of one state, 1 along its free axes.
+
+    They are given as one for all, as one for each channel, or in as many dimensions as a state has, with a size of 1
+    where they are the same along an axis.
+    """
     values = torch.as_tensor(given, dtype=dtype)
     if not values.isfinite().all():
         raise ForeignError(f"{option} holds numbers that are not finite")
-    if values.shape == event_shape or values.numel() == 1:
-        return values.reshape(values.shape if values.shape == event_shape else ()).expand(event_shape).contiguous()
-    if values.shape != event_shape[:1]:
+    found, across = list(values.shape), tuple(1 if isinstance(size, str) else size for size in event_shape)
+    if values.numel() == 1:
+        values = values.reshape(())
+    elif values.ndim == 1:  # channels
+        values = values.reshape(-1, *[1] * (len(event_shape) - 1))
+    for size, of_state in zip(values.shape, event_shape, strict=False):
+        if values.ndim == len(event_shape) and size > 1 and isinstance(of_state, str):
+            raise ForeignError(
+                f"{option} has the shape {found}, with {size} numbers along the axis {of_state}, which is free: states "
+                f"have another size there in each request; give one number, or the shape {list(across)}"
+            )
+    if values.ndim and not (
+        values.ndim == len(across) and all(size in (1, most) for size, most in zip(values.shape, across, strict=True))
+    ):
+        channels = "" if isinstance(event_shape[0], str) else f" {event_shape[0]} for the channels,"
         raise ForeignError(
-            f"{option} has the shape {list(values.shape)}; give one number, {event_shape[0]} for the channels, or the "
-            f"shape of a state, {list(event_shape)}"
+            f"{option} has the shape {found}; give one number,{channels} or the shape of a state, {list(across)}, with "
+            "1 along any axis where they do not vary"
         )
-    return values.reshape(-1, *[1] * (len(event_shape) - 1)).expand(event_shape).contiguous()
+    return values.expand(across).contiguous()
 
 
 def _from_program(

@@ -183,7 +183,8 @@ class ModelVersion:
             InverseError: decoding cannot be undone.
         """
         inverse = Inverse(self.decoder)
-        return _row_caller(inverse.encode, self.card.data_shape, self.data_dtype, seed=1), inverse.log_volume
+        encode = _row_caller(inverse.encode, self.card.data_shape, self.data_dtype, seed=1)
+        return encode, inverse.log_volume(self.event_shape)
 
     def describe(self) -> dict[str, Any]:
         """Return what ``GET /v1/models/{name}`` shows of this version."""

@@ -24,6 +24,7 @@ from service.http.context import Context, context_of
 from service.ledger import Hold, Take
 from service.ports import Engine
 from service.registry.version import ModelVersion
+from service.requests.budget_checks import checks_of
 from service.requests.parsing import JSON, LARGE_BODY, NPZ, read_body
 from service.requests.schemas import Named, Solving
 from service.requests.validation import Validated, deadline_of
@@ -197,7 +198,7 @@ async def draw(http: Request, valid: Validated) -> ArrayResponse:
     """
     result = await solve(http, valid.job)
     count(http, valid.job, result)
-    service_of(http).checks.consider(valid, result)
+    checks_of(http).consider(valid, result)
     chosen = None if valid.choice is None else valid.choice.document()
     context, environment = context_of(http.scope), service_of(http).environment
     arguments = (valid.model, valid.job, result, context, valid.decode, environment, chosen)

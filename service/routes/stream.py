@@ -30,6 +30,7 @@ from service.http.negotiation import choose
 from service.metrics import CLIENT_GONE
 from service.openapi import SAMPLING, SOLVING_PROBLEMS, asked, shown
 from service.requests import pipeline
+from service.requests.budget_checks import checks_of
 from service.requests.parsing import parse
 from service.requests.schemas import SampleRequest
 from service.requests.validation import Validated, validate_sample
@@ -261,7 +262,7 @@ class _Followed:
         done = int((result.status == "success").sum())
         share = done / len(result.t)
         yield _event("progress", self._progress(Progress(int(result.nfe.max()), least, share, done)))
-        service_of(self._http).checks.consider(self._valid, result)
+        checks_of(self._http).consider(self._valid, result)
         environment = service_of(self._http).environment
         arguments = (self._model, self._job, result, self.context, self._decode, environment, self._choice)
         if self._npz:

@@ -25,6 +25,34 @@ def test_affine_scales_then_shifts() -> None:
     assert decoder(torch.tensor([[1.0, 1.0], [0.0, 2.0]])).tolist() == [[3.0, 2.0], [1.0, 5.0]]
 
 
+def test_scales_spread_over_free_axes_and_their_volume_counts_the_places() -> None:
+    scale, shift = torch.tensor([[2.0], [-0.5], [4.0]]).double(), torch.tensor([[1.0], [2.0], [3.0]]).double()
+    decoder = Decoder.affine(scale, shift, event_shape=(3, "T"))
+    inverse = Inverse(decoder)
+    for frames in (1, 5):
+        x = noise(0, 0, 4, (3, frames), torch.float64)
+        whole = Decoder.affine(scale.expand(3, frames), shift.expand(3, frames))
+        data = decoder.decode(x)
+        assert torch.equal(data, whole.decode(x))
+        torch.testing.assert_close(inverse.encode(data), x)
+        assert inverse.log_volume((3, frames)) == pytest.approx(Inverse(whole).log_volume((3, frames)))
+        assert inverse.log_volume((3, frames)) == pytest.approx(frames * math.log(4.0))
+    again = Decoder(DecoderConfig.model_validate(decoder.config.model_dump(mode="json")))
+    again.load_state_dict(decoder.state_dict())
+    assert decoder.state_dict()["scale"].shape == (3,)
+    with pytest.raises(ValueError, match=r"shape is \[2, 5\]"):
+        decoder.decode(torch.ones(4, 2, 5))
+
+
+def test_a_free_axis_may_move() -> None:
+    decoder = Decoder.affine(torch.full((2, 1), 2.0), torch.tensor([[0.0], [1.0]]), ("T", 2), event_shape=(2, "T"))
+    x = torch.arange(6.0).reshape(1, 2, 3)
+    data = decoder.decode(x)
+    assert data.shape == (1, 3, 2)
+    assert data.flatten().tolist() == [0.0, 2.0, 4.0, 7.0, 9.0, 11.0]
+    assert torch.equal(Inverse(decoder).encode(data), x)
+
+
 def test_pca_inverts_a_full_decomposition() -> None:
     data = np.random.default_rng(0).normal(size=(50, 6)) @ np.diag([5, 4, 3, 2, 1, 0.5]) + 7.0
     mean = data.mean(0)
@@ -55,6 +83,8 @@ def test_an_empty_decoder_takes_the_tensors_of_another() -> None:
         ({"kind": "pca", "event_shape": (10**6,), "data_shape": (10**6,)}, "too many"),
         ({"event_shape": (10**12,), "data_shape": (10**12,)}, "event_shape is"),
         ({"event_shape": (2,), "data_shape": (2,), "clip": (1.0, 0.0)}, "clip is"),
+        ({"kind": "affine", "event_shape": (2, "T"), "data_shape": (3, "T")}, "affine cannot turn"),
+        ({"kind": "affine", "event_shape": (2, "T"), "data_shape": (2, 4)}, "the free axes of samples are"),
         ({"event_shape": (2,), "data_shape": (2,), "clip": (0.0, float("nan"))}, "clip is"),
     ],
 )
@@ -96,14 +126,14 @@ def test_the_inverse_of_an_identity_only_reshapes():
     inverse = Inverse(Decoder.identity((6,), (2, 3)))
     data = noise(0, 0, 4, (2, 3))
     assert torch.equal(inverse.encode(data), data.reshape(4, 6))
-    assert inverse.log_volume == 0.0
+    assert inverse.log_volume((6,)) == 0.0
 
 
 def test_scales_and_shifts_are_undone_and_the_volume_is_their_product():
     decoder = Decoder.affine(torch.tensor([2.0, -0.5, 4.0]).double(), torch.tensor([1.0, 2.0, 3.0]).double())
     inverse = Inverse(decoder)
     torch.testing.assert_close(inverse.encode(decoder.decode(X)), X)
-    assert inverse.log_volume == pytest.approx(math.log(4.0))
+    assert inverse.log_volume((3,)) == pytest.approx(math.log(4.0))
 
 
 @pytest.mark.parametrize("orthonormal", [True, False])
@@ -119,7 +149,7 @@ def test_components_are_undone_by_least_squares(orthonormal: bool):
     torch.testing.assert_close(inverse.encode(data), X)
     # the volume of a unit cube's picture: root of the Gram determinant
     picture = scale[:, None] * components
-    assert inverse.log_volume == pytest.approx(0.5 * float(torch.logdet(picture @ picture.T)))
+    assert inverse.log_volume((3,)) == pytest.approx(0.5 * float(torch.logdet(picture @ picture.T)))
     aside = data + torch.randn(8, generator=generator, dtype=torch.float64).reshape(2, 4)
     nearest = decoder.decode(inverse.encode(aside)).reshape(5, 8)
     rest = aside.reshape(5, 8) - nearest
@@ -189,7 +219,7 @@ def test_an_identity_reshapes_samples_of_any_size() -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"kind": "affine", "event_shape": (2, "T"), "data_shape": (2, "T")}, "axis T is free"),
+        ({"kind": "pca", "event_shape": (2, "T"), "data_shape": (2, "T")}, "axis T is free"),
         ({"event_shape": (2, "T"), "data_shape": (2, "N")}, "free axes of samples"),
         ({"event_shape": (2, "T"), "data_shape": (3, "T")}, "cannot turn shape"),
         ({"event_shape": (0, "T"), "data_shape": (0, "T")}, "must be at least 1"),

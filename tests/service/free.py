@@ -45,8 +45,8 @@ def exported(network: nn.Module, given: tuple[Tensor, ...], shapes: tuple[dict[i
     return path
 
 
-def mel(folder: Path, repository: Path, name: str = "mel") -> tuple[Mel, Path]:
-    """The sequence, and its checkpoint."""
+def mel(folder: Path, repository: Path, name: str = "mel", decoder: dict[str, Any] | None = None) -> tuple[Mel, Path]:
+    """The sequence, and its checkpoint with a decoder."""
     torch.manual_seed(0)
     network = Mel().eval().requires_grad_(False)
     rows, frames = torch.export.Dim("rows", max=1024), 2 * torch.export.Dim("half", max=100)
@@ -55,7 +55,7 @@ def mel(folder: Path, repository: Path, name: str = "mel") -> tuple[Mel, Path]:
     told = {"mu": {"null": "zeros"}}
     inputs = ["x", "t", "mu"]
     more: dict[str, Any] = {"inputs": inputs, "conditions": told, "axes": AXES, "declared": OURS}
-    return network, import_program(path, repository, name, (3, "T"), **more).path
+    return network, import_program(path, repository, name, (3, "T"), decoder=decoder, **more).path
 
 
 def picture(folder: Path, repository: Path, name: str = "picture") -> tuple[Picture, Path]:

@@ -94,6 +94,42 @@ def test_states_are_scaled_for_all_or_by_channel(mean: str | None, scale: str | 
     assert said == ["decoder: data = state * scale + mean"]
 
 
+@pytest.mark.parametrize(
+    ("event_shape", "mean", "spread"),
+    [
+        ((3, "T"), 2.0, (1, 1)),
+        ((3, "T"), [1.0, 2.0, 3.0], (3, 1)),
+        ((3, "T"), [[1.0], [2.0], [3.0]], (3, 1)),
+        (("T", 3), [[1.0, 2.0, 3.0]], (1, 3)),
+        ((4, "H", "W"), [1.0, 2.0, 3.0, 4.0], (4, 1, 1)),
+        (("T",), [5.0], (1,)),
+        ((3, 5), [[1.0], [2.0], [3.0]], (3, 1)),
+        ((3, 5), [[1.0, 2.0, 3.0, 4.0, 5.0]], (1, 5)),
+    ],
+)
+def test_means_spread_over_the_axes_of_a_state(event_shape: Any, mean: Any, spread: Any) -> None:
+    decoder, _ = make_decoder(event_shape, F32, {"mean": torch.tensor(mean), "scale": 2.0})
+    assert decoder.data_shape == event_shape
+    x = torch.randn(2, *(7 if isinstance(size, str) else size for size in event_shape))
+    torch.testing.assert_close(decoder.decode(x), 2 * x + torch.tensor(mean).reshape(spread))
+
+
+@pytest.mark.parametrize(
+    ("event_shape", "mean", "said"),
+    [
+        ((3, "T"), torch.ones(3, 7), r"shape \[3, 7\], with 7 numbers along the axis T, which is free: .* \[3, 1\]"),
+        (("T", 3), torch.ones(3), r"shape \[3\], with 3 numbers along the axis T, .* \[1, 3\]"),
+        ((3, "T"), torch.ones(4), r"shape \[4\]; give one number, 3 for the channels, or .* \[3, 1\]"),
+        ((3, "T"), torch.ones(3, 1, 1), r"shape \[3, 1, 1\]; give one number"),
+        ((3, "T"), torch.ones(0), r"shape \[0\]; give one number"),
+        ((3, "T"), torch.tensor([1.0, float("nan"), 1.0]), "not finite"),
+    ],
+)
+def test_means_that_do_not_spread_are_refused(event_shape: Any, mean: Tensor, said: str) -> None:
+    with pytest.raises(ForeignError, match=f"--decoder-mean.*{said}"):
+        make_decoder(event_shape, F32, {"mean": mean})
+
+
 def test_scales_from_the_command_line(
     trained: dict[str, Tensor], saved: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -284,7 +284,7 @@ async def test_checks_count_promises_kept_and_broken(measured: Any) -> None:
     found = (await http.post("/v1/sample", json=ask)).json()
     distance = np.linalg.norm(np.array(found["samples"])[:256] - ends, axis=1)
     assert broken == (distance > found["budget"]["promised_distance"]).sum()
-    await _until(lambda: service.checks._running is None)
+    await _until(lambda: service.ledger.in_hand == 0)
     await http.post("/v1/sample", json={"model": "gaussian", "num_samples": 3})  # without a budget
     assert _count(service, "budget_checks_total", outcome="dropped") == 0
     assert service.ledger.in_hand == 0

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from starlette.requests import Request
 
 import solvers
 from models.named_conditions import repeated
@@ -108,6 +109,11 @@ class BudgetChecks:
         self._stopped = True
         if self._running is not None:
             self.engine.cancel(self._running)
+
+
+def checks_of(request: Request) -> BudgetChecks:
+    """Return the budget checks of the application that serves a request."""
+    return request.app.state.budget_checks
 
 
 def _tight(job: Job, dtype: torch.dtype) -> Job:
