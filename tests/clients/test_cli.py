@@ -20,6 +20,7 @@ from pathline._decode import decode_npz
 from pathline._picture import draw
 from pathline._request import sample_request
 from pathline.cli import main
+from pathline.cli.arguments import conditions, parse
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -516,3 +517,17 @@ class TestOthers:
             process.stdout.close()
             assert process.stderr.read() == b""
             assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["--condition", "3"], {"condition": 3, "conditions": None, "negative": None}),
+        (
+            ["--condition", "text=[1,2]", "--negative", "text=[0,0]"],
+            {"condition": None, "conditions": {"text": [1, 2]}, "negative": {"text": [0, 0]}},
+        ),
+    ],
+)
+def test_a_replay_takes_conditions_as_a_sample_does(given: list[str], found: dict[str, Any]) -> None:
+    assert conditions(parse(["replay", "plr1.token", *given])) == found

@@ -103,6 +103,8 @@ class AsyncClient:
         *,
         force: bool = False,
         condition: Any = None,
+        conditions: Mapping[str, Any] | None = None,
+        negative: Mapping[str, Any] | None = None,
         x0: Any = None,
         grid: Any = None,
         save_at: Any = None,
@@ -110,7 +112,8 @@ class AsyncClient:
         priority: Literal["interactive", "bulk"] | None = None,
     ) -> SampleResult:
         """Draw the samples of an earlier answer again; arguments, result and errors as for `Client.replay`."""
-        given = {"force": force or None, "condition": condition, "x0": x0, "grid": grid, "save_at": save_at}
+        given = {"force": force or None, "condition": condition, "conditions": conditions, "negative": negative}
+        given |= {"x0": x0, "grid": grid, "save_at": save_at}
         return await self._run(self._calls.replay(token, {**given, "timeout_s": timeout_s, "priority": priority}))
 
     @spelled_out(SampleOptions)

@@ -112,6 +112,8 @@ class Client:
         *,
         force: bool = False,
         condition: Any = None,
+        conditions: Mapping[str, Any] | None = None,
+        negative: Mapping[str, Any] | None = None,
         x0: Any = None,
         grid: Any = None,
         save_at: Any = None,
@@ -124,6 +126,7 @@ class Client:
             token: The `replay` of a result, or the result.
             force: Sample even if the bits cannot be promised; `SampleResult.digest_matches` says how it went.
             condition, x0, grid, save_at: As in the first call, where they were too long to be part of the token.
+            conditions, negative: As in the first call to a model with conditions by name; ``{}`` if it gave none.
             timeout_s: Time limit in seconds, queueing included.
             priority: ``"interactive"`` or ``"bulk"``.
 
@@ -132,7 +135,8 @@ class Client:
             PathlineError: See `pathline.errors`.
             TypeError, InvalidValue: As for `sample`.
         """
-        given = {"force": force or None, "condition": condition, "x0": x0, "grid": grid, "save_at": save_at}
+        given = {"force": force or None, "condition": condition, "conditions": conditions, "negative": negative}
+        given |= {"x0": x0, "grid": grid, "save_at": save_at}
         return self._run(self._calls.replay(token, {**given, "timeout_s": timeout_s, "priority": priority}))
 
     @spelled_out(SampleOptions)

@@ -147,7 +147,8 @@ def parser() -> argparse.ArgumentParser:
         "token", metavar="TOKEN|FILE", help="a replay token, or a file that `pathline sample -o` wrote as .json or .npz"
     )
     replay.add_argument("--force", action="store_true", help="sample even if the same bits cannot be promised")
-    _add_named(replay, "condition")
+    for name in ("condition", "negative"):
+        replay.add_argument(f"--{name}", type=_condition, action="append", help=_HELP[name], metavar="X")
     replay.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of a request in seconds")
     replay.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
 
@@ -207,14 +208,14 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
     found = {
         name: getattr(arguments, name, None) for name in ("solver", "steps", "rtol", "atol", "budget", *_NAMES, *_MODEL)
     }
-    found |= _conditions(arguments)
+    found |= conditions(arguments)
     found["shape"] = dict(arguments.shape or ()) or None
     found["timeout_s"] = arguments.timeout
     found["decode"] = None if arguments.decode else False
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _conditions(arguments: argparse.Namespace) -> dict[str, Any]:
+def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options that hold conditions."""
     given, negative = dict(arguments.condition or ()), dict(arguments.negative or ())
     found = {"condition": given.pop("", None), "conditions": given or None}

@@ -19,7 +19,7 @@ from pathline._client import Client
 from pathline._files import numbers, replacing
 from pathline._info import ModelInfo
 from pathline._results import SampleResult
-from pathline.cli.arguments import options
+from pathline.cli.arguments import conditions, options
 from pathline.cli.bench import measure
 from pathline.cli.output import FORMATS, show
 from pathline.cli.tally import Tally
@@ -65,7 +65,7 @@ def replay(arguments: argparse.Namespace) -> int:
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None
-        given = {"force": arguments.force, "condition": arguments.condition, "timeout_s": arguments.timeout}
+        given = {"force": arguments.force, "timeout_s": arguments.timeout, **conditions(arguments)}
         results = [client.replay(token, **given) for token in tokens]
         tally = Tally(iter(results), sum(map(len, results)))
         if file:
