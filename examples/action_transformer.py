@@ -70,7 +70,7 @@ def export(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> Path:
 def imported(repository: Path) -> tuple[VisionEncoder, ActionTransformer, Path]:
     """Export both networks and import them as the model `actions`; return them and the checkpoint."""
     torch.manual_seed(0)
-    encoder, network = (each.eval().requires_grad_(False) for each in (VisionEncoder(), ActionTransformer()))
+    encoder, network = VisionEncoder().eval().requires_grad_(False), ActionTransformer().eval().requires_grad_(False)
     x, seen = torch.randn(4, HORIZON, ACTIONS), torch.randn(4, PATCHES, WIDTH)
     with tempfile.TemporaryDirectory() as folder:
         found = import_program(
