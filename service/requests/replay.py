@@ -101,8 +101,8 @@ def parse_replay(body: bytes) -> ReplayedSample:
         raise _of_the_token(problem, ()) from None
     own = {name: getattr(asked, name) for name in _OWN if getattr(asked, name) is not None}
     for name in AGAIN:
-        if name in token.given and name not in own:
-            raise invalid(name, f"the token holds only the hash of {name}, which is long; give {name} again")
+        if name in token.given and name not in own and name != "conditions":  # those may all have been nulls
+            raise _only_hashed(name)
         if name in own and name not in token.given:
             raise invalid(name, f"{name} is in the token if there was one; leave it out")
     try:
@@ -145,9 +145,15 @@ def validate_replay(
     arrays = arrays_of(valid.job)
     for name, digest in token.given.items():
         if name not in arrays or digest_of(arrays[name]) != digest:
+            if getattr(request, name) is None:
+                raise _only_hashed(name)
             raise invalid(name, f"{name} is not the one that the token was made with: its hash differs")
     same = {field.name: getattr(valid, field.name) for field in fields(Validated)}
     return ValidatedReplay(**same, token=token, force=request.force, differences=found)
+
+
+def _only_hashed(name: str) -> ProblemError:
+    return invalid(name, f"the token holds only the hash of {name}, which is long; give {name} again")
 
 
 _OTHER_PLAN = "another tuned plan gives other samples"

@@ -115,6 +115,12 @@ async def test_a_replay_takes_the_same_conditions_again(http: httpx.AsyncClient)
         assert "hash" in refused.json()["errors"][0]["message"]
 
 
+async def test_a_replay_without_conditions_takes_the_nulls(http: httpx.AsyncClient) -> None:
+    first = await ask(http)
+    again = (await http.post("/v1/replay", json={"token": first["replay"]})).json()
+    assert (again["digest_matches"], again["samples"]) == (True, first["samples"])
+
+
 async def test_the_sdk_sends_arrays_and_tensors_alike(made: tuple[Flagged, Path]) -> None:
     app = app_of(made)
     transport = httpx.ASGITransport(app)
