@@ -131,7 +131,7 @@ def test_a_program_that_mixes_rows_is_refused_unless_it_is_asked_for_row_by_row(
         take(path, tmp_path)
     assert not (tmp_path / "repository").exists()
     imported = take(path, tmp_path, row_by_row=True)
-    assert "rows: each is a network call of its own" in imported.report
+    assert "rows: one network call each" in imported.report
     alone = torch.cat([plain(x[i : i + 1], t[i : i + 1]) for i in range(6)])
     with torch.no_grad():
         torch.testing.assert_close(load(imported.path).velocity(x, t), alone)
@@ -510,7 +510,7 @@ def test_a_vector_as_condition(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("condition", "labels", "said"),
     [
-        (torch.zeros(4, dtype=torch.int64), None, "say with --classes how many there are"),
+        (torch.zeros(4, dtype=torch.int64), None, "give their number with --classes"),
         (torch.zeros(4, 2), LabelCondition(classes=3), "takes no class labels"),
         (torch.zeros(4, 2, 2), None, "its condition is float32 of 3 dimensions"),
         (torch.zeros(4, 2, dtype=torch.float64), None, "float32, float64"),
