@@ -1,4 +1,4 @@
-"""The commands `sample`, `verify` and `export`."""
+"""The `sample`, `verify` and `export` commands."""
 
 from __future__ import annotations
 
@@ -22,36 +22,42 @@ _STOPPED = 130
 
 
 def add_sample(commands: Any) -> None:
-    """Add the command `sample`."""
+    """Add the `sample` command."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "sample", help="samples as files, by any number of workers", description="Begin a bulk job, or go on with one."
+        "sample",
+        help="write samples to files with any number of workers",
+        description="Start or resume a bulk job.",
     )
-    parser.add_argument("model", nargs="?", help="name of a model; as in the job that is there if left out")
-    parser.add_argument("--to", required=True, metavar="URL", help="a folder, at any address that fsspec knows")
-    parser.add_argument("--total", type=int, help="how many samples")
-    parser.add_argument("--seed", type=int, help="seed of all of them")
-    parser.add_argument("--first-index", type=int, help="index of the first in the seed's stream (0)")
-    parser.add_argument("--model-version", type=int, help="version of the model (the highest)")
-    parser.add_argument("--solver", help="name or text of a solver (dopri5)")
-    parser.add_argument("--steps", type=int, help="fixed steps")
+    parser.add_argument("model", nargs="?", help="name of the model; may be left out to resume a job")
+    parser.add_argument("--to", required=True, metavar="URL", help="folder, at any address that fsspec supports")
+    parser.add_argument("--total", type=int, help="number of samples")
+    parser.add_argument("--seed", type=int, help="seed of all samples")
+    parser.add_argument("--first-index", type=int, help="index of the first sample in the seed's stream (0)")
+    parser.add_argument("--model-version", type=int, help="version of the model (default: the highest)")
+    parser.add_argument("--solver", help="solver, such as dopri5 (the default) or rk4-20")
+    parser.add_argument("--steps", type=int, help="number of fixed steps")
     for name in ("rtol", "atol", "guidance"):
         parser.add_argument(f"--{name}", type=float)
     parser.add_argument("--max-nfe", type=int)
     parser.add_argument("--condition", help="one condition for all samples: a label, a name or a JSON list")
-    parser.add_argument("--conditions", type=Path, metavar="FILE", help="Parquet or CSV: condition, count")
-    parser.add_argument("--states", action="store_true", help="states of the flow, not decoded")
-    parser.add_argument("--format", choices=("parquet", "npy", "zarr"), help="of the shards (parquet)")
-    parser.add_argument("--on", choices=("local", "ray", "indexed"), default="local", help="what makes the shards")
-    parser.add_argument("--workers", type=int, default=1, help="shards made at the same time (1)")
+    parser.add_argument(
+        "--conditions", type=Path, metavar="FILE", help="Parquet or CSV file with the columns condition and count"
+    )
+    parser.add_argument("--states", action="store_true", help="write states of the flow, not decoded")
+    parser.add_argument("--format", choices=("parquet", "npy", "zarr"), help="file format of the shards (parquet)")
+    parser.add_argument(
+        "--on", choices=("local", "ray", "indexed"), default="local", help="where the shards are made (local)"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="number of shards made at a time (1)")
     parser.add_argument("--threads", type=int, help="CPU threads of the network in each worker (1)")
-    parser.add_argument("--shard-rows", type=int, help="rows of a shard; so that one takes two minutes if left out")
-    parser.add_argument("--tries", type=int, default=3, help="tries of a shard before it is given up (3)")
+    parser.add_argument("--shard-rows", type=int, help="rows per shard (default: about two minutes of work)")
+    parser.add_argument("--tries", type=int, default=3, help="attempts at a shard before giving up (3)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=sample)
 
 
 def add_verify(commands: Any) -> None:
-    """Add the command `verify`."""
+    """Add the `verify` command."""
     parser = commands.add_parser("verify", help="read all rows of a job and check them")
     parser.add_argument("url", metavar="URL")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -59,8 +65,8 @@ def add_verify(commands: Any) -> None:
 
 
 def add_export(commands: Any) -> None:
-    """Add the command `export`."""
-    parser = commands.add_parser("export", help="one .npz or .npy file of a job, as `training` reads it")
+    """Add the `export` command."""
+    parser = commands.add_parser("export", help="write a job's rows to one .npz or .npy file for `training`")
     parser.add_argument("url", metavar="URL")
     parser.add_argument("file", type=Path)
     parser.add_argument("--pairs", action="store_true", help="noise and states, for `training fit --reflow --pairs`")
@@ -68,14 +74,14 @@ def add_export(commands: Any) -> None:
 
 
 def sample(options: argparse.Namespace) -> int:
-    """Begin or continue a job; 0 if it is complete, 1 if shards are missing, 130 after Ctrl-C."""
+    """Start or resume a job; return 0 if it is complete, 1 if shards are missing, 130 after Ctrl-C."""
     for name in ("workers", "tries"):
         if getattr(options, name) < 1:
-            raise UsageError(f"--{name} is {getattr(options, name)}; at least 1 is needed")
+            raise UsageError(f"--{name} is {getattr(options, name)}; it must be at least 1")
     settings, target = load_settings(), Target(options.to)
     index = _index(options.workers) if options.on == "indexed" else None
     if target.in_memory and (options.on == "ray" or options.workers > 1):
-        raise UsageError(f"{options.to}: is memory of one process; use --workers 1, or another address")
+        raise UsageError(f"{options.to}: is the memory of a single process; use --workers 1, or another address")
     wanted = _wanted(options)
     if index:
         spec, new = await_job(target), False
@@ -88,14 +94,12 @@ def sample(options: argparse.Namespace) -> int:
     try:
         outcome = run()
     except KeyboardInterrupt:
-        print(f"fleet: stopped; go on with: python -m fleet sample --to {options.to}", file=sys.stderr)
+        print(f"fleet: stopped; resume with: python -m fleet sample --to {options.to}", file=sys.stderr)
         return _STOPPED
     for shard, said in sorted(outcome.failed.items()):
         print(f"fleet: shard {shard} was given up after {options.tries} tries: {said}", file=sys.stderr)
     if outcome.left:
-        print(
-            f"{spec.shards - outcome.left} of {spec.shards} shards are done; the others are made when this is run again"
-        )
+        print(f"{spec.shards - outcome.left} of {spec.shards} shards are done; run this again to make the others")
         return 1 if index is None or outcome.failed else 0
     _report(spec, target)
     return 0
@@ -172,19 +176,21 @@ def _report(spec: JobSpec, target: Target) -> None:
     if odd:
         print("not every sample succeeded: " + ", ".join(f"{count} {name}" for name, count in sorted(odd.items())))
     if not found.deterministic:
-        print("this model's bits depend on which rows are computed together, so the fingerprint is of these files only")
+        print(
+            "this model's bits depend on which rows are computed together, so the fingerprint is for these files only"
+        )
     print(f"fingerprint {found.fingerprint}")
 
 
 def verify_(options: argparse.Namespace) -> int:
-    """Verify a job; 0 if it is complete and right."""
+    """Verify a job; return 0 if it is complete and correct."""
     from fleet.bulk.verify import verify
 
     found = verify(Target(options.url), options.quiet)
     for fault in found.faults:
         print(f"fleet: {fault}", file=sys.stderr)
     if found.faults:
-        print("fleet: delete the receipts of these shards and run `sample` again to make them anew", file=sys.stderr)
+        print("fleet: delete the receipts of these shards and run `sample` again to remake them", file=sys.stderr)
     if found.missing:
         print(
             f"fleet: {len(found.missing)} of {found.spec.shards} shards have no receipt: {_few(found.missing)}",
@@ -192,7 +198,7 @@ def verify_(options: argparse.Namespace) -> int:
         )
     if found.faults or found.missing:
         return 1
-    print(f"{found.rows:,} samples in {found.spec.shards} shards are as their receipts say")
+    print(f"{found.rows:,} samples in {found.spec.shards} shards match their receipts")
     print(f"fingerprint {found.fingerprint}")
     return 0
 
@@ -203,7 +209,7 @@ def _few(numbers: Iterable[int], most: int = 10) -> str:
 
 
 def export_(options: argparse.Namespace) -> int:
-    """Write one file of all rows."""
+    """Write all rows to one file."""
     from fleet.bulk.export import export, export_pairs
 
     rows = (export_pairs if options.pairs else export)(Target(options.url), options.file)
@@ -212,7 +218,7 @@ def export_(options: argparse.Namespace) -> int:
 
 
 def guarded(command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Run a command; what goes wrong is a line on stderr and an exit code, 2 for wrong usage."""
+    """Run a command; report an error as one line on stderr and an exit code, 2 for wrong usage."""
     from service.settings import SettingsError
 
     try:

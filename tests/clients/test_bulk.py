@@ -286,8 +286,8 @@ def test_the_fingerprint_is_that_of_fleet_sample_and_fleet_verifies_the_folder(
     assert receipt["job"] == spec.digest
     assert spec.checkpoint == found.checkpoint
     assert main(["sample", "--to", str(tmp_path / "sdk"), "--quiet"]) == 2
-    assert "a service makes this job; go on with pathline.Client.bulk" in capsys.readouterr().err
-    with Client() as client, pytest.raises(BulkConflict, match=r"go on with what began it"):
+    assert "a service makes this job; resume it with pathline.Client.bulk" in capsys.readouterr().err
+    with Client() as client, pytest.raises(BulkConflict, match=r"resume it with the program that began it"):
         client.bulk("net", to=tmp_path / "fleet")
 
 
