@@ -1,4 +1,4 @@
-"""Past one machine: bulk jobs, replicas on Ray Serve, capacity plans; a layer above `service`.
+"""Scaling past one machine: bulk jobs, replicas on Ray Serve, and capacity plans; a layer above `service`.
 
-Nothing here is imported by the service, and importing this package imports no Ray.
+The service never imports this package, and importing it does not import Ray.
 """

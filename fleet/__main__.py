@@ -1,4 +1,4 @@
-"""The command `python -m fleet`: bulk jobs, replicas, capacity."""
+"""The `python -m fleet` command: bulk jobs, replicas and capacity plans."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Errors of the fleet's commands: each message is one line that says what to do."""
+"""Errors of the fleet commands; each message is one line that says what to do."""
 
 
 class FleetError(Exception):
@@ -6,11 +6,11 @@ class FleetError(Exception):
 
 
 class UsageError(FleetError):
-    """A command that cannot be carried out: a wrong argument, the target of another job, a changed model."""
+    """The command cannot run as given: a wrong argument, a target that holds another job, or a changed model."""
 
 
 class TargetError(FleetError):
-    """The target cannot be read or written: a full disk, a read-only bucket. Trying a shard again does not help."""
+    """The target cannot be read or written: a full disk, a read-only bucket. Retrying a shard does not help."""
 
 
 def missing(extra: str, error: ImportError) -> FleetError:

@@ -9,13 +9,13 @@ from fleet.errors import missing
 
 
 def join(cores: int | None = None) -> Any:
-    """Return the module of Ray, connected: to the cluster of RAY_ADDRESS, or to a new one on this machine.
+    """Return the `ray` module, connected to the cluster at RAY_ADDRESS or to a new local one.
 
-    A new one binds to 127.0.0.1 only, has no dashboard and sends no usage reports. A cluster of several machines is
-    started with `ray start`; docs/scale.md says what to mind there.
+    A new cluster binds to 127.0.0.1 only, has no dashboard and sends no usage reports. Start a cluster of several
+    machines with `ray start`; see docs/scale.md.
 
     Args:
-        cores: that a new cluster may use; all by default.
+        cores: number of cores for a new cluster; all by default.
 
     Raises:
         FleetError: Ray is not installed.

@@ -1,6 +1,6 @@
 """Replicas on Ray Serve: ``serve run fleet.ray_serve:app``, or ``python -m fleet serve``.
 
-proxy (Ray's) -> Front (stateless: weighs) -> LeastWork (chooses) -> Replica (the service, one for each device)
+proxy (Ray's) -> Front (stateless, estimates work) -> LeastWork (chooses a replica) -> Replica (the service on a device)
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ try:
 except ImportError as error:
     raise ImportError(str(missing("ray", error))) from None
 
-_UNBOUNDED = 100_000  # requests in a replica: its own admission refuses, with a Retry-After that is true
+_UNBOUNDED = 100_000  # no limit: a replica's own admission refuses, with an accurate Retry-After
 _METRICS_PORT = "FLEET_METRICS_PORT"
 
 
 class LeastWork(RequestRouter):
-    """Sends each call to the replica with the least dispatched work, as counted here."""
+    """Routes each call to the replica with the least dispatched work, as counted by this router."""
 
     def initialize_state(self, **kwargs: Any) -> None:
-        """Begin with nothing dispatched."""
+        """Start with no dispatched work."""
         self._dispatched = Dispatched()
 
     async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:
-        """Return all replicas, the least loaded first, one in each rank."""
+        """Return all replicas, the least loaded first, one per rank."""
         named = {replica.replica_id: replica for replica in candidate_replicas}
         order = self._dispatched.order(named)
         if pending_request is not None and order:
@@ -74,14 +74,14 @@ class Replica:
         _expose_metrics(self._app.state.service.metrics)
 
     async def check_health(self) -> None:
-        """Tell Ray whether the process must be replaced; the first call waits until the models are loaded."""
+        """Raise an error if Ray must replace this process; the first call waits until the models are loaded."""
         await self._start()
         ailment = self._app.state.service.ailment()
         if ailment is not None:
             raise RuntimeError(ailment)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Tell Ray how many seconds of work are left."""
+        """Report the seconds of work left to Ray's autoscaler."""
         return {METRIC: self._app.state.service.engine.workload().seconds if self._started else 0.0}
 
     async def _start(self) -> None:
@@ -91,7 +91,7 @@ class Replica:
                 self._started = True
 
     async def handle(self, call: Call) -> AsyncIterator[Any]:
-        """Answer a request, some ASGI messages at a time."""
+        """Answer a request, yielding ASGI messages in batches."""
         await self._start()
         messages = answered(self._app, call)
         try:
@@ -106,7 +106,7 @@ class Replica:
 
 
 def _expose_metrics(metrics: Any) -> None:
-    """Serve this replica's metrics for Prometheus on the first free port from 9600 or a given one."""
+    """Serve this replica's Prometheus metrics on the first free port from FLEET_METRICS_PORT (9600 by default)."""
     from prometheus_client import start_http_server
 
     first = int(os.environ.get(_METRICS_PORT, "9600"))
@@ -119,7 +119,7 @@ def _expose_metrics(metrics: Any) -> None:
 
 
 def _front() -> Front:
-    """Build the ingress, in its process."""
+    """Build the ingress in its own process."""
     handle = serve.get_deployment_handle("Replica", app_name=serve.get_replica_context().app_name)
     streaming = handle.options(stream=True)
 
@@ -131,12 +131,12 @@ def _front() -> Front:
 
 
 def build(arguments: dict[str, Any]) -> Any:
-    """Build the application of Ray Serve.
+    """Build the Ray Serve application.
 
     Args:
-        arguments: `replicas` (1), or `min_replicas` and `max_replicas` for Ray's autoscaling with `target_s` seconds of
-            work for each (2), which follows after `upscale_delay_s` (30) and `downscale_delay_s` (600); `gpus` for each
-            replica (0); settings of the service by their names.
+        arguments: `replicas` (1), or `min_replicas` and `max_replicas` for autoscaling to `target_s` seconds of work
+            per replica (2), with `upscale_delay_s` (30) and `downscale_delay_s` (600); `gpus` per replica (0); service
+            settings by name.
     """
     given = dict(arguments)
     replicas, gpus = int(given.pop("replicas", 1)), float(given.pop("gpus", 0))
@@ -154,7 +154,7 @@ def build(arguments: dict[str, Any]) -> Any:
         max_ongoing_requests=_UNBOUNDED,
         ray_actor_options={"num_cpus": settings.threads or 1, "num_gpus": gpus},
         request_router_config=RequestRouterConfig(request_router_class="fleet.ray_serve:LeastWork"),
-        graceful_shutdown_wait_loop_s=0.2,  # ends as soon as nothing runs
+        graceful_shutdown_wait_loop_s=0.2,  # so it stops as soon as it is idle
         graceful_shutdown_timeout_s=settings.drain_s,
         health_check_period_s=5,
         **size,
@@ -172,4 +172,4 @@ def build(arguments: dict[str, Any]) -> Any:
 
 
 app = build
-"""What `serve run fleet.ray_serve:app replicas=2` runs."""
+"""Target of `serve run fleet.ray_serve:app replicas=2`."""

@@ -1,4 +1,4 @@
-"""The command `serve`: replicas on a Ray cluster of this machine, or on that of RAY_ADDRESS."""
+"""The `serve` command: replicas on a local Ray cluster, or on the one at RAY_ADDRESS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.settings import load_settings
 
 
 def add_serve(commands: Any) -> None:
-    """Add the command `serve`."""
+    """Add the `serve` command."""
     parser: argparse.ArgumentParser = commands.add_parser("serve", help="run replicas behind one address, on Ray Serve")
     parser.add_argument("--replicas", type=int, default=1, help="number of replicas (default: 1)")
     parser.add_argument("--gpus", type=float, default=0, help="GPUs per replica (default: 0)")
@@ -20,9 +20,9 @@ def add_serve(commands: Any) -> None:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Serve until SIGTERM or Ctrl-C; then finish what runs and stop."""
+    """Serve until SIGTERM or Ctrl-C, then finish running requests and stop."""
     if options.replicas < 1:
-        raise UsageError(f"--replicas is {options.replicas}; at least 1 is needed")
+        raise UsageError(f"--replicas is {options.replicas}; it must be at least 1")
     settings = load_settings()
     from fleet.ray_local import join
 
@@ -42,7 +42,7 @@ def serve(options: argparse.Namespace) -> int:
     print(f"{options.replicas} replicas on http://{settings.host}:{settings.port}", flush=True)
     while not stop.wait(1):
         pass
-    engine.delete("pathline")  # replicas finish what they have; the proxies stay until they have
+    engine.delete("pathline")  # replicas finish their requests; the proxies stay until then
     engine.shutdown()
     ray.shutdown()
     return 0

@@ -1,6 +1,6 @@
-"""The tunnel: an HTTP request passes through a Ray call unchanged, and its response returns message by message.
+"""The tunnel through Ray: an HTTP request passes through unchanged, and its response returns message by message.
 
-So every route, error, stream and header of the service is kept; the ingress knows only sizes and work.
+Every route, error, stream and header of the service is preserved; the ingress looks only at sizes and work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fleet.work import work_of
 from service.errors import Kind, ProblemError
 
-_AHEAD = 16  # messages that wait for a slow reader
+_AHEAD = 16  # messages buffered for a slow reader
 _END_S = 10.0
 _SCOPE = (
     "http_version",
@@ -38,8 +38,8 @@ class Call:
 
     Attributes:
         scope: its ASGI scope, as plain data.
-        body: the whole body, or as much as exceeds the limit, which is enough to refuse it.
-        work: network rows over all calls.
+        body: the whole body, or just enough to exceed the limit, so that the service refuses it.
+        work: network rows summed over all calls.
     """
 
     scope: dict[str, Any]
@@ -48,22 +48,22 @@ class Call:
 
 
 class Answer(Protocol):
-    """A response that is coming, some messages at a time."""
+    """A response in progress, as batches of messages."""
 
     def __aiter__(self) -> AsyncIterator[list[Message]]: ...
 
     def cancel(self) -> None:
-        """Tell the replica that the client has left."""
+        """Tell the replica that the client has disconnected."""
         ...
 
 
 class Front:
-    """The ingress: reads a request, weighs it and passes it on; keeps nothing.
+    """The ingress: reads a request, estimates its work and passes it on; keeps no state.
 
     Args:
         dispatch: sends a call to a replica.
-        most: bytes of a body beyond which no more is read.
-        most_headers: bytes of headers beyond which a request is refused.
+        most: limit on the bytes of a body; reading stops beyond it.
+        most_headers: limit on the bytes of headers; a request with more is refused.
     """
 
     def __init__(self, dispatch: Callable[[Call], Answer], most: int, most_headers: int) -> None:
@@ -99,7 +99,7 @@ class Front:
 
 
 def request_id(scope: Scope) -> str:
-    """The X-Request-ID of a request; empty without one."""
+    """Return the X-Request-ID of a request, or an empty string if it has none."""
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
 
 
@@ -123,15 +123,15 @@ async def _until_gone(receive: Receive) -> None:
 async def _pass(answer: Answer, send: Send) -> None:
     async for messages in answer:
         for message in messages:
-            if message["type"] == "http.response.start":  # Ray's proxy adds it, too
+            if message["type"] == "http.response.start":  # Ray's proxy adds this header too
                 message["headers"] = [pair for pair in message["headers"] if pair[0].lower() != b"x-request-id"]
             await send(message)
 
 
 async def answered(app: ASGIApp, call: Call) -> AsyncIterator[list[Message]]:
-    """Have an application answer a call; closing the iterator is a client that leaves.
+    """Yield an application's answer to a call; closing the iterator acts as a client disconnect.
 
-    What is there at the same time comes together, as each item on its way costs as much as a small response.
+    Messages that are ready together are yielded together, because sending an item costs as much as a small response.
     """
     messages: asyncio.Queue[Message | None] = asyncio.Queue()
     room, gone, given = asyncio.Semaphore(_AHEAD), asyncio.Event(), False

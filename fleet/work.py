@@ -1,4 +1,4 @@
-"""The work of requests in network rows over all calls, and the choice of the least loaded replica."""
+"""Estimated work of requests, in network rows over all calls, and the choice of the least loaded replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from solvers import SolverError, SolverSpec, plan
 from solvers.spec import DEFAULTS
 
 _ADAPTIVE_NFE = 60.0
-"""Calls of a sample under error control, about: what dopri5 needs at 1e-5. A replica knows better, once it has it."""
+"""Approximate NFE of a sample under error control: that of dopri5 at 1e-5. The replica itself knows better."""
 
 _LARGEST_BODY = 1 << 20
 _RESERVED_S = 1.0
@@ -21,7 +21,7 @@ Place = TypeVar("Place", bound=Hashable)
 
 
 def work_of(path: str, body: bytes) -> float:
-    """The network rows of a request over all calls: rows x NFE; 1 for a faulty request, or one for something else."""
+    """Return the network rows of a request over all calls, rows x NFE; 1 for a faulty request or another route."""
     if not path.endswith(("/sample", "/sample/stream")) or len(body) > _LARGEST_BODY:
         return 1.0 if len(body) <= _LARGEST_BODY else len(body) / 16
     try:
@@ -36,22 +36,23 @@ def work_of(path: str, body: bytes) -> float:
 
 
 class Dispatched:
-    """The unfinished work sent to each of several places, by which a router chooses.
+    """Unfinished work dispatched to each of several places, for a router to choose by.
 
-    It is counted when it is sent: reports of replicas, half a second old, would send all requests to the same place.
+    Work counts from the moment of dispatch. Reports from replicas are half a second old, so a router that relied on
+    them would send all requests to the same place.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sent: dict[str, tuple[Hashable, float, float]] = {}  # by request: place, work, until when without news
+        self._sent: dict[str, tuple[Hashable, float, float]] = {}  # by request: place, work, expiry time
         self._work: dict[Hashable, float] = {}
 
     def work(self, place: Hashable) -> float:
-        """The unfinished work of a place."""
+        """Return the unfinished work of a place."""
         return self._work.get(place, 0.0)
 
     def order(self, places: Iterable[Place]) -> list[Place]:
-        """Places by work, the least first; equal ones in the order given."""
+        """Return places by work, the least first; ties keep their order."""
         self._expire()
         return sorted(places, key=self.work)
 
@@ -69,7 +70,7 @@ class Dispatched:
             place, work, _ = sent
             self._work[place] -= work
             if not any(other == place for other, _, _ in self._sent.values()):
-                del self._work[place]  # leave no rounding error behind, and no replica that is gone
+                del self._work[place]  # drops rounding errors and replicas that are gone
 
     def _put(self, request: str, place: Hashable, work: float, until: float) -> None:
         self.done(request)

@@ -1,6 +1,6 @@
-"""Bulk jobs: samples of one model as files, made by any number of workers, the same rows whatever happens on the way.
+"""Bulk jobs: any number of workers write samples of one model to files; crashes and restarts never change the rows.
 
-A job is a `JobSpec`. Its rows are cut into shards, each a pure function of the spec. A worker makes a shard, writes it
-under a temporary name, moves it into place, and leaves a receipt; a shard with a receipt is done. Nothing else is
-remembered, so a job goes on after any crash by making the shards without one.
+A job is a `JobSpec`. Its rows are split into shards, each a pure function of the spec. A worker makes a shard, writes
+it under a temporary name, moves it into place, and writes a receipt; a shard with a receipt is done. There is no other
+state, so a job resumes after any crash by making the shards without a receipt.
 """

@@ -1,4 +1,4 @@
-"""The start of a bulk job, or the continuation of the job in a target."""
+"""Starting a bulk job, or resuming the job in a target."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from service.requests.schemas import SEED_LIMIT
 from service.settings import Settings
 
 SHARD_S = 120.0
-"""Seconds that a shard takes, about: a crash loses no more of a worker's time, and starting costs little beside it."""
+"""Approximate seconds per shard: a crash loses no more of a worker's time, and startup is short in comparison."""
 
-_MOST_BYTES = 512 << 20  # of a shard's samples, which lie in memory a few times while they are written
-_FOR_EACH_WORKER = 4  # shards at least, so that workers end at about the same time
+_MOST_BYTES = 512 << 20  # of a shard's samples; writing them takes a few copies in memory
+_FOR_EACH_WORKER = 4  # least number of shards, so that workers finish at about the same time
 _WAIT_S = 600.0
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The options of a command line; for an existing job, None keeps its value.
+    """Command-line options; for an existing job, None keeps the job's value.
 
     Attributes:
         model, version: the model.
-        request: given members of a sample request.
+        request: the given fields of a sample request.
         seed, first_index, total: which samples.
         table: a file with conditions.
         format, threads, shard_rows: as in `JobSpec`.
-        workers: their number, for the size of shards.
+        workers: number of workers, which affects the size of shards.
     """
 
     model: str | None = None
@@ -69,7 +69,7 @@ def begin(wanted: Wanted, target: Target, settings: Settings) -> tuple[JobSpec, 
         target.create(spec, conditions)
         return spec, True
     if spec.threads == 0:
-        raise UsageError(f"{target.url}: a service makes this job; go on with pathline.Client.bulk")
+        raise UsageError(f"{target.url}: a service makes this job; resume it with pathline.Client.bulk")
     _, digest = find(settings, spec.model, spec.version)
     asked = {
         "model": wanted.model,
@@ -92,21 +92,21 @@ def await_job(target: Target, seconds: float = _WAIT_S) -> JobSpec:
     """Wait for another process to begin the job.
 
     Raises:
-        FleetError: none has.
+        FleetError: no process has begun it in time.
         UsageError, TargetError: as in `Target.spec`.
     """
     end = time.monotonic() + seconds
     while True:
         try:
             spec = target.spec()
-        except UsageError:  # it may be half way through
+        except UsageError:  # the other process may be half way through
             if time.monotonic() > end:
                 raise
             spec = None
         if spec is not None:
             return spec
         if time.monotonic() > end:
-            raise FleetError(f"{target.url}: worker 0 has not begun the job within {seconds:.0f} s; see its log")
+            raise FleetError(f"{target.url}: worker 0 did not start the job within {seconds:.0f} s; check its log")
         time.sleep(0.5)
 
 
@@ -126,7 +126,7 @@ def _total(wanted: Wanted, conditions: Conditions | None) -> int | None:
         raise UsageError("--condition and --conditions are both given; give one of them")
     if wanted.total not in (None, conditions.total):
         raise UsageError(
-            f"--total is {wanted.total}, but the counts of the table add up to {conditions.total}; leave it out"
+            f"--total is {wanted.total}, but the counts of the table add up to {conditions.total}; leave out --total"
         )
     return conditions.total
 
@@ -140,7 +140,7 @@ def _new(wanted: Wanted, total: int | None, conditions: Conditions | None, setti
     if not (0 <= wanted.seed < SEED_LIMIT and 0 <= first_index <= SEED_LIMIT - total):
         raise UsageError("--seed and --first-index must be at least 0, and the seed and the last index below 2^63")
     if wanted.shard_rows is not None and (wanted.shard_rows < BLOCK or wanted.shard_rows % BLOCK):
-        raise UsageError(f"--shard-rows is {wanted.shard_rows}; a multiple of {BLOCK} is needed")
+        raise UsageError(f"--shard-rows is {wanted.shard_rows}; it must be a multiple of {BLOCK}")
     version, digest = find(settings, wanted.model, wanted.version)
     with Maker(settings, wanted.model, version, threads) as maker:
         plan = maker.plan(wanted.request)
@@ -171,13 +171,13 @@ def _new(wanted: Wanted, total: int | None, conditions: Conditions | None, setti
 
 
 def shard_rows(rate: float, total: int, workers: int, row_bytes: int) -> int:
-    """The rows of a shard.
+    """Return the number of rows of a shard.
 
     Args:
-        rate: rows a second of one worker.
-        total: of the job.
-        workers: how many there are.
-        row_bytes: of one sample.
+        rate: rows per second of one worker.
+        total: rows of the job.
+        workers: number of workers.
+        row_bytes: bytes of one sample.
     """
     rows = min(rate * SHARD_S, total / (_FOR_EACH_WORKER * workers), _MOST_BYTES / row_bytes)
     return max(1, math.ceil(rows / BLOCK)) * BLOCK

@@ -1,4 +1,4 @@
-"""The commands `sample`, `verify` and `export`."""
+"""The `sample`, `verify` and `export` commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOPPED = 130
 
 
 def add_sample(commands: Any) -> None:
-    """Add the command `sample`."""
+    """Add the `sample` command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "sample", help="write samples to files with any number of workers", description="Start or resume a bulk job."
     )
@@ -53,7 +53,7 @@ def add_sample(commands: Any) -> None:
 
 
 def add_verify(commands: Any) -> None:
-    """Add the command `verify`."""
+    """Add the `verify` command."""
     parser = commands.add_parser("verify", help="reread all rows of a job and check them")
     parser.add_argument("url", metavar="URL")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -61,7 +61,7 @@ def add_verify(commands: Any) -> None:
 
 
 def add_export(commands: Any) -> None:
-    """Add the command `export`."""
+    """Add the `export` command."""
     parser = commands.add_parser("export", help="write a job's samples to one .npz or .npy file for `training`")
     parser.add_argument("url", metavar="URL")
     parser.add_argument("file", type=Path)
@@ -72,14 +72,14 @@ def add_export(commands: Any) -> None:
 
 
 def sample(options: argparse.Namespace) -> int:
-    """Begin or continue a job; 0 if it is complete, 1 if shards are missing, 130 after Ctrl-C."""
+    """Start or resume a job; return 0 if it is complete, 1 if shards are missing, 130 after Ctrl-C."""
     for name in ("workers", "tries"):
         if getattr(options, name) < 1:
-            raise UsageError(f"--{name} is {getattr(options, name)}; at least 1 is needed")
+            raise UsageError(f"--{name} is {getattr(options, name)}; it must be at least 1")
     settings, target = load_settings(), Target(options.to)
     index = _index(options.workers) if options.on == "indexed" else None
     if target.in_memory and (options.on == "ray" or options.workers > 1):
-        raise UsageError(f"{options.to}: is memory of one process; use --workers 1, or another address")
+        raise UsageError(f"{options.to}: is the memory of a single process; use --workers 1, or another address")
     wanted = _wanted(options)
     if index:
         spec, new = await_job(target), False
@@ -92,14 +92,12 @@ def sample(options: argparse.Namespace) -> int:
     try:
         outcome = run()
     except KeyboardInterrupt:
-        print(f"fleet: stopped; go on with: python -m fleet sample --to {options.to}", file=sys.stderr)
+        print(f"fleet: stopped; resume with: python -m fleet sample --to {options.to}", file=sys.stderr)
         return _STOPPED
     for shard, said in sorted(outcome.failed.items()):
         print(f"fleet: shard {shard} was given up after {options.tries} tries: {said}", file=sys.stderr)
     if outcome.left:
-        print(
-            f"{spec.shards - outcome.left} of {spec.shards} shards are done; the others are made when this is run again"
-        )
+        print(f"{spec.shards - outcome.left} of {spec.shards} shards are done; run this again to make the others")
         return 1 if index is None or outcome.failed else 0
     _report(spec, target)
     return 0
@@ -176,19 +174,21 @@ def _report(spec: JobSpec, target: Target) -> None:
     if odd:
         print("not every sample succeeded: " + ", ".join(f"{count} {name}" for name, count in sorted(odd.items())))
     if not found.deterministic:
-        print("this model's bits depend on which rows are computed together, so the fingerprint is of these files only")
+        print(
+            "this model's bits depend on which rows are computed together, so the fingerprint is for these files only"
+        )
     print(f"fingerprint {found.fingerprint}")
 
 
 def verify_(options: argparse.Namespace) -> int:
-    """Verify a job; 0 if it is complete and right."""
+    """Verify a job; return 0 if it is complete and correct."""
     from fleet.bulk.verify import verify
 
     found = verify(Target(options.url), options.quiet)
     for fault in found.faults:
         print(f"fleet: {fault}", file=sys.stderr)
     if found.faults:
-        print("fleet: delete the receipts of these shards and run `sample` again to make them anew", file=sys.stderr)
+        print("fleet: delete the receipts of these shards and run `sample` again to remake them", file=sys.stderr)
     if found.missing:
         print(
             f"fleet: {len(found.missing)} of {found.spec.shards} shards have no receipt: {_few(found.missing)}",
@@ -196,7 +196,7 @@ def verify_(options: argparse.Namespace) -> int:
         )
     if found.faults or found.missing:
         return 1
-    print(f"{found.rows:,} samples in {found.spec.shards} shards are as their receipts say")
+    print(f"{found.rows:,} samples in {found.spec.shards} shards match their receipts")
     print(f"fingerprint {found.fingerprint}")
     return 0
 
@@ -207,7 +207,7 @@ def _few(numbers: Iterable[int], most: int = 10) -> str:
 
 
 def export_(options: argparse.Namespace) -> int:
-    """Write one file of all rows."""
+    """Write all rows to one file."""
     from fleet.bulk.export import export, export_pairs
 
     rows = (export_pairs if options.pairs else export)(Target(options.url), options.file)
@@ -216,7 +216,7 @@ def export_(options: argparse.Namespace) -> int:
 
 
 def guarded(command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Run a command; what goes wrong is a line on stderr and an exit code, 2 for wrong usage."""
+    """Run a command; report an error as one line on stderr and an exit code, 2 for wrong usage."""
     from service.settings import SettingsError
 
     try:

@@ -1,4 +1,4 @@
-"""The table of conditions of a bulk job: a condition in each row, and how many samples are wanted of it."""
+"""The table of conditions of a bulk job: each row has a condition and the number of samples to draw for it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from fleet.bulk.spec import digest_of
 from fleet.errors import UsageError
 
-_NEEDS = "a table of conditions has the columns condition and count"
+_NEEDS = "a table of conditions needs the columns condition and count"
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions in the order in which their samples come.
+    """Conditions in the order of their samples.
 
     Attributes:
-        conditions: labels, names of labels or vectors, as a sample request has them.
-        counts: samples of each, at least 1.
+        conditions: labels, names of labels or vectors, as in a sample request.
+        counts: number of samples for each, at least 1.
     """
 
     conditions: tuple[Any, ...]
@@ -45,12 +45,12 @@ class Conditions:
         return digest_of([self.conditions, self.counts])
 
     def of(self, first: int, rows: int) -> list[Any]:
-        """The conditions of consecutive rows, one each."""
+        """Return the conditions of consecutive rows, one for each."""
         places = np.searchsorted(self._ends, np.arange(first, first + rows), side="right")
         return [self.conditions[place] for place in places.tolist()]
 
     def to_json(self) -> bytes:
-        """The table as it is kept beside the shards."""
+        """Return the table as it is stored with the shards."""
         return json.dumps({"condition": self.conditions, "count": self.counts}).encode()
 
     @classmethod
@@ -64,12 +64,12 @@ class Conditions:
         """Read a user's table, Parquet or CSV by its name; vectors in CSV are JSON lists.
 
         Raises:
-            UsageError: it is no such table, or a count is not a whole number of at least 1.
+            UsageError: the table is malformed, or a count is not an integer of at least 1.
         """
         conditions, counts = _parquet(name, content) if name.endswith(".parquet") else _csv(name, content)
         for line, count in enumerate(counts):
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise UsageError(f"{name}: row {line} (counted from 0) has the count {count!r}; at least 1 is needed")
+                raise UsageError(f"{name}: row {line} (counted from 0) has the count {count!r}; it must be at least 1")
         if not conditions:
             raise UsageError(f"{name}: has no rows; {_NEEDS}")
         return cls(tuple(conditions), tuple(counts))
@@ -95,7 +95,7 @@ def _csv(name: str, content: bytes) -> tuple[list[Any], list[Any]]:
 
 
 def cell(text: str | None) -> Any:
-    """A number or list where a cell is one; a name otherwise."""
+    """Parse a cell: JSON, such as a number or a list, or else a name."""
     try:
         return json.loads(text or "")
     except ValueError:

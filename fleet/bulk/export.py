@@ -1,4 +1,4 @@
-"""Export: the rows of a job in one file, as `training` reads data and pairs."""
+"""Export: write the rows of a job to one file that `training` reads as data or pairs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from solvers import SolverSpec
 
 
 def export_pairs(target: Target, file: Path) -> int:
-    """Write noise and the states that its paths end in to an .npz file, for `training fit --reflow --pairs FILE`.
+    """Write noise and the end states of its paths to an .npz file, for `training fit --reflow --pairs FILE`.
 
     Returns:
         The number of pairs.
 
     Raises:
-        UsageError: there is no job, it is not complete, its samples are decoded or some failed, or the file's name
-            ends otherwise.
+        UsageError: there is no job, it is not complete, its samples are decoded or some failed, or the file name
+            does not end in .npz.
         FleetError: the file cannot be written.
     """
     if file.suffix != ".npz":
         raise UsageError(f"{file}: give a name that ends in .npz")
     spec = _complete(target)
     if spec.request.get("decode", True):
-        raise UsageError(f"{target.url}: holds data, and pairs are states of the flow; make the job with --states")
+        raise UsageError(
+            f"{target.url}: holds decoded samples, but pairs are states of the flow; run the job with --states"
+        )
     if failed := sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards)))):
-        raise UsageError(f"{target.url}: {failed} samples did not reach the end of their paths; take a finer solver")
+        raise UsageError(f"{target.url}: {failed} samples did not reach the end of their paths; use a finer solver")
     solving = {name: spec.request[name] for name in SOLVING if name in spec.request}
     about = {
         "model": spec.model,
@@ -53,17 +55,17 @@ def export_pairs(target: Target, file: Path) -> int:
 
 
 def export(target: Target, file: Path) -> int:
-    """Write all samples of a complete job to a .npy file, or with their labels or conditions to a .npz file.
+    """Write all samples of a complete job to a .npy file, or to a .npz file with their labels or conditions.
 
     Returns:
         The number of rows.
 
     Raises:
-        UsageError: there is no job, it is not complete, or the file's name ends otherwise.
+        UsageError: there is no job, it is not complete, or the file name has another suffix.
         FleetError: the file cannot be written.
     """
     if file.suffix not in (".npy", ".npz"):
-        raise UsageError(f"{file}: give a name that ends in .npy (samples alone) or .npz (with labels or conditions)")
+        raise UsageError(f"{file}: give a name that ends in .npy (samples only) or .npz (with labels or conditions)")
     samples, conditions = _rows(target, _complete(target))
     if file.suffix == ".npy":
         _write(file, lambda handle: np.save(handle, samples))
@@ -78,12 +80,12 @@ def _complete(target: Target) -> JobSpec:
         raise UsageError(f"{target.url}: holds no job")
     done = target.done()
     if len(done) < spec.shards:
-        raise UsageError(f"{target.url}: {spec.shards - len(done)} shards are missing; make them first")
+        raise UsageError(f"{target.url}: {spec.shards - len(done)} shards are missing; run `sample` again first")
     return spec
 
 
 def _rows(target: Target, spec: JobSpec) -> tuple[NDArray[Any], dict[str, Any]]:
-    """The samples of a job, and its labels or conditions by that name where it has any."""
+    """Return the samples of a job, and its labels or conditions, if any, under that name."""
     parts = [target.read(spec, shard) for shard in range(spec.shards)]
     samples = np.concatenate([part.samples for part in parts])
     given = [part.condition for part in parts if part.condition is not None]
@@ -94,7 +96,7 @@ def _rows(target: Target, spec: JobSpec) -> tuple[NDArray[Any], dict[str, Any]]:
 
 
 def _write(file: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file that appears when it is complete."""
+    """Write a file that appears only once it is complete."""
     temporary = file.with_name(f".{file.name}.part")
     try:
         with temporary.open("wb") as handle:
@@ -102,4 +104,6 @@ def _write(file: Path, write: Callable[[BinaryIO], object]) -> None:
         temporary.replace(file)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise FleetError(f"{file}: cannot be written: {error.strerror}; make room or name another place") from None
+        raise FleetError(
+            f"{file}: cannot be written: {error.strerror}; free some space or choose another path"
+        ) from None

@@ -1,8 +1,8 @@
-"""The fingerprint of rows: the same however they are cut into shards and whoever made them.
+"""The fingerprint of rows, which does not depend on how they are split into shards or on which worker made them.
 
 Each block of `BLOCK` rows is hashed with the number of its first row; the fingerprint is the sum of these hashes modulo
 2^256 (Bellare & Micciancio, "A New Paradigm for Collision-Free Hashing: Incrementality at Reduced Cost", EUROCRYPT
-1997). It finds accidents: rows lost, doubled, exchanged or damaged. It proves nothing against forgery.
+1997). It detects accidents: rows lost, duplicated, swapped or damaged. It does not protect against forgery.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _MODULUS = 1 << 256
 
 
 def fingerprint(first: int, samples: NDArray[np.floating]) -> str:
-    """The fingerprint of consecutive rows, 64 hexadecimal digits.
+    """Return the fingerprint of consecutive rows, 64 hexadecimal digits.
 
     Args:
         first: number of the first row in the job, a multiple of `BLOCK`.
@@ -33,5 +33,5 @@ def fingerprint(first: int, samples: NDArray[np.floating]) -> str:
 
 
 def together(parts: Iterable[str]) -> str:
-    """The fingerprint of all rows from those of the shards, in any order."""
+    """Return the fingerprint of all rows from those of the shards, in any order."""
     return f"{sum(int(part, 16) for part in parts) % _MODULUS:064x}"

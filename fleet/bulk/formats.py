@@ -20,7 +20,7 @@ class Rows:
     """Rows of a job.
 
     Attributes:
-        first: number of the first, counted from the job's first.
+        first: number of the first row, counted from the start of the job.
         samples: (rows, *shape).
         nfe: (rows,) int32 network evaluations.
         status: (rows,) final statuses, usually `success`.
@@ -36,7 +36,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Stored:
-    """The content of a shard's file; None for columns that the format does not keep.
+    """The content of a shard's file; None for columns that the format does not store.
 
     Attributes:
         samples: (rows, *shape).
@@ -51,7 +51,7 @@ class Stored:
 
 
 class FileFormat(Protocol):
-    """Shards of which each is one file."""
+    """A format with one file per shard."""
 
     suffix: str
 
@@ -60,12 +60,12 @@ class FileFormat(Protocol):
         ...
 
     def read(self, spec: JobSpec, content: bytes) -> Stored:
-        """Read a shard; a ValueError for a damaged one."""
+        """Read a shard; raise a ValueError if it is damaged."""
         ...
 
 
 class Npy:
-    """NumPy's format: the samples alone. How failed samples ended is in the receipt."""
+    """NumPy's format: the samples only. The receipt records how they ended."""
 
     suffix = "npy"
 
@@ -74,7 +74,7 @@ class Npy:
         np.lib.format.write_array(file, rows.samples, allow_pickle=False)
 
     def read(self, spec: JobSpec, content: bytes) -> Stored:
-        """Read a shard; a ValueError for a damaged one."""
+        """Read a shard; raise a ValueError if it is damaged."""
         try:
             return Stored(np.load(io.BytesIO(content), allow_pickle=False))
         except EOFError as error:
@@ -82,7 +82,7 @@ class Npy:
 
 
 class Parquet:
-    """Apache Parquet: a row for each sample, with its index in the seed, NFE, status and condition."""
+    """Apache Parquet: one row per sample, with its index in the seed, NFE, status and condition."""
 
     suffix = "parquet"
 
@@ -116,7 +116,7 @@ class Parquet:
         self._parquet.write_table(table, file, compression="zstd")
 
     def read(self, spec: JobSpec, content: bytes) -> Stored:
-        """Read a shard; a ValueError for a damaged one."""
+        """Read a shard; raise a ValueError if it is damaged."""
         try:
             table = self._parquet.read_table(self._arrow.BufferReader(content))
             columns = {name: table[name].combine_chunks() for name in table.column_names}
@@ -133,7 +133,7 @@ class Parquet:
 
 
 def file_format(name: Format) -> FileFormat | None:
-    """The format of shards that are files; None for Zarr, where all shards lie in one array.
+    """Return the format of shards that are files; None for Zarr, which has one array for all shards.
 
     Raises:
         FleetError: its library is not installed.
@@ -144,7 +144,7 @@ def file_format(name: Format) -> FileFormat | None:
 
 
 class ZarrArray:
-    """One Zarr array for all samples, in which each shard is a chunk, and with it an object that is written whole."""
+    """One Zarr array for all samples; each shard is a chunk, and so an object that is written whole."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         try:
@@ -155,7 +155,7 @@ class ZarrArray:
         self._options = {"storage_options": dict(options)} if "://" in url else {}
 
     def create(self, spec: JobSpec) -> None:
-        """Write the array's description."""
+        """Write the array's metadata."""
         self._zarr.create_array(
             self._store,
             shape=(spec.total, *spec.shape),

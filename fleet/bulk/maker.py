@@ -1,7 +1,7 @@
-"""The maker of rows: the engine of the service, in a worker's process, computes the rows of a shard.
+"""The maker of rows: it computes the rows of a shard with the service's engine, in a worker process.
 
-A shard goes through the service's own validation and engine, as a sample request for its rows would, so its bits are
-those of `/v1/sample`.
+A shard goes through the service's own validation and engine, as a sample request for its rows would, so it has the same
+bits as `/v1/sample`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from solvers.plan import Plan
 _LIMITS: dict[str, Any] = {
     "max_samples": 2**62, "max_steps": 2**31, "max_nfe": 2**62, "max_answer_bytes": 2**62, "watch_s": 0.0
 }  # fmt: skip
-"""A job's owner is who runs it: the limits protect a service from its clients, and there are none here."""
+"""No limits: they protect a service from its clients, but here the job's owner also runs it."""
 
 _NPY = "application/x-npy"
 
 Tell = Callable[[int], None]
-"""Takes the number of rows of a shard that are about done, in another thread."""
+"""Called from another thread with the approximate number of rows of a shard that are done."""
 
 
 def find(settings: Settings, name: str, version: int | None) -> tuple[int, str]:
@@ -62,7 +62,7 @@ def find(settings: Settings, name: str, version: int | None) -> tuple[int, str]:
 
 
 class Maker:
-    """A loaded model that makes rows. Close it, or use it in a `with`.
+    """A loaded model that makes rows. Close it, or use it as a context manager.
 
     Attributes:
         model: the loaded model.
@@ -72,10 +72,10 @@ class Maker:
         """Load a model.
 
         Args:
-            settings: of models, device and network form.
+            settings: the models folder, the device and the form of the network.
             name, version: of the model.
-            threads: of the network, on a CPU.
-            device: overrides the settings.
+            threads: CPU threads of the network.
+            device: overrides the device of the settings.
 
         Raises:
             UsageError: the model cannot be loaded.
@@ -97,16 +97,16 @@ class Maker:
         if axes := ", ".join(self.model.card.bounds):
             self._engine.stop()
             raise UsageError(
-                f"model {name!r} has free axes ({axes}), and a bulk job makes samples of a model with one shape; ask a "
-                "service for them"
+                f"model {name!r} has free axes ({axes}), but a bulk job needs a model with one shape; "
+                "request its samples from a service"
             )
 
     @classmethod
     def of(cls, spec: JobSpec, settings: Settings, device: str = "") -> Maker:
-        """A maker of a job's rows.
+        """Return a maker of a job's rows.
 
         Raises:
-            UsageError: the model or the solver's numbers are not those of the spec.
+            UsageError: the model or the solver's numbers differ from those of the spec.
         """
         maker = cls(settings, spec.model, spec.version, spec.threads, device)
         try:
@@ -129,7 +129,7 @@ class Maker:
         self._engine.stop()
 
     def plan(self, request: Mapping[str, Any]) -> Plan:
-        """The compiled solver of a request; a UsageError where the request is refused."""
+        """Return the compiled solver of a request; raise a UsageError if the request is refused."""
         return self._job(request, 0, 0, 1, None)[1].solve
 
     def make(
@@ -145,10 +145,10 @@ class Maker:
         """Make rows of a job.
 
         Args:
-            request: members of a sample request.
-            seed, first_index: of the job.
+            request: fields of a sample request.
+            seed, first_index: those of the job.
             first, rows: which of its rows.
-            conditions: its table.
+            conditions: the job's table, if it has one.
             tell: called a few times a second with the approximate number of rows done.
 
         Raises:
@@ -188,7 +188,7 @@ class Maker:
         except ProblemError as problem:
             raise UsageError(problem.detail) from None
         if valid.job.solve.batch:
-            raise UsageError("error_control 'batch' ties all samples together, so they cannot be cut into shards")
+            raise UsageError("error_control 'batch' ties all samples together, so they cannot be split into shards")
         job = replace(valid.job, deadline=None, partial=False, trace="none", priority=Priority.BULK, on_logged=None)
         return parsed.decode, job
 
@@ -198,7 +198,7 @@ def _rows_of(progress: Progress, rows: int) -> int:
 
 
 def digest_of_plan(plan: Plan) -> str:
-    """SHA-256 of all numbers of a compiled solver."""
+    """Return the SHA-256 of all numbers of a compiled solver."""
     found = hashlib.sha256(repr(sorted(plan.settings.items(), key=str)).encode())
     arrays: list[NDArray[Any] | None] = [plan.times, *(getattr(plan.rows, name) for name in ("a", "b", "e", "c"))]
     for array in arrays:
@@ -208,7 +208,7 @@ def digest_of_plan(plan: Plan) -> str:
 
 
 def rate_of(maker: Maker, request: Mapping[str, Any], conditions: Conditions | None, seconds: float = 2.0) -> float:
-    """Measure rows a second on more and more of the job's first rows, until they take long enough."""
+    """Measure rows per second on an increasing number of the job's first rows, until they take long enough."""
     rows, most = 64, None if conditions is None else conditions.total
     while True:
         wanted = rows if most is None else min(rows, most)
@@ -221,7 +221,7 @@ def rate_of(maker: Maker, request: Mapping[str, Any], conditions: Conditions | N
 
 
 def devices(settings: Settings) -> list[str]:
-    """The devices of workers: all GPUs, or the CPU; a named device is kept."""
+    """Return the devices of workers: all GPUs or the CPU, or the device that the settings name."""
     if settings.device != "auto" or not torch.cuda.is_available():
         return [settings.device]
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())]

@@ -1,4 +1,4 @@
-"""A run of a bulk job: missing shards go to the launcher, failed ones are tried again, and the rest is reported."""
+"""A run of a bulk job: missing shards go to the launcher, failed ones are retried, and those given up are reported."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Run:
     """Makes the missing shards of a job.
 
     Args:
-        spec: of the job.
+        spec: the job.
         target: its folder.
         launcher: makes the shards.
-        tries: of each shard.
+        tries: attempts at each shard.
         mine: the shards of this run; all by default.
-        quiet: whether to show no progress.
+        quiet: whether to hide the progress bar.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Run:
         self._mine = set(range(spec.shards)) if mine is None else set(mine)
         self._quiet = quiet
         self._tried: dict[int, int] = {}
-        self._under_way: dict[int, int] = {}  # rows that are about done, by shard
+        self._under_way: dict[int, int] = {}  # approximate rows done, by shard
         self._outcome = Outcome()
 
     def __call__(self) -> Outcome:
-        """Make them; Ctrl-C ends the workers and leaves a job that can be resumed.
+        """Make the missing shards; Ctrl-C stops the workers and leaves a job that can be resumed.
 
         Raises:
             TargetError: the target cannot be written, or the job cannot be done at all.
@@ -70,7 +70,7 @@ class Run:
         waiting = deque(sorted(self._mine - done))
         rows = sum(self._spec.range(shard)[1] for shard in self._mine)
         begun = rows - sum(self._spec.range(shard)[1] for shard in waiting)
-        every = 0.5 if sys.stderr.isatty() else 30.0  # a log gets a line now and then
+        every = 0.5 if sys.stderr.isatty() else 30.0  # a log gets an occasional line
         shown: dict[str, Any] = {"unit": "sample", "unit_scale": True, "file": sys.stderr, "disable": self._quiet}
         with tqdm(total=rows, initial=begun, mininterval=every, maxinterval=every, **shown) as self._bar:
             try:
@@ -108,7 +108,7 @@ class Run:
             raise TargetError(event.said)
         self._tried[shard] = tried = self._tried.get(shard, 0) + 1
         if tried < self._tries:
-            self._waiting.append(shard)  # after the others, which may be well
+            self._waiting.append(shard)  # after the others, which may succeed
             return
         self._outcome.failed[shard] = event.said
         self._target.note_failure(shard, event.said, tried)
@@ -116,14 +116,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Summary:
-    """The sum of the receipts of a job.
+    """Totals over the receipts of a job.
 
     Attributes:
         rows, nfe: of all shards that are done.
-        status: how many samples ended in each way.
+        status: number of samples by final status.
         fingerprint: of all rows.
-        deterministic: whether it stands for the spec alone.
-        seconds: that workers spent.
+        deterministic: whether the fingerprint depends on the spec alone.
+        seconds: total time spent by workers.
     """
 
     rows: int

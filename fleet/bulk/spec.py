@@ -1,4 +1,4 @@
-"""The spec of a bulk job, which decides every row of it, and its digest."""
+"""The spec of a bulk job, which determines every row, and its digest."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from fleet.errors import UsageError
 from service.requests.schemas import SEED_LIMIT
 
 SOLVING = ("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe")
-"""Fields of a sample request that say how to solve."""
+"""Fields of a sample request that choose the solver."""
 
 FIELDS = (*SOLVING, "condition", "guidance", "decode")
-"""Fields of a sample request that a job may set; the others are the job's own, or make no sense in one."""
+"""Fields of a sample request that a job may set; the others belong to the job itself or do not apply."""
 
 BLOCK = 64
-"""Rows that are hashed together; shards begin at multiples of it."""
+"""Rows hashed together; shards start at multiples of it."""
 
 Format = Literal["parquet", "npy", "zarr"]
 
 
 class JobSpec(BaseModel):
-    """Everything that decides the rows of a job, and how they lie in files.
+    """Everything that determines the rows of a job and their layout in files.
 
     Attributes:
         bulk: version of this layout.
         model, version, checkpoint: the model; the checkpoint is its digest, as `/v1/models` shows it.
-        path: what evaluates its network, `fused` or `eager`, as `/v1/models` shows it.
-        threads: CPU threads of the network in each worker; they may decide the bits of an eager network. 0 in the job
+        path: how its network is evaluated, `fused` or `eager`, as `/v1/models` shows it.
+        threads: CPU threads of the network in each worker; they may affect the bits of an eager network. 0 in the job
             of a client (`pathline.Client.bulk`), where a service makes the rows with its own threads.
-        noise: scheme of the starting noise.
-        request: members of a sample request, as the service understands them.
+        noise: scheme that generates the starting noise.
+        request: fields of a sample request, as the service defines them.
         plan: SHA-256 of the compiled solver's numbers; empty in the job of a client.
         seed, first_index, total: which samples; row k of the job is sample first_index + k of the seed.
         conditions: SHA-256 of the table of conditions; empty without one.
@@ -69,7 +69,7 @@ class JobSpec(BaseModel):
         return -(-self.total // self.shard_rows)
 
     def range(self, shard: int) -> tuple[int, int]:
-        """The first row of a shard, counted from the job's first, and the number of its rows."""
+        """Return the first row of a shard, counted from the start of the job, and its number of rows."""
         first = shard * self.shard_rows
         return first, min(self.shard_rows, self.total - first)
 
@@ -79,22 +79,22 @@ class JobSpec(BaseModel):
         return digest_of(self.model_dump(mode="json"))
 
     def refuse_other(self, asked: Mapping[str, Any]) -> None:
-        """Check that the given fields are those of this job; others are not compared.
+        """Check that the given fields match this job; others are not compared.
 
         Raises:
-            UsageError: a field differs, with both values.
+            UsageError: a field differs; the message has both values.
         """
         mine = self.model_dump(mode="json")
         mine |= mine.pop("request")
         for name, wanted in asked.items():
             if (found := mine.get(name)) != wanted:
                 advice = {
-                    "checkpoint": "the model has changed since; restore it, or begin anew in another place",
-                    "plan": "the solver's numbers have changed since; begin anew in another place",
-                }.get(name, "name another place, or ask for the same")
+                    "checkpoint": "the model has changed since; restore it, or start a new job in another place",
+                    "plan": "the solver's numbers have changed since; start a new job in another place",
+                }.get(name, "choose another place, or use the same value")
                 raise UsageError(f"the target holds another job: its {name} is {found!r}, not {wanted!r}; {advice}")
 
 
 def digest_of(content: Any) -> str:
-    """SHA-256 of plain data, in hexadecimal digits."""
+    """Return the SHA-256 of plain data, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The target of a bulk job: a folder at any address that fsspec knows, and its files.
+"""The target of a bulk job: a folder at any address that fsspec supports, and its files.
 
 job.json, conditions.json      the spec, and its table of conditions
 shards/00000.parquet           the rows (or samples.zarr, one array)
@@ -27,15 +27,15 @@ from fleet.errors import FleetError, TargetError, UsageError, missing
 
 _JOB, _CONDITIONS = "job.json", "conditions.json"
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "obs"}
-"""Protocols of stores without folders, where making one may make a bucket."""
+"""Protocols of stores without folders, where creating one may create a bucket."""
 
 _ADVICE = {
-    "read": "check the address and your rights",
-    "write": "make room, or allow writing, and run this again: what is done stays done",
+    "read": "check the address and your permissions",
+    "write": "make room, or allow writing, and run this again; finished shards are kept",
 }
 
 _AT_ONCE = 1000
-"""Receipts that are read together."""
+"""Receipts read at a time."""
 
 
 class Receipt(BaseModel):
@@ -44,12 +44,12 @@ class Receipt(BaseModel):
     Attributes:
         job: digest of the spec.
         shard, first, rows: which rows of the job.
-        nfe: network evaluations of all of them.
+        nfe: network evaluations of all rows.
         status: number of samples by final status.
-        failed: numbers of the rows that did not succeed, counted from the job's first.
+        failed: numbers of the rows that did not succeed, counted from the start of the job.
         fingerprint: of the samples (see `fleet.bulk.fingerprint`).
         deterministic: whether the worker's bits depend on the spec alone.
-        seconds: that it took to make.
+        seconds: time taken to make it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,7 +67,7 @@ class Receipt(BaseModel):
 
     @classmethod
     def of(cls, spec: JobSpec, shard: int, rows: Rows, deterministic: bool, seconds: float) -> Receipt:
-        """The receipt of rows that were made."""
+        """Return the receipt for rows that were made."""
         ended, counts = _counted(rows.status)
         return cls(
             job=spec.digest,
@@ -91,7 +91,7 @@ def _counted(status: Any) -> tuple[list[str], list[int]]:
 
 
 class Target:
-    """A folder of one job.
+    """The folder of one job.
 
     Attributes:
         url: its address.
@@ -102,10 +102,10 @@ class Target:
 
         Args:
             url: a path, or an address such as s3://bucket/folder.
-            options: of the file system, as fsspec takes them.
+            options: file system options, as fsspec takes them.
 
         Raises:
-            UsageError: no file system is known for the address.
+            UsageError: no file system is available for the address.
         """
         try:
             import fsspec
@@ -120,7 +120,7 @@ class Target:
 
     @property
     def in_memory(self) -> bool:
-        """Whether it lies in this process's memory, which no other worker sees."""
+        """Whether it is in this process's memory, where no other worker can read it."""
         return "memory" in self._protocols
 
     @property
@@ -132,7 +132,7 @@ class Target:
         return "/".join((self._root.rstrip("/"), *names))
 
     def spec(self) -> JobSpec | None:
-        """The spec of the job in this folder; None in an empty or missing folder.
+        """Return the spec of the job in this folder; None if the folder is empty or missing.
 
         Raises:
             UsageError: the folder holds something else.
@@ -143,19 +143,19 @@ class Target:
             if self._fs.exists(self._at(_JOB)):
                 content = self._fs.cat_file(self._at(_JOB))
             elif self._names(""):
-                raise UsageError(f"{self.url}: is not empty and holds no job; name an empty or new folder")
+                raise UsageError(f"{self.url}: is not empty and holds no job; choose an empty or new folder")
             else:
                 return None
         try:
             return JobSpec.model_validate_json(content)
         except ValidationError as error:
-            raise UsageError(f"{self.url}/{_JOB}: is no job of this release: {error.errors()[0]['msg']}") from None
+            raise UsageError(f"{self.url}/{_JOB}: is not a job of this release: {error.errors()[0]['msg']}") from None
 
     def conditions(self, spec: JobSpec) -> Conditions | None:
-        """The table of conditions that the job has, if any.
+        """Return the job's table of conditions, if it has one.
 
         Raises:
-            UsageError: it is not the one of the spec.
+            UsageError: it differs from the one in the spec.
             TargetError: it cannot be read.
         """
         if not spec.conditions:
@@ -163,7 +163,7 @@ class Target:
         with self._reaching("read"):
             found = Conditions.from_json(self._fs.cat_file(self._at(_CONDITIONS)))
         if found.digest != spec.conditions:
-            raise UsageError(f"{self.url}/{_CONDITIONS}: was changed after the job had begun; restore it")
+            raise UsageError(f"{self.url}/{_CONDITIONS}: was changed after the job began; restore it")
         return found
 
     def create(self, spec: JobSpec, conditions: Conditions | None) -> None:
@@ -180,11 +180,11 @@ class Target:
             self._put((_JOB,), lambda file: file.write(spec.model_dump_json(indent=2).encode()))
 
     def done(self) -> set[int]:
-        """The shards that have receipts; a TargetError if the folder cannot be read."""
+        """Return the shards that have receipts; raise a TargetError if the folder cannot be read."""
         return self._numbers("receipts")
 
     def receipts(self, shards: set[int]) -> Iterator[Receipt]:
-        """Read receipts in order; a TargetError if they cannot be read, a FleetError if one is damaged."""
+        """Read receipts in order; raise a TargetError if they cannot be read, a FleetError if one is damaged."""
         ordered = sorted(shards)
         for begin in range(0, len(ordered), _AT_ONCE):
             names = [self._at("receipts", f"{shard:05d}.json") for shard in ordered[begin : begin + _AT_ONCE]]
@@ -195,14 +195,14 @@ class Target:
                 try:
                     yield Receipt.model_validate_json(content)
                 except ValidationError:
-                    raise FleetError(f"{name}: is damaged; delete it to make the shard again") from None
+                    raise FleetError(f"{name}: is damaged; delete it to remake the shard") from None
 
     def stored(self) -> set[int]:
-        """The shards that have files, with receipts or without; all of them where they share one array."""
+        """Return the shards that have files, with or without receipts; all of them if they share one array."""
         return self._numbers("shards")
 
     def commit(self, spec: JobSpec, rows: Rows, receipt: Receipt) -> None:
-        """Store a shard: written under a temporary name, moved into place, and only then its receipt.
+        """Store a shard under a temporary name, move it into place, and only then write its receipt.
 
         Raises:
             TargetError: the folder cannot be written.
@@ -232,7 +232,7 @@ class Target:
         return written.read(spec, content)
 
     def note_failure(self, shard: int, said: str, tries: int) -> None:
-        """Note that a shard could not be made; a TargetError as in `commit`."""
+        """Record that a shard could not be made; raise a TargetError as in `commit`."""
         with self._reaching("write"):
             self._put_json("failed", shard, {"shard": shard, "error": said, "tries": tries})
 
@@ -285,7 +285,7 @@ class Target:
 
     @contextmanager
     def _reaching(self, what: Literal["read", "write"]) -> Iterator[None]:
-        """Turn the exceptions of a file system into one line."""
+        """Turn file system exceptions into one-line errors."""
         try:
             yield
         except (FleetError, ValidationError, ValueError):

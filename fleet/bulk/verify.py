@@ -1,4 +1,4 @@
-"""Verification: every row of a job is read again and held against the receipts."""
+"""Verification: read every row of a job and check it against the receipts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Verdict:
     """The result of a verification.
 
     Attributes:
-        spec: of the job.
+        spec: the job.
         rows: number of correct rows.
         fingerprint: of the correct rows.
         faults: one line each.
@@ -34,7 +34,7 @@ class Verdict:
 
 
 def verify(target: Target, quiet: bool = False) -> Verdict:
-    """Read all shards.
+    """Read all shards and check them.
 
     Raises:
         UsageError: there is no job.
@@ -52,19 +52,19 @@ def verify(target: Target, quiet: bool = False) -> Verdict:
             prints.append(found)
             rows += receipt.rows
     beyond = sorted(shard for shard in done if shard >= spec.shards)
-    faults += [f"shard {shard}: the job has {spec.shards} shards only" for shard in beyond]
+    faults += [f"shard {shard}: the job has only {spec.shards} shards" for shard in beyond]
     return Verdict(spec, rows, together(prints), faults, sorted(set(range(spec.shards)) - done))
 
 
 def _check(spec: JobSpec, target: Target, receipt: Receipt) -> tuple[str, str]:
-    """The fingerprint of a shard, and its faults."""
+    """Return the fingerprint of a shard, and its fault or an empty string."""
     if receipt.job != spec.digest:
-        return "", "its receipt is of another job"
+        return "", "its receipt belongs to another job"
     first, count = spec.range(receipt.shard)
     if (receipt.first, receipt.rows) != (first, count):
         return (
             "",
-            f"its receipt is of {receipt.rows} rows from {receipt.first}, which are not its own",
+            f"its receipt is for {receipt.rows} rows from {receipt.first}, which belong to other shards",
         )
     try:
         stored = target.read(spec, receipt.shard)
@@ -74,8 +74,8 @@ def _check(spec: JobSpec, target: Target, receipt: Receipt) -> tuple[str, str]:
         return "", f"holds {stored.samples.dtype} {list(stored.samples.shape)}, not {spec.dtype} {[count, *spec.shape]}"
     begin = spec.first_index + first
     if stored.index is not None and not np.array_equal(stored.index, np.arange(begin, begin + count)):
-        return "", "holds other rows than its own"
+        return "", "holds rows of another shard"
     if stored.nfe is not None and int(stored.nfe.sum(dtype=np.int64)) != receipt.nfe:
-        return "", "its NFE are not those of the receipt"
+        return "", "its NFE does not match the receipt"
     found = fingerprint(first, stored.samples)
-    return found, "" if found == receipt.fingerprint else "its samples are not those of the receipt"
+    return found, "" if found == receipt.fingerprint else "its samples do not match the receipt"

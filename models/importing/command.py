@@ -189,7 +189,7 @@ def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str,
     if options.prelude is not None:
         raise ForeignError("--prelude makes conditions by name, which only a --program takes")
     if options.architecture is None:
-        raise ForeignError("--architecture is missing; name the network that these weights are for, or say --program")
+        raise ForeignError("--architecture is missing; name the network that these weights are for, or add --program")
     return import_weights(
         options.file,
         options.models_dir,
@@ -229,7 +229,7 @@ def _times(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of times; write it as 80,40,10,0") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of times; write it as 80,40,10,0") from None
 
 
 def _numbers(text: str) -> Tensor:

@@ -203,9 +203,16 @@ def test_async_jobs_are_the_same(async_client: AsyncClient, client: Client, tmp_
     assert asyncio.run(run()).fingerprint == client.bulk("moons", 200, to=tmp_path / "b", **JOB).fingerprint
 
 
-def test_ctrl_c_stops_the_threads_and_keeps_what_is_done(
-    client: Client, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def interrupted() -> Iterator[None]:
+    """Have SIGINT raise KeyboardInterrupt: processes that run tests in parallel ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_ctrl_c_stops_the_threads_and_keeps_what_is_done(client: Client, service: FakeService, tmp_path: Path) -> None:
     whole = client.bulk("moons", 64 * 40, to=tmp_path / "whole", **JOB)
     answer, held = service._sample, threading.Event()
 
@@ -286,8 +293,8 @@ def test_the_fingerprint_is_that_of_fleet_sample_and_fleet_verifies_the_folder(
     assert receipt["job"] == spec.digest
     assert spec.checkpoint == found.checkpoint
     assert main(["sample", "--to", str(tmp_path / "sdk"), "--quiet"]) == 2
-    assert "a service makes this job; go on with pathline.Client.bulk" in capsys.readouterr().err
-    with Client() as client, pytest.raises(BulkConflict, match=r"go on with what began it"):
+    assert "a service makes this job; resume it with pathline.Client.bulk" in capsys.readouterr().err
+    with Client() as client, pytest.raises(BulkConflict, match=r"resume it with the program that began it"):
         client.bulk("net", to=tmp_path / "fleet")
 
 

@@ -38,7 +38,7 @@ class Bar:
         self._thread = threading.Thread(target=self._draw, name="pathline-bar", daemon=True)
 
     def update(self, share: float, seconds_left: float | None, rate: float | None = None) -> None:
-        """Note how much of the work is done, how long the rest takes, and how many samples come in a second."""
+        """Set the share of the work done, the seconds left, and the samples per second."""
         self._share, self._left, self._rate = share, seconds_left, rate
 
     def follow(self, progress: Progress) -> None:
@@ -79,7 +79,7 @@ def following(progress: bool | Follow) -> Iterator[Follow]:
 
 
 def text(share: float, elapsed_s: float, seconds_left: float | None, rate: float | None = None) -> str:
-    """Return a bar for a share of the work, with the time it took and, where known, the rate and the time left."""
+    """Return a bar for a share of the work, with the elapsed time and, where known, the rate and the time left."""
     share = min(1.0, share)
     left = "" if seconds_left is None else f", about {_time(seconds_left)} left"
     pace = "" if rate is None else f", {rate:,.0f} samples/s"

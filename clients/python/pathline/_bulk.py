@@ -1,8 +1,8 @@
-"""Bulk jobs: samples of a service as files, the same rows whatever happens on the way.
+"""Bulk jobs: samples from a service, written to files; crashes and restarts never change the rows.
 
-The rows of a job are cut into shards. A shard is asked for in pages that the service answers in a few seconds, written,
-and gets a receipt; a shard without one is made when the same call is made again. Like every operation this performs no
-I/O by itself: a client drives one flow for each worker.
+The rows of a job are split into shards. A shard is requested in pages that the service answers in a few seconds, then
+written and given a receipt; repeating the call makes the shards without one. Like every operation this performs no I/O
+itself: a client drives one flow for each worker.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ _SAID = (
     *("solver", "steps", "rtol", "atol", "grid", "start", "controller", "first_step", "max_step", "max_nfe"),
     *("condition", "guidance", "decode"),
 )
-"""Options that decide the rows."""
+"""Options that determine the rows."""
 
 _OPTIONS = (*_SAID, "seed", "first_index", "version", "timeout_s")
 
 _SHARD_S, _PAGE_S, _PROBE_S = 120.0, 2.0, 0.5  # seconds of one worker
 _MOST_BYTES = 512 << 20  # of a shard's samples
-_FOR_EACH_WORKER = 4  # shards at least, so that workers end at about the same time
+_FOR_EACH_WORKER = 4  # least number of shards, so that workers finish at about the same time
 _FIRST_PAGE, _LEAST_PAGE = 1024, 1
-_PATIENCE_S, _ATTEMPTS = 60.0, 100  # of one request: a service that restarts is waited for
+_PATIENCE_S, _ATTEMPTS = 60.0, 100  # of one request: long enough for a service to restart
 
 
 @dataclass(frozen=True)
 class BulkResult:
-    """A bulk job that is complete.
+    """A completed bulk job.
 
     Attributes:
-        folder: Where it is.
-        model, version, checkpoint: What made the samples.
+        folder: Folder with the files.
+        model, version, checkpoint: The model that made the samples.
         seed, first_index: Row k of the job is sample `first_index` + k of the seed.
         rows: The number of samples.
-        shape: Of one sample.
+        shape: Shape of one sample.
         nfe: Velocity evaluations of all samples.
-        status: How many samples ended in each way.
-        fingerprint: Hash of all rows, 64 hexadecimal digits: that of `python -m fleet sample` for the same samples.
+        status: Number of samples by final status.
+        fingerprint: Hash of all rows, 64 hexadecimal digits; `python -m fleet sample` gives equal samples the same.
         deterministic: Whether the service promises the same bits for the same job.
     """
 
@@ -102,7 +102,7 @@ class BulkResult:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a call asks for; None is not said, and in a job that is there already means: as it is."""
+    """The arguments of a call; None where left out, which keeps the value of an existing job."""
 
     model: str
     total: int | None
@@ -124,12 +124,12 @@ class Asked:
         tries: int,
         options: Mapping[str, Any],
     ) -> Asked:
-        """Check what can be checked here.
+        """Check what can be checked without the service.
 
         Raises:
             TypeError: An option is unknown, or a count is not an integer.
             InvalidValue: A number is out of range, or options contradict each other.
-            ImportError: Parquet is asked for, and pyarrow is not installed.
+            ImportError: The format is Parquet and pyarrow is not installed.
         """
         given = plain_options(options, _OPTIONS, ("total", "counts", "format", "shard_rows", "workers"))
         table = None if counts is None else _table(counts)
@@ -139,7 +139,7 @@ class Asked:
         if total is not None and total < 1:
             raise InvalidValue(f"total={total} is not allowed; ask for at least 1 sample", "total")
         if table is not None and total not in (None, table.total):
-            raise InvalidValue(f"total={total}, but the counts add up to {table.total}; leave it out", "total")
+            raise InvalidValue(f"total={total}, but the counts add up to {table.total}; leave out total", "total")
         if format not in (None, *FORMATS):
             raise InvalidValue(f"format={format!r} is not allowed; use one of {', '.join(FORMATS)}", "format")
         if format == "parquet":
@@ -156,14 +156,14 @@ class Asked:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The options that decide the rows."""
+        """The options that determine the rows."""
         return {name: self.options[name] for name in _SAID if name in self.options}
 
     def refuse_other(self, spec: Mapping[str, Any], folder: Folder) -> None:
-        """Check that a job is the one asked for.
+        """Check that a job matches the arguments.
 
         Raises:
-            BulkConflict: It differs; with both values.
+            BulkConflict: A value differs; the message has both.
         """
         asked = {
             "model": self.model,
@@ -181,14 +181,14 @@ class Asked:
             if wanted is not None and mine.get(name) != wanted:
                 raise BulkConflict(
                     f"{folder.path} holds another job: its {name} is {mine.get(name)!r}, not {wanted!r}; "
-                    "name another folder, or ask for the same"
+                    "choose another folder, or use the same value"
                 )
 
 
 def _table(counts: Counts) -> Table:
     pairs = list(counts.items()) if isinstance(counts, Mapping) else [tuple(pair) for pair in counts]
     if not pairs:
-        raise InvalidValue("counts is empty; name a condition and how many samples of it", "counts")
+        raise InvalidValue("counts is empty; give at least one condition and its number of samples", "counts")
     plain = plain_options({"condition": [condition for condition, _ in pairs]}, ("condition",))["condition"]
     numbers = [integer("counts", count) for _, count in pairs]
     for condition, count in zip(plain, numbers, strict=True):
@@ -198,7 +198,7 @@ def _table(counts: Counts) -> Table:
 
 
 class _Page:
-    """How many rows to ask for at a time, so that an answer takes about two seconds."""
+    """The number of rows to request at a time, chosen so that a response takes about two seconds."""
 
     def __init__(self) -> None:
         self.rows = _FIRST_PAGE
@@ -210,16 +210,16 @@ class _Page:
         self.rows = max(_LEAST_PAGE, min(self._most, wanted))
 
     def refused(self, rows: int) -> bool:
-        """Learn from a page that was too large; whether a smaller one can be tried."""
+        """Learn from a page that was too large; return whether a smaller one can be tried."""
         self.rows = self._most = max(_LEAST_PAGE, rows // 2)
         return rows > _LEAST_PAGE
 
 
 class Job:
-    """A job that is being made by the flows of several workers, which may be driven by threads.
+    """A job in progress, made by the flows of several workers, which threads may drive.
 
     Attributes:
-        spec: What decides every row.
+        spec: Everything that determines the rows.
     """
 
     def __init__(
@@ -242,18 +242,18 @@ class Job:
         self._tell: Callable[[Progress], None] = lambda _: None
 
     def stop(self) -> None:
-        """Have workers end after the page that they wait for."""
+        """Stop workers after the page that they are waiting for."""
         self._stopped = True
 
     def follow(self, tell: Callable[[Progress], None]) -> None:
-        """Tell the progress from now on."""
+        """Report progress to a function from now on."""
         self._tell = tell
 
     def worker(self, tries: int) -> Flow[None]:
         """Make shards until none is left.
 
         Args:
-            tries: Of a shard, before it is given up.
+            tries: Attempts at a shard before giving up.
         """
         while not self._stopped and self._waiting:
             try:
@@ -267,7 +267,7 @@ class Job:
                     raise
                 self._tried[shard] = tried = self._tried.get(shard, 0) + 1
                 if tried < tries:
-                    self._waiting.append(shard)  # after the others, which may be well
+                    self._waiting.append(shard)  # after the others, which may succeed
                 else:
                     self._failed[shard] = str(error)
                     yield Do(lambda shard=shard, said=str(error), tried=tried: self._folder.note_failure(
@@ -297,7 +297,7 @@ class Job:
         yield Do(lambda: self._folder.commit(self.spec, shard, found, deterministic, seconds))
 
     def _paged(self, first: int, most: int) -> Flow[SampleResult]:
-        """Ask for as many rows as make a page."""
+        """Request one page of rows."""
         while True:
             rows, begin = min(self._page.rows, most), time.monotonic()
             given = None if self._table is None else self._table.of(first, rows)
@@ -309,7 +309,7 @@ class Job:
                 if not (_too_many(error) and self._page.refused(rows)):
                     raise
                 continue
-            except Overloaded as error:  # others come first: that is no fault of the shard
+            except Overloaded as error:  # other requests come first; this is not a failed attempt
                 yield Wait(error.retry_after_s or 1.0)
                 continue
             _refuse_changed(self.spec, result)
@@ -335,7 +335,7 @@ class Job:
             self._tell(Progress(0, 0.0, done / total, left, fields))
 
     def result(self) -> Flow[BulkResult]:
-        """Return what the receipts say.
+        """Return the totals over all receipts.
 
         Raises:
             BulkIncomplete: Shards were given up; the others are done.
@@ -345,7 +345,7 @@ class Job:
             (shard, why), *others = sorted(self._failed.items())
             more = f", and {len(others)} more" if others else ""
             raise BulkIncomplete(
-                f"{self._folder.path}: shard {shard} was given up ({why}){more}; {len(receipts)} are done, "
+                f"{self._folder.path}: shard {shard} was given up ({why}){more}; {len(receipts)} are done; "
                 "call again to make the rest",
                 self._failed,
             )
@@ -372,7 +372,7 @@ class Job:
 
 
 def _passes(error: PathlineError) -> bool:
-    """Whether another try of a shard may go better."""
+    """Return whether another attempt at a shard may succeed."""
     if isinstance(error, APIError):
         return error.retryable or isinstance(error, ServerError | Unavailable | DeadlineExceeded)
     return not isinstance(error, BulkConflict | InvalidValue | ProxyRefused)
@@ -390,7 +390,7 @@ def _refuse_changed(spec: Mapping[str, Any], result: SampleResult) -> None:
         if found != spec[name]:
             raise BulkConflict(
                 f"the model of the service has changed since the job began: its {name} is {found!r}, not "
-                f"{spec[name]!r}; restore it, or begin anew in another folder"
+                f"{spec[name]!r}; restore it, or start a new job in another folder"
             )
 
 
@@ -405,7 +405,7 @@ def _request(
 
 
 def begin(calls: Calls, to: str | PathLike[str], asked: Asked) -> Flow[Job]:
-    """Begin a job, or go on with the one that a folder holds.
+    """Start a job, or resume the one in a folder.
 
     Raises:
         BulkConflict: The folder holds another job, or something else.
@@ -451,7 +451,7 @@ def _new(calls: Calls, asked: Asked) -> Flow[dict[str, Any]]:
     }
     timeout_s, most = asked.options.get("timeout_s"), min(_FIRST_PAGE, asked.total)
     rows = min(BLOCK, most)
-    while True:  # ever more of the first rows, until they take long enough to tell how fast the service is
+    while True:  # more and more of the first rows, until they take long enough to measure the service's speed
         started = time.monotonic()
         given = None if asked.table is None else asked.table.of(0, rows)
         try:
@@ -495,5 +495,5 @@ def _labels(info: Any, version: int) -> dict[str, int]:
 
 
 def shown(progress: bool | Follow | None) -> AbstractContextManager[Follow]:
-    """Return a context in which progress is told, if that is asked for."""
+    """Return a context in which progress is reported, if requested."""
     return following(progress or (lambda _: None))

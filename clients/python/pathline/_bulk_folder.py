@@ -1,6 +1,6 @@
-"""The folder of a bulk job, laid out as `python -m fleet sample` does it, whose `verify` and `export` read it.
+"""The folder of a bulk job, laid out as by `python -m fleet sample`, so that its `verify` and `export` can read it.
 
-job.json, conditions.json      what decides every row, and the table of conditions
+job.json, conditions.json      the spec, and the table of conditions
 shards/00000.npy               rows
 receipts/00000.json            the shard is done: its rows, NFE and fingerprint
 failed/00000.json              the shard was given up, and why
@@ -23,7 +23,7 @@ from pathline._plot import needed
 from pathline.errors import BulkConflict
 
 BLOCK = 64
-"""Rows that are hashed together; shards begin at multiples of it."""
+"""Rows hashed together; shards start at multiples of it."""
 
 FORMATS = ("npy", "parquet")
 
@@ -36,10 +36,10 @@ class Rows:
     """Rows of a shard.
 
     Attributes:
-        first: Number of the first, counted from the job's first.
+        first: Number of the first row, counted from the start of the job.
         samples: Shape (rows, *shape).
-        nfe: Velocity evaluations of each, shape (rows,), int32.
-        status: How each ended, shape (rows,), strings.
+        nfe: Velocity evaluations of each row, shape (rows,), int32.
+        status: Final status of each row, shape (rows,), strings.
         condition: Labels (rows,) or vectors (rows, width) of a table of conditions, or None.
     """
 
@@ -76,40 +76,42 @@ def together(parts: Iterable[str]) -> str:
 
 
 def shard_range(spec: Mapping[str, Any], shard: int) -> tuple[int, int]:
-    """Return the first row of a shard, counted from the job's first, and the number of its rows."""
+    """Return the first row of a shard, counted from the start of the job, and its number of rows."""
     first = shard * spec["shard_rows"]
     return first, min(spec["shard_rows"], spec["total"] - first)
 
 
 class Folder:
-    """A folder of one job.
+    """The folder of one job.
 
     Args:
-        path: Where it is, or will be.
+        path: Its path; it need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def spec(self) -> dict[str, Any] | None:
-        """Return the spec of the job that is here; None where the folder is empty or missing.
+        """Return the spec of the job in this folder; None if the folder is empty or missing.
 
         Raises:
-            BulkConflict: There is something, but no job that a client makes.
+            BulkConflict: The folder holds something other than a client's job.
             OSError: It cannot be read.
         """
         try:
             found = json.loads((self.path / _JOB).read_bytes())
         except FileNotFoundError:
             if self.path.exists() and any(self.path.iterdir()):
-                raise BulkConflict(f"{self.path} is not empty and holds no job; name an empty or new folder") from None
+                raise BulkConflict(
+                    f"{self.path} is not empty and holds no job; choose an empty or new folder"
+                ) from None
             return None
         except ValueError as error:
-            raise BulkConflict(f"{self.path / _JOB} is damaged ({error}); name a new folder") from None
+            raise BulkConflict(f"{self.path / _JOB} is damaged ({error}); choose a new folder") from None
         if not isinstance(found, dict) or found.get("bulk") != 1 or found.get("threads") != 0:
             raise BulkConflict(
                 f"{self.path} holds a job of another release or of `python -m fleet sample`; "
-                "go on with what began it, or name a new folder"
+                "resume it with the program that began it, or choose a new folder"
             )
         return found
 
@@ -117,7 +119,7 @@ class Folder:
         """Return the table of conditions of a job, if it has one.
 
         Raises:
-            BulkConflict: It is not the one that the job began with.
+            BulkConflict: It differs from the one that the job began with.
             OSError: It cannot be read.
         """
         if not spec["conditions"]:
@@ -125,11 +127,11 @@ class Folder:
         found = json.loads((self.path / _CONDITIONS).read_bytes())
         table = Table(found["condition"], found["count"])
         if table.digest != spec["conditions"]:
-            raise BulkConflict(f"{self.path / _CONDITIONS} was changed after the job had begun; restore it")
+            raise BulkConflict(f"{self.path / _CONDITIONS} was changed after the job began; restore it")
         return table
 
     def create(self, spec: Mapping[str, Any], table: Table | None) -> None:
-        """Begin a job; the spec is written last. An OSError if that is not possible."""
+        """Create a job; the spec is written last. Raise an OSError if that is not possible."""
         for name in ("shards", "receipts"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
         if table is not None:
@@ -137,7 +139,7 @@ class Folder:
         self._json((_JOB,), spec)
 
     def done(self) -> set[int]:
-        """Return the shards that have receipts; an OSError if they cannot be listed."""
+        """Return the shards that have receipts; raise an OSError if they cannot be listed."""
         names = [path.stem for path in (self.path / "receipts").glob("*.json")]
         return {int(name) for name in names if name.isdecimal()}
 
@@ -154,11 +156,11 @@ class Folder:
             try:
                 found.append(json.loads(path.read_bytes()))
             except ValueError:
-                raise BulkConflict(f"{path} is damaged; delete it to make the shard again") from None
+                raise BulkConflict(f"{path} is damaged; delete it to remake the shard") from None
         return found
 
     def commit(self, spec: Mapping[str, Any], shard: int, rows: Rows, deterministic: bool, seconds: float) -> None:
-        """Store a shard, and then its receipt; an OSError if that is not possible."""
+        """Store a shard, and then its receipt; raise an OSError if that is not possible."""
         with replacing(self.path / "shards" / f"{shard:05d}.{spec['format']}") as file:
             if spec["format"] == "npy":
                 np.lib.format.write_array(file, rows.samples, allow_pickle=False)
@@ -181,12 +183,12 @@ class Folder:
         (self.path / "failed" / f"{shard:05d}.json").unlink(missing_ok=True)
 
     def note_failure(self, shard: int, said: str, tries: int) -> None:
-        """Note that a shard could not be made; an OSError if that is not possible."""
+        """Record that a shard could not be made; raise an OSError if that is not possible."""
         (self.path / "failed").mkdir(exist_ok=True)
         self._json(("failed", f"{shard:05d}.json"), {"shard": shard, "error": said, "tries": tries})
 
     def clear(self) -> None:
-        """Remove what writers that died have left."""
+        """Remove temporary files left by writers that died."""
         for part in self.path.rglob(".*.part"):
             with contextlib.suppress(OSError):
                 part.unlink()
@@ -198,7 +200,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Table:
-    """Conditions in the order in which their samples come, and how many samples are wanted of each."""
+    """Conditions in the order of their samples, and the number of samples to draw for each."""
 
     conditions: list[Any]
     counts: list[int]

@@ -144,7 +144,7 @@ class Calls:
         options: Mapping[str, Any],
         progress: bool | Follow | None = None,
     ) -> Flow[SampleResult]:
-        """Draw samples, and tell the progress if that is asked for."""
+        """Draw samples, and report progress if requested."""
         return self._sample(sample_request(model, num_samples, options, self.url), progress)
 
     def sampled(self, request: SampleRequest) -> Flow[SampleResult]:

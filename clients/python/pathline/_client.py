@@ -181,27 +181,27 @@ class Client:
         progress: bool | Follow | None = None,
         **options: Any,
     ) -> BulkResult:
-        """Draw any number of samples into a folder, or go on with the job that it holds.
+        """Draw any number of samples into a folder, or resume the job in it.
 
-        Row k of the job is sample ``first_index + k`` of the seed. The folder is that of ``python -m fleet sample``,
-        whose ``verify`` and ``export`` read it. What is done stays done: after Ctrl-C, a crash or an error, the same
-        call makes what is missing. A full service is waited for.
+        Row k of the job is sample ``first_index + k`` of the seed. The folder has the layout of
+        ``python -m fleet sample``, whose ``verify`` and ``export`` read it. Finished shards are kept: after Ctrl-C, a
+        crash or an error, repeat the call to make what is missing. If the service is at capacity, the call waits.
 
         Args:
             model: Name of the model.
-            total: How many samples; needed for a new job without `counts`.
-            to: A folder: empty, new, or that of the job.
-            counts: How many samples of each condition: a mapping such as ``{7: 100}``, or pairs of condition and count.
-            format: Of the files: ``"npy"`` (the default: samples alone), or ``"parquet"`` with index, NFE, status and
-                condition too, which needs pyarrow.
+            total: Number of samples; required for a new job without `counts`.
+            to: A new or empty folder, or the folder of the job.
+            counts: Number of samples per condition: a mapping such as ``{7: 100}``, or pairs of condition and count.
+            format: File format: ``"npy"`` (the default, samples only), or ``"parquet"``, which adds index, NFE, status
+                and condition, and needs pyarrow.
             workers: Requests at the same time; two keep one service busy.
-            tries: Of a shard, before it is given up.
-            shard_rows: Rows of a file, a multiple of 64; so that one takes two minutes at most if left out.
+            tries: Attempts at a shard before giving up.
+            shard_rows: Rows per file, a multiple of 64; by default, two minutes of work at most.
             progress: True draws a bar with the rate and the time left; a function is called with each `Progress`, the
                 `fields` of which have ``rows``, ``total`` and ``rows_per_s``.
             **options: `solver`, `steps`, `rtol`, `atol`, `grid`, `start`, `controller`, `first_step`, `max_step`,
                 `max_nfe`, `condition`, `guidance`, `decode`, `seed`, `first_index` and `version` as for `sample`;
-                `timeout_s` is that of each request.
+                `timeout_s` applies to each request.
 
         Raises:
             BulkConflict: The folder holds another job or something else, or the service's model has changed.
@@ -388,7 +388,7 @@ class Client:
         self.close()
 
     def _work(self, job: Job, workers: int, tries: int) -> None:
-        """Have threads make a job; whatever ends the wait for them stops them."""
+        """Make a job in threads; if the wait for them is interrupted, they stop."""
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def work() -> None:
@@ -405,7 +405,7 @@ class Client:
             thread.start()
         try:
             found = [ended.get() for _ in threads]
-        except BaseException:  # Ctrl-C: the threads end after the page that they wait for
+        except BaseException:  # Ctrl-C: the threads stop after the page that they are waiting for
             job.stop()
             raise
         for error in found:

@@ -11,7 +11,7 @@ from pathline.errors import ProtocolError
 
 @dataclass(frozen=True)
 class Axis:
-    """The sizes that a free axis may have.
+    """The allowed sizes of a free axis.
 
     Attributes:
         min: The smallest.
@@ -49,17 +49,17 @@ class ModelInfo:
 
     @property
     def event_shape(self) -> tuple[int | str, ...] | None:
-        """Shape of the state that the solver moves, a name for each free axis; None where the service does not say."""
+        """Shape of the state that the solver moves, a name for each free axis; None if it is not reported."""
         return _shape(self._described("event_shape"))
 
     @property
     def data_shape(self) -> tuple[int | str, ...] | None:
-        """Shape of a decoded sample, a name or a text such as `256*T` for each free size; None if it is not said."""
+        """Shape of a decoded sample, a name or a text such as `256*T` for each free size; None if not reported."""
         return _shape(self._described("data_shape"))
 
     @property
     def axes(self) -> dict[str, Axis]:
-        """The sizes that free axes of samples and conditions may have, by name."""
+        """The allowed sizes of the free axes of samples and conditions, by name."""
         found = self._described("axes")
         return {
             name: Axis(bounds.get("min", 1), bounds["max"], bounds.get("multiple", 1))
@@ -68,18 +68,18 @@ class ModelInfo:
 
     @property
     def solver(self) -> str | None:
-        """The solver, as text, that is used where a request names none, or None for the service's default."""
+        """The solver, as text, for requests that name none; None for the service's default."""
         sampling = self._described("sampling")
         return str(sampling["solver"]) if isinstance(sampling, dict) and "solver" in sampling else None
 
     @property
     def conditions(self) -> Mapping[str, Any]:
-        """What requests give, by name: dtype, shape, null, ...; `condition` where the model's only one has no name."""
+        """Conditions of requests, by name: dtype, shape, null, ...; `condition` if the model's only one is unnamed."""
         found = self._described("conditions")
         return found if isinstance(found, dict) else {}
 
     def _described(self, key: str) -> Any:
-        """Return a member of the description; that of a single model has it in the version, or in its card."""
+        """Return a member of the description; for a single model, from its version or its card."""
         if key in self.fields:
             return self.fields[key]
         served = [entry for entry in self.fields.get("served", ()) if isinstance(entry, dict)]

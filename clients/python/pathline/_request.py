@@ -397,7 +397,7 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
 
 
 def integer(name: str, value: Any) -> int:
-    """Return a count as an integer; a TypeError for what is none, such as 2.0 or True."""
+    """Return a count as an integer; raise a TypeError if it is not one, such as 2.0 or True."""
     if not isinstance(value, (bool, np.bool_)):
         try:
             return operator.index(value)

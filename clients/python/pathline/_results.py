@@ -35,7 +35,7 @@ class Latency:
         queue_s: Waiting for the first network call.
         solve_s: From the first to the last network call.
         network_s: Wall time of the network calls the request took part in.
-        prelude_s, decoder_s: The same of the model's prelude and decoder program, where it has them.
+        prelude_s, decoder_s: Wall time of the model's prelude and decoder program, if it has them.
         encode_s: Encoding the response.
         total_s: All together.
     """
@@ -216,7 +216,7 @@ class ArrayResult:
             scale: Size: a scatter plot is 480 pixels times this wide, 1440 as a rule, which is 12 cm at 300 dpi.
 
         Raises:
-            ValueError: Samples of this shape or number cannot be drawn; the message says what can.
+            ValueError: Samples of this shape or number cannot be drawn; the message says which can.
         """
         return draw(self._main[:most], scale)
 

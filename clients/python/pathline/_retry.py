@@ -49,7 +49,7 @@ class RetryPolicy:
                 raise ValueError(f"{name}={getattr(self, name)} is not allowed; use seconds of at least 0")
 
     def at_least(self, attempts: int, seconds: float) -> RetryPolicy:
-        """Return a policy that tries at least so often and so long."""
+        """Return a policy with at least this many attempts and seconds."""
         return replace(
             self,
             max_attempts=max(attempts, self.max_attempts),

@@ -159,7 +159,7 @@ class BulkIncomplete(PathlineError):
     """Shards of a bulk job were given up; the same call tries them again.
 
     Attributes:
-        failed: Number of each such shard -> why.
+        failed: Number of each such shard -> reason.
     """
 
     def __init__(self, message: str, failed: Mapping[int, str] | None = None) -> None:

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from fleet.errors import FleetError, TargetError, UsageError
 
-if TYPE_CHECKING:  # a driver needs no torch, which it brings
+if TYPE_CHECKING:  # it imports torch, which a driver does not need
     from fleet.bulk.target import Receipt
 
 
 @dataclass(frozen=True)
 class Event:
-    """News of a shard.
+    """An event in the making of a shard.
 
     Attributes:
         shard: which one.
-        kind: `progress`: about `rows` of its rows are done; `done`: it has its receipt; `failed`: it was given up, and
-            may be tried again; `fatal`: no shard can be made, and why.
-        rows: of a shard in progress.
+        kind: `progress`: about `rows` of its rows are done; `done`: it has its receipt; `failed`: it could not be made,
+            and may be retried; `fatal`: no shard can be made.
+        rows: rows done of a shard in progress.
         said: the error.
-        receipt: of a shard that is done.
+        receipt: the receipt of a shard that is done.
     """
 
     shard: int
@@ -44,20 +44,20 @@ class Launcher(Protocol):
         ...
 
     def begin(self, shard: int) -> None:
-        """Have a shard made; at most `slots` at a time."""
+        """Start to make a shard; at most `slots` at a time."""
         ...
 
     def wait(self, tell: Tell) -> None:
-        """Wait for news, for a second at most, and tell them."""
+        """Wait for events, for a second at most, and report them."""
         ...
 
     def close(self) -> None:
-        """End all workers, at once."""
+        """Stop all workers immediately."""
         ...
 
 
 def ended(shard: int, error: BaseException) -> Event:
-    """The event of an exception in making a shard; it is fatal if the target or the job is at fault."""
+    """Return the event for an exception in making a shard; it is fatal if the target or the job is at fault."""
     fatal = isinstance(error, TargetError | UsageError)
     said = str(error) if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
     return Event(shard, "fatal" if fatal else "failed", said=said)

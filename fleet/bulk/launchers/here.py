@@ -1,4 +1,4 @@
-"""The launcher that makes shards in the process itself, one at a time."""
+"""The launcher that makes shards in the current process, one at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Here:
         self._worker, self._shard = worker, -1
 
     def begin(self, shard: int) -> None:
-        """Note the shard; `wait` makes it."""
+        """Remember the shard; `wait` makes it."""
         self._shard = shard
 
     def wait(self, tell: Tell) -> None:

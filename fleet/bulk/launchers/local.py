@@ -1,4 +1,4 @@
-"""The launcher of worker processes on this machine, each with one shard at a time; one that dies is replaced."""
+"""The launcher of local worker processes: each makes one shard at a time, and one that dies is replaced."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class _Slot:
     """A place for a worker.
 
     Attributes:
-        device: of the worker.
-        process, pipe: the worker, once there is one.
+        device: device of the worker.
+        process, pipe: the worker, once it has started.
         shard: in progress, or None.
     """
 
@@ -44,12 +44,12 @@ class Local:
     def __init__(
         self, url: str, options: Mapping[str, Any], workers: int, devices: Sequence[str], entry: Entry | None = None
     ) -> None:
-        """Prepare places for workers; each starts with its first shard.
+        """Prepare slots for workers; each worker starts with its first shard.
 
         Args:
             url, options: of the target.
-            workers: their number.
-            devices: of the workers, in turn.
+            workers: number of workers.
+            devices: devices of the workers, assigned in turn.
             entry: main function of a worker; replaced in tests.
         """
         self._url, self._options, self._entry = url, dict(options), entry or work
@@ -62,12 +62,12 @@ class Local:
         return len(self._places)
 
     def begin(self, shard: int) -> None:
-        """Give a shard to a worker that has none."""
+        """Give a shard to an idle worker."""
         place = next(place for place in self._places if place.shard is None)
         place.shard = shard
         if place.process is None or not place.process.is_alive():
             self._start(place)
-        with contextlib.suppress(OSError):  # it has died: `wait` sees that
+        with contextlib.suppress(OSError):  # it has died, which `wait` will notice
             place.pipe.send(shard) if place.pipe else None
 
     def _start(self, place: _Slot) -> None:
@@ -80,7 +80,7 @@ class Local:
         place.process, place.pipe = process, mine
 
     def wait(self, tell: Tell) -> None:
-        """Wait for news, for a second at most, and tell them."""
+        """Wait for events, for a second at most, and report them."""
         busy = [place for place in self._places if place.shard is not None]
         ready = wait(
             [each for place in busy for each in (place.pipe, place.process and place.process.sentinel) if each], 1
@@ -112,12 +112,12 @@ class Local:
         tell(Event(shard, "failed", said=f"its worker died ({_cause(process.exitcode)})"))
 
     def close(self) -> None:
-        """End all workers."""
+        """Stop all workers."""
         for place in self._places:
             if place.process is not None and place.shard is not None:
                 place.process.terminate()
             if place.pipe is not None:
-                place.pipe.close()  # an idle worker ends by itself
+                place.pipe.close()  # an idle worker exits when its pipe closes
         running = [place.process for place in self._places if place.process is not None]
         for process in running:
             process.join(_STOP_S)
@@ -132,13 +132,13 @@ def _cause(code: int | None) -> str:
     if code is None or code >= 0:
         return f"exit code {code}"
     with contextlib.suppress(ValueError):
-        return f"signal {signal.Signals(-code).name}{', perhaps for want of memory' if code == -9 else ''}"
+        return f"signal {signal.Signals(-code).name}{', perhaps out of memory' if code == -9 else ''}"
     return f"signal {-code}"
 
 
 def work(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
-    """Make the shards that come through the pipe until it closes; what ends the driver ends the worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the driver, which ends its workers
+    """Make the shards received through the pipe until it closes; a worker does not outlive its driver."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the driver, which stops its workers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     from fleet.bulk.launchers.worker import Worker  # imports torch
 

@@ -21,20 +21,20 @@ def _worker(url: str, options: tuple[tuple[str, Any], ...], device: str) -> Any:
 
 
 def make(url: str, options: tuple[tuple[str, Any], ...], device: str, shard: int) -> Event:
-    """Make a shard, in a process of Ray's."""
+    """Make a shard, in a Ray process."""
     return _worker(url, options, device).event(shard, lambda rows: None)
 
 
 class OnRay:
-    """Tasks in a Ray cluster: the one of RAY_ADDRESS, or one of this machine's own."""
+    """Tasks in a Ray cluster: the one at RAY_ADDRESS, or a local one."""
 
     def __init__(self, url: str, options: Mapping[str, Any], workers: int, threads: int, gpu: bool) -> None:
         """Join the cluster.
 
         Args:
-            url, options: of the target, which all machines must reach.
-            workers: shards that are made at the same time.
-            threads: cores of each.
+            url, options: those of the target, which all machines must reach.
+            workers: number of shards made at a time.
+            threads: cores for each.
             gpu: whether each needs a GPU.
 
         Raises:
@@ -69,7 +69,7 @@ class OnRay:
                 tell(Event(shard, "failed", said=str(ended(shard, error).said).splitlines()[0]))
 
     def close(self) -> None:
-        """Cancel what runs."""
+        """Cancel running tasks."""
         for task in self._tasks:
             self._ray.cancel(task, force=True)
         self._tasks.clear()

@@ -1,4 +1,4 @@
-"""The worker: in its process, one loaded model makes one shard after the other."""
+"""The worker: a loaded model in its own process, making one shard after another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Worker:
 
         Args:
             shard: which one.
-            tell: told how many of its rows are about done, in another thread.
+            tell: called from another thread with the approximate number of rows done.
 
         Raises:
             FleetError: it cannot be made.
@@ -43,7 +43,7 @@ class Worker:
         return receipt
 
     def event(self, shard: int, tell: Callable[[int], None]) -> Event:
-        """Make a shard and say how it went."""
+        """Make a shard and return its final event."""
         try:
             return Event(shard, "done", receipt=self.make(shard, tell))
         except Exception as error:

@@ -33,7 +33,7 @@ def test_a_worker_that_dies_is_replaced_and_its_shard_tried_again(
     launcher = Local(str(tmp_path), {}, 2, ["cuda:0", "cuda:1"], entry=pretend)
     outcome = Run(spec, target, launcher, tries=3, quiet=True)()
     assert outcome.made == 3
-    assert outcome.failed == {1: "its worker died (signal SIGKILL, perhaps for want of memory)"}
+    assert outcome.failed == {1: "its worker died (signal SIGKILL, perhaps out of memory)"}
 
 
 def test_each_worker_has_a_device_of_its_own(
@@ -85,7 +85,7 @@ def test_ctrl_c_leaves_a_job_that_goes_on(
     os.killpg(stopped.pid, signal.SIGINT)  # as a terminal does, to the worker too
     _, said = stopped.communicate()
     assert stopped.returncode == 130, said
-    assert said == f"fleet: stopped; go on with: python -m fleet sample --to {tmp_path}\n"
+    assert said == f"fleet: stopped; resume with: python -m fleet sample --to {tmp_path}\n"
     assert 3 <= len(Target(str(tmp_path)).done()) < 40
     assert fleet("sample", to=tmp_path) == 0
     assert capsys.readouterr().out.split()[-1] == whole

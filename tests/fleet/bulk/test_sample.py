@@ -275,9 +275,9 @@ def test_damage_is_found(fleet: Fleet, job: dict[str, Any], tmp_path: Path, caps
     (shards / "00003.npy").write_bytes(b"")
     assert fleet("verify", tmp_path) == 1
     said = refused(capsys)
-    assert "shard 0: its samples are not those of the receipt" in said
+    assert "shard 0: its samples do not match the receipt" in said
     assert "shard 1" not in said
-    assert "shard 2: its samples are not those of the receipt" in said
+    assert "shard 2: its samples do not match the receipt" in said
     assert "shard 3: is damaged" in said
 
 
@@ -309,4 +309,4 @@ def test_the_pods_of_an_indexed_job_share_the_shards(
 
 def test_memory_is_for_one_process(fleet: Fleet, job: dict[str, Any], capsys: Capsys) -> None:
     assert fleet("sample", "net", to="memory://x", on="local", workers=2, **job) == 2
-    assert "is memory of one process" in refused(capsys)
+    assert "is the memory of a single process" in refused(capsys)

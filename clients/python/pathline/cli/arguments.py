@@ -76,7 +76,7 @@ def _size(text: str) -> tuple[str, int]:
     """Return the name and the size of an axis."""
     axis, _, size = text.partition("=")
     if not (axis and size.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size of an axis; write it as T=344")
+        raise argparse.ArgumentTypeError(f"{text!r} is not the size of an axis; write it as T=344")
     return axis, int(size)
 
 
