@@ -188,7 +188,7 @@ class Registry:
     def lease(self, name: str, version: int | None = None, deadline: float = math.inf) -> Lease:
         """Return a lease to be filled: by ``await lease.acquire()``, ``async with`` or, blocking, ``with``.
 
-        Without a version, if the current one can no longer be loaded, the next lower one is.
+        If no version is given and the current one can no longer be loaded, the next lower one is leased.
 
         Args:
             name: name of the model.
