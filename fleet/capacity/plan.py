@@ -93,17 +93,21 @@ def _alone(kinds: Sequence[Kind], speed: Speed) -> float:
 
 def add_plan(commands: Any) -> None:
     """Add the command `plan`."""
-    parser: argparse.ArgumentParser = commands.add_parser("plan", help="how many replicas a load needs")
-    parser.add_argument("--rate", type=float, required=True, help="requests a second")
-    parser.add_argument("--p99", type=float, required=True, help="seconds within which 99 of 100 must end")
-    parser.add_argument("--mix", type=Path, required=True, help="JSON: share, num_samples and solver of each kind")
+    parser: argparse.ArgumentParser = commands.add_parser("plan", help="compute how many replicas a load needs")
+    parser.add_argument("--rate", type=float, required=True, help="requests per second")
+    parser.add_argument("--p99", type=float, required=True, help="seconds within which 99 %% of requests must finish")
+    parser.add_argument(
+        "--mix", type=Path, required=True, help="JSON file: share, num_samples and solver of each kind of request"
+    )
     parser.add_argument("--service", metavar="URL", help="an idle service to measure")
-    parser.add_argument("--model", default="moons", help="the model to measure with (moons)")
-    parser.add_argument("--call-ms", type=float, help="a of t(n) = a + b n, in place of a measurement")
-    parser.add_argument("--row-us", type=float, help="b of it")
-    parser.add_argument("--request-ms", type=float, default=0.0, help="of a request beside its network calls (0)")
-    parser.add_argument("--handling-ms", type=float, default=0.0, help="of these, how long others are held up (0)")
-    parser.add_argument("--price", type=float, default=0.0, help="of a replica for an hour")
+    parser.add_argument("--model", default="moons", help="model to measure with (default: moons)")
+    parser.add_argument("--call-ms", type=float, help="a in t(n) = a + b n, the time of a call; skips the measurement")
+    parser.add_argument("--row-us", type=float, help="b in t(n) = a + b n")
+    parser.add_argument(
+        "--request-ms", type=float, default=0.0, help="time of a request outside its calls (default: 0)"
+    )
+    parser.add_argument("--handling-ms", type=float, default=0.0, help="part of it that delays others (default: 0)")
+    parser.add_argument("--price", type=float, default=0.0, help="price of one replica per hour")
     parser.set_defaults(run=run)
 
 

@@ -113,10 +113,10 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
     quick = sizes.name != "full"
     if study:
         compared = (
-            f"Each model is trained with the seeds {_list(sizes.training_seeds)}, as far as the column `seeds` says. "
-            f"The price is measured on {sizes.price_samples} paths, SWD against the data set's unseen reference. "
-            "MNIST has "
-            f"{sizes.price_digits:,} digits and {sizes.price_mnist_epochs} epochs here. "
+            f"Each model is trained with seeds {_list(sizes.training_seeds)}; "
+            "the column `seeds` counts those measured. "
+            f"The price is measured on {sizes.price_samples} paths, and SWD against the data set's unseen reference. "
+            f"On MNIST, models are trained on {sizes.price_digits:,} digits for {sizes.price_mnist_epochs} epochs. "
         )
     else:
         compared = (
@@ -132,9 +132,9 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
         f"Written by `python -m training {'study' if study else 'reproduce'}{f' --{sizes.name}' if quick else ''}`. "
         + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
         + compared
-        + f"The experiments took {measured / 60:.0f} minutes, including the training that they waited for; the "
-        f"training steps took {training_s / 60:.0f}. Both are "
-        f"summed over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "
+        + f"The experiments took {measured / 60:.0f} minutes, including the training they waited for; the "
+        f"training steps took {training_s / 60:.0f}. Both are summed over all processes. "
+        f"Machine: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "
         f"{threads} thread{'s' if threads > 1 else ''} per process. {conditions}".rstrip(),
         "",
         "Each verdict follows from a rule that was fixed in the code before the run (`training/experiments/`). Numbers "
