@@ -13,9 +13,9 @@ from service.settings import load_settings
 
 def add_serve(commands: Any) -> None:
     """Add the `serve` command."""
-    parser: argparse.ArgumentParser = commands.add_parser("serve", help="replicas behind one address, on Ray Serve")
-    parser.add_argument("--replicas", type=int, default=1, help="number of replicas (1)")
-    parser.add_argument("--gpus", type=float, default=0, help="GPUs per replica (0)")
+    parser: argparse.ArgumentParser = commands.add_parser("serve", help="run replicas behind one address, on Ray Serve")
+    parser.add_argument("--replicas", type=int, default=1, help="number of replicas (default: 1)")
+    parser.add_argument("--gpus", type=float, default=0, help="GPUs per replica (default: 0)")
     parser.set_defaults(run=serve)
 
 

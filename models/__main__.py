@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         read.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m models", description="Look at a model repository, measure a model, or import weights."
+        prog="python -m models", description="Inspect a model repository, measure a model, or import weights."
     )
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", parents=[common], help="list models and versions from their cards")
     commands.add_parser("check", parents=[common], help="load and verify every version")
-    _add_measure(commands.add_parser("measure", help="measure what each solver costs a model, and how far it is off"))
+    _add_measure(commands.add_parser("measure", help="measure the cost and error of solvers on a model"))
     add_arguments(commands.add_parser("import", parents=[common], help="turn other people's weights into a model"))
     options = parser.parse_args(arguments)
     if options.command in ("import", "measure"):
@@ -68,10 +68,10 @@ def _add_measure(parser: argparse.ArgumentParser) -> None:
         type=_size,
         default=[],
         metavar="T=N",
-        help="size of a free axis of the samples; repeat it for each",
+        help="size of a free axis of the samples; can be repeated",
     )
     parser.add_argument(
-        "--seconds", type=float, default=300.0, metavar="S", help="when to stop; the cheapest solvers come first (300)"
+        "--seconds", type=float, default=300.0, metavar="S", help="time limit; cheap solvers come first (default: 300)"
     )
 
 

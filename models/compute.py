@@ -1,8 +1,8 @@
 """Half precision: networks that compute in bfloat16 or float16 while states, velocities and errors stay float32.
 
-The parameters of such a network are stored and kept in its compute dtype, its buffers as they are: the frequencies of a
-time embedding need all of their digits. States and conditions are cast on the way in and the answer on the way out;
-times stay float32 unless the network takes nothing else.
+The parameters of such a network are stored and kept in its compute dtype, its buffers in their own, as the frequencies
+of a time embedding need all of their digits. States and conditions are cast on the way in and the result on the way
+out; times stay float32 unless the network takes nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("a
 
 
 class Cast(nn.Module):
-    """A network of half precision as a field of float32."""
+    """A half-precision network as a float32 field."""
 
     def __init__(self, network: nn.Module, compute: torch.dtype) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Cast(nn.Module):
         return self._cast(self.network, x, t, condition)
 
     def _cast(self, field: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        if isinstance(condition, Tensor) and condition.is_floating_point():  # named ones have dtypes of their own
+        if isinstance(condition, Tensor) and condition.is_floating_point():  # named conditions have their own dtypes
             condition = condition.to(self.compute)
         return field(x.to(self.compute), t.to(self._times), condition).to(x.dtype)
 
@@ -47,18 +47,18 @@ class Cast(nn.Module):
 
 
 def to_half(network: nn.Module, compute: str) -> None:
-    """Put the parameters of a network into a half precision."""
+    """Convert the parameters of a network to half precision."""
     for parameter in network.parameters():
         parameter.data = parameter.data.to(HALVES[compute])
 
 
 def missing_instructions(compute: str, device: torch.device | str = "cpu", program: bool = False) -> str:
-    """What to say of a processor that cannot compute in a half precision itself; empty if it can.
+    """Return a warning for a processor without instructions for a half precision; empty if it has them.
 
     Args:
         compute: the precision.
-        device: of the network.
-        program: whether it is an exported program, whose precision is its own.
+        device: the device of the network.
+        program: whether the network is an exported program, which fixes its own precision.
     """
     if compute not in HALVES or torch.device(device).type != "cpu":
         return ""

@@ -1,4 +1,4 @@
-"""Values of conditions as users give them: first their shapes, which tell their memory, and then their tensors.
+"""Values of conditions as users give them: checked by shape first, to know their memory, then converted to tensors.
 
 A value is a number, a name of a class, nested lists or an array: one for all samples, or one for each.
 """
@@ -19,14 +19,14 @@ from models.nested import NestedError, outline, shown, to_floats
 from models.shapes import ShapeError, Sizes
 
 _LISTS = (list, tuple)
-_EXACT = 1 << 53  # integers of lists are read as doubles
+_EXACT = 1 << 53  # integers in lists are read as doubles
 
 
 class NamedConditionError(ConditionError):
     """A named condition is missing, unknown, or of the wrong shape, dtype or size.
 
     Attributes:
-        name: of the condition.
+        name: name of the condition.
     """
 
     def __init__(self, name: str, message: str) -> None:
@@ -38,9 +38,9 @@ class Values:
     """The conditions of one request.
 
     Attributes:
-        sizes: of the free axes, as far as they are known.
-        bytes: of all rows, as the network takes them.
-        most_rows: the most rows that any of them has: one for all samples, or one for each.
+        sizes: the known sizes of the free axes.
+        bytes: bytes of all rows, as the network takes them.
+        most_rows: the largest number of rows of any condition: one for all samples, or one for each.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Values:
         """Check names and shapes; nothing is allocated.
 
         Args:
-            takes: what the model takes.
+            takes: the conditioning of the model.
             given: values by name.
-            samples: how many there are.
-            dtype: of the states.
-            sizes: of the free axes as far as they are known; those of the values are added.
-            partial: whether those that are not given are left alone, not replaced by defaults or nulls.
+            samples: number of samples.
+            dtype: dtype of the states.
+            sizes: the known sizes of the free axes; those of the values are added.
+            partial: whether to leave out missing conditions rather than replace them by defaults or nulls.
 
         Raises:
             NamedConditionError: a name is unknown or missing, or a value has another shape.
@@ -93,7 +93,7 @@ class Values:
         return self._samples if isinstance(value, _LISTS) or getattr(value, "ndim", 0) > 1 else 1
 
     def _note_sizes(self, name: str, entry: NamedCondition, shape: tuple[int, ...]) -> None:
-        """Take the sizes of free axes from a value, and check all others."""
+        """Note the sizes of free axes from a value, and check all others."""
         inner = shape[len(shape) - len(entry.shape) :] if len(entry.shape) <= len(shape) else ()
         each = shape[0] if len(shape) == len(entry.shape) + 1 else None
         fits = len(shape) == len(entry.shape) or each in (1, self._samples)
@@ -123,7 +123,7 @@ class Values:
 
         Raises:
             NamedConditionError: a value is of another dtype, not finite or out of range.
-            ConditionError: the same, of the only condition of a model.
+            ConditionError: the same, for the only condition of a model.
         """
         takes = self._takes
         if isinstance(takes, LabelCondition | VectorCondition):
@@ -159,14 +159,14 @@ class Values:
         if entry.classes is not None and array.size and (array.min() < 0 or array.max() >= entry.classes):
             raise NamedConditionError(
                 name,
-                f"condition {name!r} holds a label outside of 0 to {entry.classes - 1}, expected {card.describe()}",
+                f"condition {name!r} has a label outside 0 to {entry.classes - 1}, expected {card.describe()}",
             )
         if not (kind.is_floating_point or kind == torch.bool) and array.size:
             info = torch.iinfo(kind)
             if array.min() < info.min or array.max() > info.max:
                 raise NamedConditionError(
                     name,
-                    f"condition {name!r} holds a number outside of {info.min} to {info.max}, as {entry.dtype} has",
+                    f"condition {name!r} has a number outside {info.min} to {info.max}, the range of {entry.dtype}",
                 )
         tensor = torch.from_numpy(np.array(array, order="C")).to(kind)
         if kind.is_floating_point and not tensor.isfinite().all():
@@ -183,7 +183,7 @@ def _shape_of(value: Any) -> tuple[int, ...]:
 
 
 def _checked(name: str, entry: NamedCondition, card: NamedCondition, value: NDArray[Any]) -> NDArray[Any]:
-    """An array, if its dtype can be taken as that of the condition."""
+    """Return an array if its dtype can be converted to that of the condition; raise otherwise."""
     kind = entry.torch_dtype
     allowed = "fiu" if kind.is_floating_point else "b" if kind == torch.bool else "iu"
     if value.dtype.kind not in allowed:
@@ -214,7 +214,7 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
 
 
 def _labels(name: str, names: tuple[str, ...], value: Any) -> Any:
-    """Labels in the place of names of classes."""
+    """Replace names of classes by labels."""
     if isinstance(value, str):
         if value not in names:
             known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -1,7 +1,7 @@
 """Conditions of a model: a class label or a vector, and the null that stands for "no condition".
 
 A conditional velocity takes one condition for each row: labels (rows,) int64, or vectors (rows, width) in the dtype of
-the states. The null is the label `classes`, or a vector of NaN (no finite vector could be told from a real one).
+the states. The null is the label `classes`, or a vector of NaN (any finite vector could be a real condition).
 Networks learn it by condition dropout, and guidance needs it (see `models.guidance`).
 """
 
@@ -19,7 +19,7 @@ from models.velocity import VelocityError
 Device = torch.device | str
 
 ONE = "condition"
-"""The name of a model's only condition, where its card has no names."""
+"""The name of a model's only condition if its card does not name it."""
 
 
 class ConditionError(VelocityError):
@@ -27,7 +27,7 @@ class ConditionError(VelocityError):
 
 
 class _Condition(BaseModel):
-    """The fields that both kinds have.
+    """The fields common to both kinds of condition.
 
     Attributes:
         null: whether the null was trained, so that the model also samples without a condition and can be guided.
@@ -43,7 +43,7 @@ class _Condition(BaseModel):
         return (ONE,)
 
     def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
-        """The names that "no condition" stands for, given those that have a negative one."""
+        """The names that "no condition" drops, given those with a negative condition."""
         return self.inputs
 
     def with_flags(self, names: frozenset[str]) -> frozenset[str]:
@@ -51,7 +51,7 @@ class _Condition(BaseModel):
         return names
 
     def sized(self, sizes: Mapping[str, int]) -> Self:
-        """The same without free axes; there are none."""
+        """The same conditions, as these have no free axes."""
         return self
 
     def unpack(self, condition: Any) -> tuple[Tensor, ...]:
@@ -59,7 +59,7 @@ class _Condition(BaseModel):
         return (condition,)
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The condition with these tensors."""
+        """The condition made of these tensors."""
         return tensors[0]
 
     def _refuse_null(self) -> None:
@@ -97,7 +97,7 @@ class LabelCondition(_Condition):
         return torch.full((rows,), self.classes, dtype=torch.int64, device=device)
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
-        """All labels in turn, (rows,), with the null if there is one, to measure and try a network with."""
+        """Labels (rows,) for measuring and trying a network: each in turn, including the null if there is one."""
         return torch.arange(rows, device=device) % (self.classes + self.null)
 
     def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
@@ -112,7 +112,7 @@ class LabelCondition(_Condition):
         """Labels (rows,) from user input: one label or name for all rows, or a list with one for each row.
 
         Raises:
-            ConditionError: it is something else, or there is no such label.
+            ConditionError: the value is something else, or there is no such label.
         """
         if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
             return torch.tensor(self._label(value)).expand(rows)
@@ -157,7 +157,7 @@ class VectorCondition(_Condition):
         return torch.full((rows, self.width), torch.nan, dtype=dtype, device=device)
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> Tensor:
-        """Vectors (rows, width), every seventh the null if there is one, to measure and try a network with."""
+        """Vectors (rows, width) for measuring and trying a network: every seventh is the null if there is one."""
         phases = torch.arange(rows * self.width, dtype=torch.float64).reshape(rows, self.width)
         vectors = phases.sin().to(dtype)
         if self.null:
@@ -176,7 +176,7 @@ class VectorCondition(_Condition):
         """Vectors (rows, width) from user input: one vector for all rows, or a list with one for each row.
 
         Raises:
-            ConditionError: it is something else, of another length, or not finite.
+            ConditionError: the value is something else, of another length, or not finite.
         """
         takes = (
             f"this model takes a vector of {self.width} finite numbers for all samples, or {rows} of them, one for each"
@@ -200,7 +200,7 @@ class VectorCondition(_Condition):
 
 
 ConditionConfig = Annotated[LabelCondition | VectorCondition, Field(discriminator="kind")]
-"""The condition in cards and configs; an unconditional model has None in its place."""
+"""The condition in cards and configs; None for an unconditional model."""
 
 
 class ConditionEmbedding(nn.Module):

@@ -33,9 +33,9 @@ class DecoderConfig(BaseModel):
         data_shape: shape of one decoded sample, with the same free axes; of a program, with sizes that follow from
             some of them, such as `256*T`.
         clip: lowest and highest value of decoded data, or None.
-        dtype: `float64` if the tensors and the data are float64 whatever the states are, for data so far from zero that
-            float32 would lose digits; None for the dtype of the states, and then cards leave it out.
-        program: the function from `x` to `data` of the kind `program`; None, and left out, for the others.
+        dtype: `float64` if tensors and data are float64 whatever the dtype of the states, for data so far from zero
+            that float32 would lose digits; None (left out of cards) for the dtype of the states.
+        program: the function from `x` to `data`, for the kind `program`; None (left out of cards) for the others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,17 +57,17 @@ class DecoderConfig(BaseModel):
 
     @property
     def event_size(self) -> int:
-        """The numbers in one sample of the flow, for each place along its free axes."""
+        """The number of elements in one sample of the flow, per position along its free axes."""
         return _fixed(self.event_shape)
 
     @property
     def spread(self) -> tuple[int, ...]:
-        """The shape in which numbers for each place of a sample spread over its free axes: 1 along those."""
+        """The shape of a sample with size 1 along its free axes, which broadcasts over samples of any size."""
         return tuple(1 if isinstance(size, str) else size for size in self.event_shape)
 
     @property
     def data_size(self) -> int:
-        """The numbers in one decoded sample, for each place along its free axes."""
+        """The number of elements in one decoded sample, per position along its free axes."""
         return _fixed(self.data_shape)
 
     @model_validator(mode="after")
@@ -147,7 +147,7 @@ class Decoder(nn.Module):
         data_shape: tuple[int | str, ...] | None = None,
         clip: tuple[float, float] | None = None,
     ) -> Self:
-        """A decoder that only reshapes, and clips if asked to."""
+        """A decoder that only reshapes, and clips if `clip` is given."""
         data_shape = event_shape if data_shape is None else data_shape
         return cls(DecoderConfig(kind="identity", event_shape=event_shape, data_shape=data_shape, clip=clip))
 
@@ -165,9 +165,9 @@ class Decoder(nn.Module):
 
         Args:
             scale, shift: of the shape of one sample, 1 along its free axes.
-            data_shape: shape of one decoded sample; None is that of a sample.
+            data_shape: shape of one decoded sample; None for that of a sample.
             clip, dtype: see `DecoderConfig`.
-            event_shape: shape of one sample, if it has free axes; None is that of `scale`.
+            event_shape: shape of one sample, if it has free axes; None for that of `scale`.
         """
         event_shape = tuple(scale.shape) if event_shape is None else event_shape
         data_shape = event_shape if data_shape is None else data_shape
@@ -187,7 +187,7 @@ class Decoder(nn.Module):
 
         Args:
             mean: mean of the flattened data, (data,).
-            components: one principal component a row, (latent, data).
+            components: one principal component per row, (latent, data).
             latent_scale: factors from a sample to its principal coordinates, (latent,).
             data_shape: shape of one decoded sample.
             clip: lowest and highest value of data, or None.
@@ -243,19 +243,19 @@ class Decoder(nn.Module):
         data = program({"x": x})["data"]
         if len(data) != len(x) or data[0].numel() != math.prod(shape):
             raise DecoderError(
-                f"the decoder made {list(data.shape)} of {len(x)} states; expected is {list(shape)} for each"
+                f"the decoder returned {list(data.shape)} for {len(x)} states, expected {list(shape)} for each"
             )
         return data.to(x.dtype).reshape(len(x), *shape)
 
     def find_mixing(
         self, dtype: torch.dtype, device: torch.device | str = "cpu", sizes: Mapping[str, int] | None = None
     ) -> Mixing | None:
-        """The evidence that rows of a program depend on each other; None if they do not.
+        """Evidence that rows of a program depend on each other; None if they do not.
 
         Args:
-            dtype: of states.
-            device: where it is.
-            sizes: of their free axes.
+            dtype: dtype of states.
+            device: the device of the decoder.
+            sizes: sizes of the free axes of states.
         """
         event = sized(self.config.event_shape, sizes or {})
         return find_mixing_of(
@@ -271,18 +271,18 @@ class Decoder(nn.Module):
 
 
 class DecoderError(ValueError):
-    """A decoder did not return what its card says."""
+    """A decoder did not return the data that its card declares."""
 
 
 class InverseError(ValueError):
-    """A decoder has no inverse, as it maps different samples to the same data, or none is known."""
+    """A decoder has no known inverse, or maps different samples to the same data."""
 
 
 class Inverse:
     """The inverse of a decoder: encodes data as samples of the flow that decode to it.
 
-    Clipping is not undone, as what it cut off is unknown. Of data that `pca` cannot reach, the nearest point in the
-    span of the components is encoded.
+    Clipping cannot be undone and is ignored. For data outside the span of `pca` components, the nearest point in the
+    span is encoded.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -293,7 +293,7 @@ class Inverse:
         """
         config = decoder.config
         self._kind, self._config = config.kind, config
-        self._log_volume = 0.0  # for each place along free axes
+        self._log_volume = 0.0  # per position along free axes
         if config.kind == "program":
             raise InverseError("its decoder is a program, which cannot be run backwards")
         if config.kind == "affine":
@@ -311,8 +311,8 @@ class Inverse:
     def log_volume(self, event_shape: Sequence[int]) -> float:
         """Return log abs det J of the decoder of samples of this shape.
 
-        Of `pca`, that of the map onto the span of its components. Subtract it from the log-density of a sample to get
-        that of its data.
+        For `pca`, this is the volume of the map onto the span of its components. Subtract it from the log-density of a
+        sample to get that of its data.
         """
         return self._log_volume * (math.prod(event_shape) // self._config.event_size)
 

@@ -36,7 +36,7 @@ class Field:
     Attributes:
         velocity: called as velocity(x, t), or velocity(x, t, condition) with conditions.
         conditions: one row for each sample, or None.
-        takes: the conditioning of the model; needed for guidance only.
+        takes: the conditioning of the model; needed only for guidance.
         guidance: strength of classifier-free guidance, or None.
     """
 

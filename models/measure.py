@@ -2,8 +2,8 @@
 
     python -m models measure checkpoints/moons/1
 
-Every candidate starts from the same noise, and its samples are compared with the exact ends of their own paths, see
-`models.endpoint_error`.
+Every candidate starts from the same noise, and its samples are compared with the exact ends of their own paths (see
+`models.endpoint_error`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from solvers.errors import SolverError
 from solvers.tuned import TunedPlans
 
 MOST_NFE = 200
-"""Candidates take at most this many calls: where more are needed, error control takes fewer."""
+"""Maximum number of calls of a candidate; beyond it, error control needs fewer."""
 
 CLOSE = 1e-4
-"""A 95 % error, as a share of the spread, below which a method is not tried with more steps."""
+"""95 % error, as a share of the spread, below which a method is not tried with more steps."""
 
 STEPS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 100, 128, 160, 200)
 GRIDS = ("sway", "shift(0.5)", "shift(2)")
@@ -43,14 +43,14 @@ GRIDS = ("sway", "shift(0.5)", "shift(2)")
 
 SECONDS = 300.0
 
-_SIMILAR = ("heun2", "ralston2", "rk4_38", "dopri5", "tsit5")  # with fixed steps they differ from others by little
+_SIMILAR = ("heun2", "ralston2", "rk4_38", "dopri5", "tsit5")  # with fixed steps they hardly differ from others
 _ADAPTIVE = ("bosh3", "dopri5", "tsit5")
-_PATIENCE = 3  # losses in a row against cheaper solvers after which a method gets no more steps
-_FLOOR = 0.9  # a tolerance that leaves more than this share of the error has met rounding
-_BEST = 2  # methods of each number of calls that are tried on other grids
+_PATIENCE = 3  # consecutive losses to cheaper solvers after which a method gets no more steps
+_FLOOR = 0.9  # a tolerance that leaves more than this share of the error has reached rounding
+_BEST = 2  # methods tried on other grids, for each number of calls
 _GRID_NFE = 40
 _SAMPLES, _FEW, _LARGE = 256, 64, 256
-"""Paths, and how many where a state has more numbers than `_LARGE`."""
+"""Number of paths, and the number if a state has more elements than `_LARGE`."""
 
 _SEED = 7_070_707
 
@@ -75,19 +75,19 @@ def measure_curve(
     progress: Progress = lambda _: None,
     ends: Tensor | None = None,
 ) -> Curve:
-    """Measure solvers on one field, the cheapest first, until all are tried or time runs out.
+    """Measure solvers on one field, cheapest first, until all are tried or time runs out.
 
-    A method gets more steps until its error is small enough, that of a cheaper solver is, or it keeps falling further
-    behind cheaper solvers. Tolerances are tightened until that changes little.
+    A method gets more steps until its error is small enough, a cheaper solver's error is, or it keeps falling further
+    behind cheaper solvers. Tolerances are tightened until the error hardly changes.
 
     Args:
         field: the velocity, in the dtype of x0, on the CPU.
         x0: noise, (samples, *event).
         methods: names of solvers with fixed steps; by default one of each order and kind. Those named get more steps
             until they are close, wherever others are.
-        plans: the tuned plans of the checkpoint, which are tried first.
-        grids: further grids for the best methods; by default `GRIDS`.
-        tolerances: of error control; by default powers of ten that the dtype allows.
+        plans: the tuned plans of the checkpoint, tried first.
+        grids: other grids for the best methods; by default `GRIDS`.
+        tolerances: tolerances of error control; by default powers of ten that the dtype allows.
         seconds: time limit, counted once the exact ends are known.
         close: errors, as a share of the spread, below which a method is not tried with more steps.
         whole: methods that get more steps until they are close, like those named.
@@ -118,7 +118,7 @@ def measure_curve(
     run.tighten(tolerances)
     if not run.points:
         if not run.complete:
-            raise MeasureError(f"{seconds:g} s were not enough to measure one solver; give more")
+            raise MeasureError(f"{seconds:g} s were not enough to measure one solver; allow more time")
         raise MeasureError("no solver brought 95 % of the samples to the end; the network is not usable")
     points = sorted(run.points.values(), key=lambda point: (point.nfe, point.error_95))
     return Curve(guidance=field.guidance, samples=len(x0), spread=spread, complete=run.complete, points=tuple(points))
@@ -143,14 +143,14 @@ class _Run:
         self.complete = True
 
     def all(self, texts: Iterator[str] | Sequence[str]) -> None:
-        """Measure solvers, as far as time allows."""
+        """Measure solvers while time allows."""
         for text in texts:
             self.one(text)
 
     def ladder(self, names: Sequence[str], whole: Container[str]) -> None:
-        """Measure methods with increasing numbers of steps, the fewest calls first, until each is close enough.
+        """Measure methods with increasing numbers of steps, fewest calls first, until each is close enough.
 
-        Methods that are not in `whole` stop earlier, once more of their steps would never be chosen.
+        Methods not in `whole` stop earlier, once more steps would never be chosen.
         """
         queue = [(self._nfe(name, 0), name, 0) for name in names]
         heapq.heapify(queue)
@@ -167,7 +167,7 @@ class _Run:
                 heapq.heappush(queue, (self._nfe(name, place + 1), name, place + 1))
 
     def tighten(self, tolerances: Sequence[float]) -> None:
-        """Measure error control at tighter and tighter tolerances, until these change little or others are better."""
+        """Measure error control at ever tighter tolerances, until errors hardly change or other solvers are better."""
         names = list(_ADAPTIVE)
         before = dict.fromkeys(names, np.inf)
         fallen = {name: _Behind() for name in names}
@@ -196,7 +196,7 @@ class _Run:
     def _nfe(self, name: str, place: int) -> int:
         try:
             return compiled(SolverSpec(name, STEPS[place]), self.x0.dtype).nfe or MOST_NFE + 1
-        except SolverError:  # it does not take every number of steps
+        except SolverError:  # the method does not support every number of steps
             return MOST_NFE + 1
 
     def best_at(self, nfe: int) -> list[str]:
@@ -264,12 +264,12 @@ def measure(
     """Measure the frontier of a checkpoint.
 
     Args:
-        checkpoint: on the CPU.
-        conditions: of a conditional model, repeated to the number of samples; by default every label in turn, or
-            example vectors.
+        checkpoint: a checkpoint on the CPU.
+        conditions: conditions of a conditional model, repeated to the number of samples; by default every label in
+            turn, or example vectors.
         said: a description of the conditions.
-        guidances: of a conditional model, one curve each.
-        seconds: of all curves together; the cheapest solvers come first.
+        guidances: guidance strengths of a conditional model, one curve each.
+        seconds: time limit of all curves together; the cheapest solvers come first.
         whole: see `measure_curve`.
         only_tuned: whether to measure only the tuned solvers of the checkpoint.
         sizes: of the free axes.
@@ -287,7 +287,7 @@ def measure(
         )
     if card.conditions:
         names = ", ".join(card.conditions)
-        raise MeasureError(f"the model takes conditions by name ({names}), of which no examples are at hand")
+        raise MeasureError(f"the model takes conditions by name ({names}), and there are no examples of them")
     shape = _shape_of(card, sizes)
     samples = _SAMPLES if np.prod(shape) <= _LARGE else _FEW
     x0 = noise(_SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape))
@@ -325,7 +325,7 @@ def measure(
 
 
 def _shape_of(card: Card, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of states, if there is a size for each free axis and no more."""
+    """The shape of states; an error unless each free axis has a size, and nothing else does."""
     try:
         for axis in sizes:
             if axis not in card.bounds:
@@ -342,7 +342,7 @@ def add_tuned(checkpoint: Checkpoint, frontier: Frontier, progress: Progress = l
     """Measure the tuned solvers of a checkpoint, and add them to an existing frontier.
 
     Returns:
-        The frontier, otherwise unchanged; None if it was measured on other paths, so that errors cannot be compared.
+        The extended frontier; None if it was measured on other paths, so that errors cannot be compared.
 
     Raises:
         MeasureError: the model has no endpoint error, or is not usable.
@@ -384,5 +384,5 @@ def lines(frontier: Frontier) -> list[str]:
             found.append(f"guidance {curve.guidance:g}, conditions: {frontier.conditions}")
         found.append(table(curve, pareto(curve.points)))
         if not curve.complete:
-            found.append("time ran out before all solvers were tried; give more with --seconds")
+            found.append("time ran out before all solvers were tried; raise --seconds")
     return found

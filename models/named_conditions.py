@@ -1,10 +1,10 @@
-"""Named conditions: tensors that a network is told beside its states and times, each by its name in the card.
+"""Named conditions: tensors that a network takes besides its states and times, each under its name in the card.
 
     "text":  {"dtype": "float32", "shape": ["L", 4096], "max": {"L": 512}, "null": "zeros"}
     "image": {"dtype": "uint8", "shape": [3, 96, 96], "scale": 0.00392}
 
 A network takes them as a dict of tensors (rows, *shape). A size that is a name is a free axis: each request gives it,
-and rows of one network call agree on it (see `NamedConditions.sized`).
+and all rows of one network call have the same (see `NamedConditions.sized`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ DTYPES = {
 }  # fmt: skip
 """The dtypes of conditions by name."""
 
-_SHORT = 256  # bytes of a row up to which looking for its equals is not worth it
+_SHORT = 256  # bytes of a row up to which looking for equal rows is not worth it
 _MOST_CLASSES = 1 << 20
 
 
 class Flag(BaseModel):
-    """A null that the network is told by another condition: a boolean that is true where this one is missing.
+    """A null given to the network by another condition: a boolean that is true where this condition is missing.
 
     Attributes:
         flag: the name of that boolean; requests do not give it.
@@ -54,13 +54,13 @@ class NamedCondition(BaseModel):
         dtype: of the values that requests give.
         shape: of one row; a name is a free axis.
         max: the largest size of each free axis.
-        null: what stands for "not given", so that the model also samples without it and can be guided: `zeros`, a
+        null: the value that means "not given", so that the model also samples without it and can be guided: `zeros`, a
             number that fills it (such as the label that means none), `stored` (a tensor of the weights file), or a
-            `Flag`. None if the network was trained without.
-        default: a number that fills it where a request leaves it out; None if it must be given, or its null is taken.
-        scale: what values are multiplied by; the network then takes them in the dtype of the states. None leaves values
-            and dtype as they are.
-        classes: for integers: they are labels from 0 to classes - 1.
+            `Flag`. None if the network was trained without a null.
+        default: a number that fills it if a request leaves it out; None if it must be given, or its null is used.
+        scale: a factor for the values; the network then takes them in the dtype of the states. None leaves values
+            and dtype unchanged.
+        classes: for integers that are labels: the number of classes, from 0 to classes - 1.
         names: a name for each class, or None.
     """
 
@@ -101,7 +101,7 @@ class NamedCondition(BaseModel):
         for name in ("null", "default"):
             value = getattr(self, name)
             if isinstance(value, bool | int | float) and not _holds(self.torch_dtype, value):
-                raise ValueError(f"{name} is {value}, which is no {self.dtype}")
+                raise ValueError(f"{name} is {value}, which is not a valid {self.dtype}")
         return self
 
     @property
@@ -116,7 +116,7 @@ class NamedCondition(BaseModel):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Its shape, once no axis is free."""
+        """Its shape, which must have no free axis."""
         return tuple(size for size in self.shape if isinstance(size, int))
 
     @property
@@ -126,7 +126,7 @@ class NamedCondition(BaseModel):
 
     @property
     def numbers(self) -> int:
-        """Numbers of one row, at most."""
+        """The maximum number of elements in one row."""
         return math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape)
 
     def given_to(self, states: torch.dtype) -> torch.dtype:
@@ -150,34 +150,34 @@ def _holds(dtype: torch.dtype, value: float) -> bool:
 
 @dataclass(frozen=True)
 class Distinct:
-    """The conditions of some samples under one name: each distinct one once.
+    """The values of one condition for some samples, each distinct value once.
 
     Attributes:
         rows: (distinct, *shape) as the network takes them.
-        index: (samples,) the row of each sample; None where all have the only row.
+        index: (samples,) the row of each sample; None if all samples share the only row.
     """
 
     rows: Tensor
     index: NDArray[np.int64] | None = None
 
     def of(self, samples: NDArray[np.int64]) -> Distinct:
-        """Those of some samples, by their number; the rows are shared."""
+        """The values for some samples, given by index; the rows are shared."""
         return self if self.index is None else Distinct(self.rows, self.index[samples])
 
     def expanded(self, samples: int) -> Tensor:
-        """A row for each sample, (samples, *shape)."""
+        """One row per sample, (samples, *shape)."""
         return self.rows.expand(samples, *self.rows.shape[1:]) if self.index is None else self.rows[self.index]
 
     @classmethod
     def from_rows(cls, rows: Tensor) -> Distinct:
-        """Of one row for each sample, or of one for all; equal ones are held once, unless they are short."""
+        """Build from one row per sample, or one for all; equal rows are stored once, unless they are short."""
         if len(rows) == 1 or rows.stride(0) == 0:
             return cls(rows[:1])
         each = cls(rows, np.arange(len(rows)))
         return each if rows[0].nbytes < _SHORT else each.merged()
 
     def merged(self) -> Distinct:
-        """The same with equal rows held once."""
+        """The same values with equal rows stored once."""
         if self.index is None:
             return self
         places: dict[bytes, int] = {}
@@ -190,7 +190,7 @@ class Distinct:
 
 
 def repeated(conditions: Mapping[str, Distinct] | None, samples: NDArray[np.int64]) -> dict[str, Distinct] | None:
-    """The conditions of some samples, by their number in the given ones; None for None."""
+    """The conditions of some samples, given by index; None for None."""
     return None if conditions is None else {name: each.of(samples) for name, each in conditions.items()}
 
 
@@ -200,8 +200,8 @@ class NamedConditions:
 
     Attributes:
         entries: the conditions.
-        stored: the nulls of the weights file, by name.
-        bounds: of free axes that have more than a largest size.
+        stored: the nulls stored in the weights file, by name.
+        bounds: bounds of free axes that have more than a largest size.
     """
 
     entries: Mapping[str, NamedCondition]
@@ -215,7 +215,7 @@ class NamedConditions:
         return hash(tuple(self.entries))
 
     def check_entries(self) -> None:
-        """Raise a ValueError if flags are not booleans without axes, or default to anything."""
+        """Raise a ValueError unless every flag is a boolean without axes and without a default."""
         for name, entry in self.entries.items():
             if not isinstance(entry.null, Flag):
                 continue
@@ -233,7 +233,7 @@ class NamedConditions:
 
     @property
     def flags(self) -> frozenset[str]:
-        """The conditions that requests do not give, as they tell that another one is missing."""
+        """The conditions that requests do not give, as they flag that another one is missing."""
         return frozenset(entry.null.flag for entry in self.entries.values() if isinstance(entry.null, Flag))
 
     @property
@@ -256,16 +256,16 @@ class NamedConditions:
         return all(self.entries[name].nullable for name in self.given)
 
     def droppable(self, negative: Collection[str] = ()) -> tuple[str, ...]:
-        """The names that "no condition" stands for: those that have a null, or a negative one."""
+        """The names that "no condition" drops: those with a null or a negative condition."""
         return tuple(name for name in self.given if name in negative or self.entries[name].nullable)
 
     def with_flags(self, names: frozenset[str]) -> frozenset[str]:
-        """These conditions, and the flags that tell that they are missing."""
+        """These conditions, and the flags that mark them as missing."""
         nulls = [self.entries[name].null for name in names]
         return names.union(null.flag for null in nulls if isinstance(null, Flag))
 
     def sized(self, sizes: Mapping[str, int]) -> NamedConditions:
-        """The same without free axes: each has the size that is given for it, or a typical one."""
+        """The same conditions without free axes: each axis gets the size given for it, or a typical one."""
         found = {axis: sizes.get(axis, bounds.typical) for axis, bounds in self.axes.items()}
 
         def fixed(entry: NamedCondition) -> NamedCondition:
@@ -277,7 +277,7 @@ class NamedConditions:
         """The null of one condition, (1, *shape), as the network takes it.
 
         Raises:
-            ConditionError: it was not trained.
+            ConditionError: the null was not trained.
         """
         entry = self.entries[name]
         if name in self.flags:
@@ -297,7 +297,7 @@ class NamedConditions:
         return {name: null.expand(rows, *null.shape[1:]) for name, null in found.items()}
 
     def examples(self, rows: int, dtype: torch.dtype, device: Device = "cpu") -> dict[str, Tensor]:
-        """Conditions for `rows` rows, no two alike where they can differ, to measure and try a network with."""
+        """Conditions for `rows` rows, distinct where possible, for measuring and trying a network."""
         return {name: self._example(entry, rows, dtype).to(device) for name, entry in self.entries.items()}
 
     @staticmethod
@@ -338,7 +338,7 @@ class NamedConditions:
         return tuple(condition[name] for name in self.entries)
 
     def pack(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The condition with these tensors."""
+        """The condition made of these tensors."""
         return dict(zip(self.entries, tensors, strict=True))
 
 

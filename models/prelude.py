@@ -1,10 +1,11 @@
-"""The prelude: a program that turns conditions of requests into those that the network takes, once a request.
+"""The prelude: a program that turns the conditions of a request into those that the network takes, once per request.
 
     "prelude": {"conditions": {"image": {"dtype": "uint8", "shape": [3, 96, 96], "scale": 0.00392}}, "program": {...}}
 
-A text encoder, a vision encoder, the keys and values of a prefix: what does not depend on states and times is computed
-before the first network call, in one row for each distinct condition. Its results are conditions of the network, by
-name; the network's other conditions still come from the request. Nulls and negative conditions go through it as well.
+It computes everything that does not depend on states and times (a text encoder, a vision encoder, the keys and values
+of a prefix) before the first network call, with one row for each distinct condition. Its results are named conditions
+of the network; the network's other conditions still come from the request. Nulls and negative conditions go through it
+as well.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ _Name = Annotated[str, Field(pattern=NAME)]
 
 
 class PreludeError(ConditionError):
-    """The prelude gave something else than the network takes."""
+    """The prelude returned something that the network does not take."""
 
 
 class PreludeCard(Frozen):
     """The prelude in a card.
 
     Attributes:
-        conditions: what requests give to it, by the names of the program's inputs.
-        program: its results have the names of the network's conditions.
+        conditions: the conditions that requests give, by the names of the program's inputs.
+        program: the function, with results named like the network's conditions.
     """
 
     conditions: dict[_Name, NamedCondition] = Field(min_length=1, max_length=64)
@@ -55,10 +56,10 @@ class PreludeCard(Frozen):
         """The conditions that requests give, by name.
 
         Args:
-            taken: what the network takes.
+            taken: the conditions that the network takes.
 
         Raises:
-            ValueError: the two do not fit each other.
+                ValueError: the prelude and the network do not fit together.
         """
         made = set(self.program.outputs)
         if unknown := sorted(made - set(taken)):
@@ -112,12 +113,12 @@ class Prelude(nn.Module):
         """The conditions that it makes, (rows, *shape) each.
 
         Args:
-            makes: what the network takes, without free axes.
+            makes: the conditions that the network takes, without free axes.
             given: conditions (rows, *shape), in the order of `inputs`.
 
         Raises:
             VelocityError: a step of the program fails.
-            PreludeError: a result has another shape or dtype than the network takes, or is not finite.
+            PreludeError: a result is not finite, or not of the shape and dtype that the network takes.
         """
         found = self.program(dict(zip(self.inputs, given, strict=True)))
         rows = len(given[0])
@@ -136,13 +137,13 @@ class Prelude(nn.Module):
     def examples(
         self, asked: Conditioning | None, rows: int, dtype: torch.dtype, device: Device = "cpu"
     ) -> tuple[Tensor, ...]:
-        """Its arguments for some rows, no two alike where they can differ.
+        """Example arguments for the prelude, with distinct rows where possible.
 
         Args:
-            asked: what requests give; free axes get a typical size.
-            rows: how many.
-            dtype: of states.
-            device: where they go.
+            asked: the conditions that requests give; free axes get a typical size.
+            rows: number of rows.
+            dtype: dtype of states.
+            device: the device to put them on.
         """
         assert isinstance(asked, NamedConditions)  # noqa: S101  (with a prelude all conditions have names)
         shown = asked.sized({}).examples(rows, dtype, device)
@@ -157,7 +158,7 @@ class Prelude(nn.Module):
         dtype: torch.dtype,
         device: Device = "cpu",
     ) -> dict[str, Tensor]:
-        """Examples of what the network takes, of which it makes its part; errors as in `call`."""
+        """Examples of the network's conditions, some of them made by the prelude; errors as in `call`."""
         assert isinstance(takes, NamedConditions)  # noqa: S101
         made = self.call(takes, *self.examples(asked, rows, dtype, device))
         return {**shown, **dict(zip(self.outputs, made, strict=True))}
@@ -165,7 +166,7 @@ class Prelude(nn.Module):
     def find_mixing(
         self, asked: Conditioning | None, takes: Conditioning | None, dtype: torch.dtype, device: Device = "cpu"
     ) -> Mixing | None:
-        """The evidence that its rows depend on each other; None if they do not."""
+        """Evidence that its rows depend on each other; None if they do not."""
         assert isinstance(takes, NamedConditions)  # noqa: S101
         makes = takes.sized({})
         return find_mixing_of(
@@ -178,10 +179,10 @@ def combinations(told: Mapping[str, Distinct], names: tuple[str, ...]) -> tuple[
 
     Args:
         told: conditions of some samples, by name.
-        names: of those to combine.
+        names: names of the conditions to combine.
 
     Returns:
-        One tensor (combinations, *shape) for each name, and the combination of each sample; None where there is one.
+            One tensor (combinations, *shape) for each name, and the combination of each sample (None if there is one).
     """
     merged = {name: told[name].merged() for name in names}
     known = [each.index for each in merged.values() if each.index is not None]

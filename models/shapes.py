@@ -1,13 +1,13 @@
-"""Shapes with free axes: sizes of states and conditions that each request chooses.
+"""Shapes with free axes, the sizes of states and conditions that each request chooses.
 
-A shape is a tuple of sizes. A name in it is a free axis, which has bounds in the card:
+A shape is a tuple of sizes. A name in it is a free axis, with bounds given in the card:
 
     "event_shape": [80, "T"], "axes": {"T": {"max": 2000, "multiple": 4}}
 
-Samples of one size are a shape of their own: they share network calls with each other, and with no others.
+Samples share network calls only with samples of the same size.
 
-Data that a program makes of them may be larger or smaller: a size of data is an axis, or a multiple of one with a fixed
-number more or less, such as `256*T` or `2*T-1`.
+A decoder program may return data of another size: each size of data is an axis, or a multiple of one plus or minus a
+constant, such as `256*T` or `2*T-1`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NAME = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"
 """Names of axes and of conditions."""
 
 MOST_NUMBERS = 1 << 26
-"""Numbers of one state, or of one row of a condition, at most."""
+"""Maximum number of elements in one state, or in one row of a condition."""
 
 _TYPICAL = 8
-"""A free axis has about this size where a network is tried without a request."""
+"""Approximate size of a free axis when a network is tried without a request."""
 
 _COMPUTED = r"^(?:([1-9][0-9]{0,7})\*)?([A-Za-z][A-Za-z0-9_]{0,63})([+-][1-9][0-9]{0,7})?$"
 
@@ -54,7 +54,7 @@ class Axis(BaseModel):
 
     Attributes:
         min, max: the smallest and the largest.
-        multiple: what sizes are multiples of.
+        multiple: the number that every size is a multiple of.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -88,7 +88,7 @@ class Axis(BaseModel):
         return self.min <= size <= self.max and not size % self.multiple
 
     def takes(self, other: Axis) -> bool:
-        """Whether all sizes that another axis may have are allowed."""
+        """Whether every size allowed for another axis is allowed for this one."""
         return (
             self.min <= other.smallest
             and other.max <= self.max
@@ -96,7 +96,7 @@ class Axis(BaseModel):
         )
 
     def nearest(self, size: int) -> list[int]:
-        """The allowed sizes next to one: the largest below and the smallest above, as far as there are any."""
+        """The allowed sizes nearest to a size: the largest below and the smallest above, if any."""
         largest = self.max // self.multiple * self.multiple
         below, above = size // self.multiple * self.multiple, -(-size // self.multiple) * self.multiple
         return sorted({min(max(each, self.smallest), largest) for each in (below, above)})
@@ -119,24 +119,24 @@ class Line(NamedTuple):
         return f"{times}{self.axis}{f'{self.plus:+d}' if self.plus else ''}"
 
     def of(self, size: int) -> int:
-        """The size of data where the axis has some size."""
+        """The size of data for a size of the axis."""
         return self.times * size + self.plus
 
     def axis_of(self, size: int) -> int | None:
-        """The size of the axis where data have some size; None if there is none."""
+        """The size of the axis for a size of data; None if there is none."""
         found, rest = divmod(size - self.plus, self.times)
         return None if rest else found
 
 
 @lru_cache(maxsize=1024)
 def line_of(size: str) -> Line:
-    """Read a size of data that is not a number.
+    """Parse a size of data that is not a number.
 
     Raises:
         ValueError: it is not of that form.
     """
     if (found := re.fullmatch(_COMPUTED, size)) is None:
-        raise ValueError(f"{size[:80]!r} is no size; write an axis, or a multiple such as 256*T or 2*T-1")
+        raise ValueError(f"{size[:80]!r} is not a size; write an axis, or a multiple such as 256*T or 2*T-1")
     times, axis, plus = found.groups()
     return Line(axis, int(times or 1), int(plus or 0))
 
@@ -152,12 +152,12 @@ def computed(shape: Sequence[int | str]) -> tuple[str, ...]:
 
 
 def free_places(shape: Sequence[int | str]) -> tuple[int, ...]:
-    """The places of the free axes in a shape."""
+    """The positions of the free axes in a shape."""
     return tuple(place for place, size in enumerate(shape) if isinstance(size, str))
 
 
 def sized(shape: Sequence[int | str], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """A shape with sizes for its free axes.
+    """A shape with its free axes replaced by sizes.
 
     Raises:
         ShapeError: one is missing.
@@ -174,12 +174,12 @@ def _sized(size: str, sizes: Mapping[str, int]) -> int:
 
 
 def largest(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> tuple[int, ...]:
-    """A shape with each free axis as large as it may be."""
+    """A shape with each free axis at its largest size."""
     return sized(shape, {axis: axes[axis].max for axis in free_axes(shape)})
 
 
 def smallest(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> tuple[int, ...]:
-    """A shape with each free axis as small as it may be."""
+    """A shape with each free axis at its smallest size."""
     return sized(shape, {axis: axes[axis].smallest for axis in free_axes(shape)})
 
 
@@ -189,7 +189,7 @@ def typical(axes: Mapping[str, Axis]) -> dict[str, int]:
 
 
 def matched(shape: Sequence[int | str], found: Sequence[int]) -> dict[str, int] | None:
-    """The sizes with which a shape is the one that was found; None if there are none."""
+    """The sizes of the free axes that make a shape equal to the one found; None if there are none."""
     sizes: dict[str, int] = {}
     if len(shape) != len(found):
         return None
@@ -201,10 +201,10 @@ def matched(shape: Sequence[int | str], found: Sequence[int]) -> dict[str, int] 
 
 
 def reshaped(shape: Sequence[int | str], found: Sequence[int], target: Sequence[int | str]) -> tuple[int, ...]:
-    """A target with the sizes with which a shape is the one that was found.
+    """A target shape with the sizes of the free axes that make `shape` equal to the one found.
 
     Raises:
-        ValueError: the shape is another.
+        ValueError: the shapes do not match.
     """
     if (sizes := matched(shape, found)) is None:
         raise ValueError(f"the shape is {list(found)}; it must be {list(shape)}")
@@ -218,7 +218,7 @@ def described(shape: Sequence[int | str], axes: Mapping[str, Axis]) -> str:
 
 
 def check_axes(shapes: Mapping[str, Sequence[int | str]], axes: Mapping[str, Axis]) -> None:
-    """Raise a ValueError unless each free axis of some shapes, by their names, has bounds that memory can hold."""
+    """Raise a ValueError unless each free axis of some named shapes has bounds, with tensors that memory can hold."""
     for what, shape in shapes.items():
         missing = [axis for axis in free_axes(shape) if axis not in axes]
         if missing:
@@ -233,10 +233,10 @@ _NOWHERE: Mapping[str, str] = {}
 
 
 class Sizes:
-    """The sizes of a model's free axes as a request says them, in one place or in several that must agree."""
+    """The sizes of a model's free axes in one request, given in one place or in several that must agree."""
 
     def __init__(self, axes: Mapping[str, Axis]) -> None:
-        """Begin with none.
+        """Start without any sizes.
 
         Args:
             axes: the free axes of the model.
@@ -246,14 +246,14 @@ class Sizes:
 
     @property
     def known(self) -> dict[str, int]:
-        """The sizes that are known so far."""
+        """The sizes known so far."""
         return {axis: size for axis, (size, _) in self._said.items()}
 
     def note(self, axis: str, size: int, where: str) -> None:
-        """Take a size from some place of the request.
+        """Note a size given in some place of the request.
 
         Raises:
-            ShapeError: the axis may not have this size, or has another one elsewhere in the request.
+            ShapeError: the size is not allowed, or differs from one given elsewhere in the request.
         """
         bounds = self.axes[axis]
         if not bounds.allows(size):
@@ -265,14 +265,14 @@ class Sizes:
             raise ShapeError(axis, f"{where} has {axis} = {size}, and {there} has {axis} = {before}; they must agree")
 
     def settle(self, needed: Sequence[str] = (), sources: Mapping[str, str] = _NOWHERE) -> dict[str, int]:
-        """Return a size for each axis; one that is not needed and was not said gets its smallest.
+        """Return a size for each axis; an axis that is neither required nor given gets its smallest size.
 
         Args:
-            needed: the axes that must be said.
-            sources: for each, where else a request can say it, in words.
+            needed: the axes that a request must give.
+            sources: for each, where else a request can give it, in words.
 
         Raises:
-            ShapeError: one was not said.
+            ShapeError: a required axis was not given.
         """
         for axis in needed:
             if axis not in self._said:

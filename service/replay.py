@@ -1,4 +1,4 @@
-"""Replay tokens: a short text that holds the request and the environment of an answer, enough to draw it again.
+"""Replay tokens: short texts with the request and the environment of an answer, enough to draw it again.
 
 A token is ``plr1.`` and the base64url of deflated JSON. It is data, and never trusted: its content is validated
 like any request. Long members (many start states, a condition for each sample) are stored as a hash only, and must be
@@ -56,9 +56,9 @@ class Token(BaseModel):
     """The content of a token.
 
     Attributes:
-        model, version, checkpoint: the weights.
-        plan: hash of the tuned plan, where the solver is one.
-        solver, t_span: the solver as text, without a grid that is in `given`.
+        model, version, checkpoint: name, version and checkpoint digest of the model.
+        plan: hash of the tuned plan, if the solver is one.
+        solver, t_span: the solver as text (without the grid if that is in `given`), and its span.
         seed, first_index, num_samples: which samples.
         condition, guidance, x0, save_at: as in a request, or None.
         shape: sizes of the free axes, by name.
@@ -93,7 +93,7 @@ class Token(BaseModel):
     digest: str = Field(pattern=HASH)
 
     def request(self) -> dict[str, Any]:
-        """Return the members of the request that the token stands for, without those in `given`."""
+        """Return the members of the token's request, without those in `given`."""
         names = ("model", "version", "solver", "t_span", "seed", "first_index", "num_samples", "decode", "trace")
         optional = ("condition", "guidance", "x0", "save_at")
         said = {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
@@ -127,7 +127,7 @@ def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
 
 
 def _hash_of(conditions: Mapping[str, Distinct]) -> NDArray[np.uint8]:
-    """Return the hash of all conditions by name, which stands for arrays too large for a token."""
+    """Return the hash of all named conditions, which replaces arrays too large for a token."""
     found = hashlib.sha256()
     for name in sorted(conditions):
         each = conditions[name]
@@ -149,12 +149,12 @@ def token_of(
     """Return the token of an answer.
 
     Args:
-        model: the model that gave it.
+        model: the model that gave the answer.
         job: the job of the request.
         decode: whether the samples are data, not states.
-        status: of the answer.
-        environment: of this process.
-        digest: of the samples.
+        status: the status of the answer.
+        environment: the environment of this process.
+        digest: hash of the samples.
     """
     spec, arrays = job.solve.spec, arrays_of(job)
     given = {name: digest_of(array) for name, array in arrays.items() if array.size > MOST_NUMBERS or name in _HASHED}
@@ -191,7 +191,7 @@ def _droppable(model: ModelVersion, job: Job) -> tuple[str, ...]:
 
 def encode(said: Mapping[str, Any]) -> str:
     """Return the text of a token with this content."""
-    # The usual window of 32 KiB is no use for half a kilobyte, and clearing its memory takes eight times the rest.
+    # The usual window of 32 KiB is wasted on half a kilobyte, and clearing it takes eight times as long as the rest.
     packer = zlib.compressobj(6, zlib.DEFLATED, wbits=10, memLevel=4)
     deflated = packer.compress(orjson.dumps(said)) + packer.flush()
     return PREFIX + urlsafe_b64encode(deflated).rstrip(b"=").decode()
@@ -201,13 +201,15 @@ def decode(text: str) -> bytes:
     """Return the JSON of a token, of at most 64 KiB whatever its deflated bytes claim.
 
     Raises:
-        TokenError: it is not a token, or incomplete.
+        TokenError: the text is not a token, or is incomplete.
     """
     text = text.strip()
     if not text.startswith(PREFIX):
         raise TokenError(f"it does not begin with {PREFIX}; send the member 'replay' of an answer")
     if len(text) > MOST_CHARACTERS:
-        raise TokenError(f"it has {len(text)} characters, and no token has more than {MOST_CHARACTERS}")
+        raise TokenError(
+            f"it has {len(text)} characters, and a token has at most {MOST_CHARACTERS}; copy only the token"
+        )
     body = text.removeprefix(PREFIX)
     reader = zlib.decompressobj()
     try:
@@ -221,15 +223,15 @@ def decode(text: str) -> bytes:
 
 
 LIBRARIES = ("torch", "numpy", "scipy", "numba", "llvmlite")
-"""Libraries that compute networks, noise and steps."""
+"""Libraries used to compute networks, noise and steps."""
 
 _REASONS = {
-    "pathline": "another release may order a sum otherwise",
+    "pathline": "another release may add in a different order",
     "device": "other devices have other kernels",
-    "machine": "kernels are chosen, and compiled, by the kind of processor",
+    "machine": "kernels are chosen and compiled for the type of processor",
     "compute": "another precision of the network",
-    "path": "the fused network and the torch module round otherwise",
-    "threads": "kernels of torch share out sums by the number of threads",
+    "path": "the fused network and the torch module round differently",
+    "threads": "torch kernels split sums by the number of threads",
 }
 _LIBRARY = "another version may have other kernels"
 
@@ -239,7 +241,7 @@ class Difference:
     """One difference between a token and this service.
 
     Attributes:
-        what: its name.
+        what: name of the property.
         token, here: its value in the token, and in this service.
         reason: why the bits cannot be promised.
     """
@@ -250,7 +252,7 @@ class Difference:
     reason: str
 
     def document(self) -> dict[str, str]:
-        """Return the difference as it stands in responses."""
+        """Return the difference as responses show it."""
         return {"what": self.what, "token": self.token, "here": self.here, "reason": self.reason}
 
     def __str__(self) -> str:
@@ -259,7 +261,7 @@ class Difference:
 
 
 def environment_of(process: Mapping[str, str], model: ModelVersion) -> Mapping[str, str]:
-    """Return the environment of a model's answers: that of the process, and how its network is evaluated."""
+    """Return the environment of a model's answers: that of the process, and how the network is evaluated."""
     half = {} if model.card.compute is None else {"compute": model.half or model.card.dtype}
     return {**process, "path": model.path, **half}
 
@@ -269,7 +271,7 @@ def environment(device: str, device_name: str, threads: int) -> Mapping[str, str
     """Return the environment of this process by name: release, libraries, device, machine, threads.
 
     Args:
-        device: torch's name of the device; which of several equal ones it is does not matter.
+        device: torch's name for the device; the index among identical devices does not matter.
         device_name: the vendor's name for it.
         threads: CPU threads of the networks.
     """
@@ -288,7 +290,7 @@ def differences(token: Mapping[str, str], here: Mapping[str, str], threads_matte
     """Return where two environments differ.
 
     Args:
-        token, here: that of the answer, and that of this process.
+        token, here: the environment of the answer, and of this process.
         threads_matter: whether anything was computed by torch, whose bits depend on the number of threads.
     """
     return [

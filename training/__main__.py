@@ -24,102 +24,126 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         "--models-dir", type=Path, default=models_dir, metavar="DIR", help="model repository (now: %(default)s)"
     )
     parser.add_argument(
-        "--runs-dir", type=Path, default=runs_dir, metavar="DIR", help="state of unfinished runs (now: %(default)s)"
+        "--runs-dir", type=Path, default=runs_dir, metavar="DIR", help="folder for unfinished runs (now: %(default)s)"
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
 
 
 def _add_reproduce(parser: argparse.ArgumentParser, out: Path) -> None:
-    parser.add_argument("--quick", action="store_true", help="all experiments at reduced size, in minutes")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="one experiment; can be repeated")
-    parser.add_argument("--out", type=Path, default=out, metavar="DIR", help="report, results (default: %(default)s)")
-    parser.add_argument("--force", action="store_true", help="measure again what was measured; models are kept")
-    parser.add_argument("--measured", action="store_true", help="measure nothing, report what was measured so far")
-    parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
-    parser.add_argument("--note", default="", metavar="TEXT", help="a sentence for the report (load of the machine)")
+    parser.add_argument("--quick", action="store_true", help="run all experiments at reduced size, in minutes")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="experiment to run; can be repeated"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=out, metavar="DIR", help="folder for results (default: %(default)s)"
+    )
+    parser.add_argument("--force", action="store_true", help="repeat earlier measurements; models are kept")
+    parser.add_argument("--measured", action="store_true", help="measure nothing; report earlier measurements")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's choice)")
+    parser.add_argument(
+        "--note", default="", metavar="TEXT", help="sentence for the report, such as the machine's load"
+    )
     data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
     parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (MNIST: IDX files)")
     models_dir = os.environ.get("PATHLINE_MODELS_DIR", "").strip() or "checkpoints"
     parser.add_argument(
-        "--models-dir", type=Path, default=models_dir, metavar="DIR", help="its models count, too (now: %(default)s)"
+        "--models-dir",
+        type=Path,
+        default=models_dir,
+        metavar="DIR",
+        help="repository of models to reuse (now: %(default)s)",
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m training", description="Train flow-matching models.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    fit = commands.add_parser("fit", help="train one model and publish it; run it again to go on after a stop")
+    fit = commands.add_parser("fit", help="train and publish one model; run again to resume after a stop")
     fit.add_argument("dataset", choices=DATASETS, help="data set, and the recipe that ships for it")
-    fit.add_argument("--config", type=Path, metavar="FILE.toml", help="another recipe for this data set")
+    fit.add_argument("--config", type=Path, metavar="FILE.toml", help="recipe to use instead of the one that ships")
     data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
     fit.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
     fit.add_argument(
         "--data", metavar="PATH", help="your own data (vectors: .npy .npz .csv; images: a folder, .npy .npz, IDX)"
     )
-    fit.add_argument("--name", metavar="NAME", help="what the model is called, instead of the recipe's name")
-    fit.add_argument("--conditional", action="store_true", help="by class (digits, mnist, images)")
-    fit.add_argument("--label", metavar="COLUMN", help="vectors: the column or array of class labels")
-    fit.add_argument("--header", choices=("yes", "no"), help="vectors: whether the first line of a .csv has names")
-    fit.add_argument("--background", metavar="COLOUR", help="images: behind transparent pixels: white, black, #rrggbb")
+    fit.add_argument("--name", metavar="NAME", help="name of the model (default: the recipe's)")
     fit.add_argument(
-        "--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="images: the values that are black and white"
+        "--conditional", action="store_true", help="train a class-conditional model (digits, mnist, images)"
     )
-    fit.add_argument("--coupling", choices=("independent", "ot"), help="of noise and data, instead of the recipe's")
+    fit.add_argument("--label", metavar="COLUMN", help="vectors: column or array of class labels")
+    fit.add_argument("--header", choices=("yes", "no"), help="vectors: whether the first line of a .csv has names")
+    fit.add_argument("--background", metavar="COLOUR", help="images: behind transparent pixels; white, black, #rrggbb")
+    fit.add_argument(
+        "--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="images: pixel values of black and white"
+    )
+    fit.add_argument(
+        "--coupling", choices=("independent", "ot"), help="coupling of noise and data (default: the recipe's)"
+    )
     fit.add_argument("--reflow", type=Path, metavar="CHECKPOINT", help="train on the paths of a published model")
-    fit.add_argument("--student", type=Path, metavar="CHECKPOINT", help="learn to take its paths in one or a few steps")
-    fit.add_argument("--paper", action="store_true", help="by the recipe of the paper (moons, circles, mnist)")
+    fit.add_argument(
+        "--student", type=Path, metavar="CHECKPOINT", help="train a one-step or few-step student of a model"
+    )
+    fit.add_argument("--paper", action="store_true", help="use the paper's recipe (moons, circles, mnist)")
     fit.add_argument(
         "--pairs",
         metavar="N|FILE",
-        help="reflow: how many paths to train on (default: one a sample), or a file of them",
+        help="reflow: number of paths to train on (default: one per sample), or a file of pairs",
     )
     fit.add_argument("--guidance", type=float, metavar="G", help="reflow, student: guidance of a conditional parent")
-    fit.add_argument("--epochs", type=int, metavar="N", help="instead of the recipe's")
-    fit.add_argument("--seed", type=int, metavar="N", help="instead of the recipe's")
-    fit.add_argument("--ema", type=float, metavar="DECAY", help="average the weights, e.g. 0.999; 0: do not")
-    fit.add_argument("--force", action="store_true", help="train although a model of this recipe exists")
-    fit.add_argument("--save-every", type=float, default=10.0, metavar="SECONDS", help="(default: %(default)s)")
+    fit.add_argument("--epochs", type=int, metavar="N", help="number of epochs (default: the recipe's)")
+    fit.add_argument("--seed", type=int, metavar="N", help="seed of the training (default: the recipe's)")
+    fit.add_argument("--ema", type=float, metavar="DECAY", help="average the weights, e.g. 0.999; 0 turns it off")
+    fit.add_argument("--force", action="store_true", help="train even if a model of this recipe exists")
+    fit.add_argument(
+        "--save-every", type=float, default=10.0, metavar="SECONDS", help="time between saves (default: %(default)s)"
+    )
     fit.add_argument("--tensorboard", type=Path, metavar="DIR", help="logs for TensorBoard, in a folder for each run")
     _add_places(fit)
-    paper = commands.add_parser("reproduce", help="measure every result of the paper, write a report")
+    paper = commands.add_parser("reproduce", help="measure every result of the paper and write a report")
     _add_reproduce(paper, Path("reports/paper"))
-    study = commands.add_parser("study", help="measure what makes a flow cheap to solve, write a report")
+    study = commands.add_parser("study", help="measure what makes a flow cheap to solve and write a report")
     _add_reproduce(study, Path("reports/cheap-flows"))
-    _add_evaluate(commands.add_parser("evaluate", help="measure solvers on a trained model; write them into its card"))
-    _add_tune(commands.add_parser("tune", help="learn solvers for one model; they are served with it"))
-    _add_places(commands.add_parser("defaults", help="make what the model repository lacks"))
+    _add_evaluate(commands.add_parser("evaluate", help="measure solvers on a model; write the results into its card"))
+    _add_tune(commands.add_parser("tune", help="learn solvers for one model, to be served with it"))
+    _add_places(commands.add_parser("defaults", help="make the default models that the repository lacks"))
     return parser
 
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the folder of a version")
-    parser.add_argument("--nfe", default="4,5,6,8,10", metavar="N,...", help="budgets (default: %(default)s)")
-    methods = "stock methods whose grids are tuned, too (default: %(default)s)"
+    parser.add_argument("--nfe", default="4,5,6,8,10", metavar="N,...", help="NFE budgets (default: %(default)s)")
+    methods = "stock methods to tune grids for, too (default: %(default)s)"
     parser.add_argument("--methods", default="ab2,ab3,ab4", metavar="NAME,...", help=methods)
-    parser.add_argument("--samples", type=int, default=512, metavar="N", help="paths of calibration (default: 512)")
-    parser.add_argument("--guidance", default="1,2,4", metavar="G,...", help="of a conditional model (default: 1,2,4)")
-    parser.add_argument("--iterations", type=int, default=60, metavar="N", help="the most for a plan (default: 60)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the noise (default: 0)")
-    parser.add_argument("--force", action="store_true", help="tune again what is there")
+    parser.add_argument("--samples", type=int, default=512, metavar="N", help="calibration paths (default: 512)")
+    parser.add_argument("--guidance", default="1,2,4", metavar="G,...", help="for conditional models (default: 1,2,4)")
+    parser.add_argument("--iterations", type=int, default=60, metavar="N", help="maximum per plan (default: 60)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the noise (default: 0)")
+    parser.add_argument("--force", action="store_true", help="repeat earlier tuning")
 
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the folder of a version")
     example = "e.g. rk4-20 or dopri5@1e-5"
     parser.add_argument("--solver", action="append", metavar="SOLVER", help=f"{example}; can be repeated")
-    parser.add_argument("--samples", type=int, default=1000, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--by-class", action="store_true", help="does a class's sample read as it? (class labels)")
+    parser.add_argument(
+        "--samples", type=int, default=1000, metavar="N", help="number of samples (default: %(default)s)"
+    )
+    parser.add_argument("--by-class", action="store_true", help="measure how many samples look like their class")
     parser.add_argument(
         "--guidance",
         action="append",
         type=float,
         metavar="G",
-        help="of the frontier, or by class; can be repeated (default: 1; by class 1, 2 and 4)",
+        help="guidance to measure; can be repeated (default: 1; with --by-class 1, 2 and 4)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=300.0, metavar="S", help="for the frontier; cheap solvers come first (300)"
+        "--seconds",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="limit for the frontier; cheap solvers come first (default: 300)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="table and plot (default: reports/NAME-VERSION)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results (default: reports/NAME-VERSION)")
     data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
     parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
 

@@ -24,41 +24,37 @@ _STOPPED = 130
 def add_sample(commands: Any) -> None:
     """Add the `sample` command."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "sample",
-        help="write samples to files with any number of workers",
-        description="Start or resume a bulk job.",
+        "sample", help="write samples to files with any number of workers", description="Start or resume a bulk job."
     )
     parser.add_argument("model", nargs="?", help="name of the model; may be left out to resume a job")
-    parser.add_argument("--to", required=True, metavar="URL", help="folder, at any address that fsspec supports")
+    parser.add_argument("--to", required=True, metavar="URL", help="folder, or any URL that fsspec supports")
     parser.add_argument("--total", type=int, help="number of samples")
     parser.add_argument("--seed", type=int, help="seed of all samples")
-    parser.add_argument("--first-index", type=int, help="index of the first sample in the seed's stream (0)")
+    parser.add_argument("--first-index", type=int, help="index of the first sample in the seed's stream (default: 0)")
     parser.add_argument("--model-version", type=int, help="version of the model (default: the highest)")
-    parser.add_argument("--solver", help="solver, such as dopri5 (the default) or rk4-20")
+    parser.add_argument("--solver", help="a solver's name, or with settings: rk4-20, dopri5@1e-5 (default: dopri5)")
     parser.add_argument("--steps", type=int, help="number of fixed steps")
     for name in ("rtol", "atol", "guidance"):
         parser.add_argument(f"--{name}", type=float)
     parser.add_argument("--max-nfe", type=int)
     parser.add_argument("--condition", help="one condition for all samples: a label, a name or a JSON list")
     parser.add_argument(
-        "--conditions", type=Path, metavar="FILE", help="Parquet or CSV file with the columns condition and count"
+        "--conditions", type=Path, metavar="FILE", help="Parquet or CSV with columns condition and count"
     )
-    parser.add_argument("--states", action="store_true", help="write states of the flow, not decoded")
-    parser.add_argument("--format", choices=("parquet", "npy", "zarr"), help="file format of the shards (parquet)")
-    parser.add_argument(
-        "--on", choices=("local", "ray", "indexed"), default="local", help="where the shards are made (local)"
-    )
-    parser.add_argument("--workers", type=int, default=1, help="number of shards made at a time (1)")
-    parser.add_argument("--threads", type=int, help="CPU threads of the network in each worker (1)")
-    parser.add_argument("--shard-rows", type=int, help="rows per shard (default: about two minutes of work)")
-    parser.add_argument("--tries", type=int, default=3, help="attempts at a shard before giving up (3)")
+    parser.add_argument("--states", action="store_true", help="write the states of the flow without decoding them")
+    parser.add_argument("--format", choices=("parquet", "npy", "zarr"), help="format of the shards (default: parquet)")
+    parser.add_argument("--on", choices=("local", "ray", "indexed"), default="local", help="where the workers run")
+    parser.add_argument("--workers", type=int, default=1, help="shards made at the same time (default: 1)")
+    parser.add_argument("--threads", type=int, help="CPU threads of the network in each worker (default: 1)")
+    parser.add_argument("--shard-rows", type=int, help="rows per shard (default: about two minutes' work)")
+    parser.add_argument("--tries", type=int, default=3, help="attempts before a shard is given up (default: 3)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=sample)
 
 
 def add_verify(commands: Any) -> None:
     """Add the `verify` command."""
-    parser = commands.add_parser("verify", help="read all rows of a job and check them")
+    parser = commands.add_parser("verify", help="reread all rows of a job and check them")
     parser.add_argument("url", metavar="URL")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=verify_)
@@ -66,10 +62,12 @@ def add_verify(commands: Any) -> None:
 
 def add_export(commands: Any) -> None:
     """Add the `export` command."""
-    parser = commands.add_parser("export", help="write a job's rows to one .npz or .npy file for `training`")
+    parser = commands.add_parser("export", help="write a job's samples to one .npz or .npy file for `training`")
     parser.add_argument("url", metavar="URL")
     parser.add_argument("file", type=Path)
-    parser.add_argument("--pairs", action="store_true", help="noise and states, for `training fit --reflow --pairs`")
+    parser.add_argument(
+        "--pairs", action="store_true", help="write noise and states, for `training fit --reflow --pairs`"
+    )
     parser.set_defaults(run=export_)
 
 

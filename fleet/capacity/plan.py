@@ -93,19 +93,21 @@ def _alone(kinds: Sequence[Kind], speed: Speed) -> float:
 
 def add_plan(commands: Any) -> None:
     """Add the `plan` command."""
-    parser: argparse.ArgumentParser = commands.add_parser("plan", help="find the number of replicas for a load")
+    parser: argparse.ArgumentParser = commands.add_parser("plan", help="compute how many replicas a load needs")
     parser.add_argument("--rate", type=float, required=True, help="requests per second")
-    parser.add_argument("--p99", type=float, required=True, help="seconds within which 99 of 100 requests must finish")
-    parser.add_argument("--mix", type=Path, required=True, help="JSON: share, num_samples and solver of each kind")
-    parser.add_argument("--service", metavar="URL", help="an idle service to measure")
-    parser.add_argument("--model", default="moons", help="the model to measure with (moons)")
-    parser.add_argument("--call-ms", type=float, help="a of t(n) = a + b n, instead of a measurement")
-    parser.add_argument("--row-us", type=float, help="b of t(n)")
-    parser.add_argument("--request-ms", type=float, default=0.0, help="time of a request outside its network calls (0)")
+    parser.add_argument("--p99", type=float, required=True, help="seconds within which 99 %% of requests must finish")
     parser.add_argument(
-        "--handling-ms", type=float, default=0.0, help="part of --request-ms that blocks other requests (0)"
+        "--mix", type=Path, required=True, help="JSON file: share, num_samples and solver of each kind of request"
     )
-    parser.add_argument("--price", type=float, default=0.0, help="price of a replica per hour")
+    parser.add_argument("--service", metavar="URL", help="an idle service to measure")
+    parser.add_argument("--model", default="moons", help="model to measure with (default: moons)")
+    parser.add_argument("--call-ms", type=float, help="a in t(n) = a + b n, the time of a call; skips the measurement")
+    parser.add_argument("--row-us", type=float, help="b in t(n) = a + b n")
+    parser.add_argument(
+        "--request-ms", type=float, default=0.0, help="time of a request outside its calls (default: 0)"
+    )
+    parser.add_argument("--handling-ms", type=float, default=0.0, help="part of it that delays others (default: 0)")
+    parser.add_argument("--price", type=float, default=0.0, help="price of one replica per hour")
     parser.set_defaults(run=run)
 
 

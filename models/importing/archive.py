@@ -1,4 +1,4 @@
-"""The archive of a `torch.export` program (.pt2), of which listed members are read, as JSON or as bytes of tensors."""
+"""The archive of a `torch.export` program (.pt2); only listed members are read, as JSON or as tensor bytes."""
 
 import json
 import math
@@ -14,11 +14,11 @@ from torch import Tensor
 from models.importing.files import ForeignError
 from models.program.steps import TENSOR_DTYPES
 
-_MAJOR = 8  # the major version of torch.export's schema that is understood
+_MAJOR = 8  # the supported major version of torch.export's schema
 _MOST_JSON = 64 << 20
-_MOST_REPEATED = 1 << 22  # the most numbers of a tensor whose dimensions repeat fewer stored ones
+_MOST_REPEATED = 1 << 22  # maximum number of elements in a tensor that repeats fewer stored ones
 SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
-"""Dtypes by their number in the schema; others are not served."""
+"""Supported dtypes by their number in the schema."""
 SCALAR_TYPES |= {6: "float16", 13: "bfloat16"}
 _OTHER_TYPES = {9: "complex32", 10: "complex64", 11: "complex128", 28: "uint16"}
 _OTHER_TYPES |= {34: "uint32", 35: "uint64", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz"}
@@ -26,7 +26,7 @@ _OTHER_TYPES |= {32: "float8_e5m2fnuz", 33: "float8_e8m0fnu"}
 
 
 class Members:
-    """The members of an archive that may be read, by their path below its folder."""
+    """The readable members of an archive, by path below its folder."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
@@ -36,7 +36,7 @@ class Members:
         self._root = roots.pop()
 
     def read(self, name: str, most: int) -> bytes:
-        """The bytes of a member, at most `most`."""
+        """The bytes of a member; an error if there are more than `most`."""
         info = self._archive.getinfo(f"{self._root}/{name}")
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > most:
             raise ForeignError(f"{self.path}: {name} is compressed or has {info.file_size} bytes, over {most}")
@@ -52,7 +52,7 @@ class Members:
         major = document["schema_version"]["major"]
         if major != _MAJOR:
             raise ForeignError(
-                f"{self.path}: has schema version {major}; understood is {_MAJOR}: export with torch 2.8 or later"
+                f"{self.path}: has schema version {major}, expected {_MAJOR}; export with torch 2.8 or later"
             )
         return document
 

@@ -1,4 +1,4 @@
-"""Decoders and preludes of imports, which go into a checkpoint with the network."""
+"""Decoders and preludes of imports, stored in the checkpoint along with the network."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ def make_decoder(
 
     Args:
         event_shape: shape of one state, with names for its free axes.
-        dtype: of states.
+        dtype: dtype of states.
         wanted: `data_shape` and `clip`; `mean` and `scale`, numbers or arrays, one for all, one for each channel, or
             spread over the shape of a state (data = state * scale + mean); or `program`, the archive of a function from
             states to data.
-        axes: the sizes that its free axes may have.
+        axes: the sizes allowed for its free axes.
 
     Raises:
-        ForeignError: they do not fit the states or each other; the program cannot be read, fails, or mixes rows.
+            ForeignError: the options do not fit the states or each other; the program cannot be read, fails, or mixes
+                rows.
     """
     wanted = dict(wanted)
     mean, scale, program = (wanted.pop(name, None) for name in ("mean", "scale", "program"))
@@ -48,14 +49,14 @@ def make_decoder(
         if program is not None:
             if mean is not None or scale is not None:
                 raise ForeignError(
-                    "--decoder-mean and --decoder-scale were given beside --decoder; scale states in that program"
+                    "--decoder-mean and --decoder-scale were given with --decoder; scale states inside that program"
                 )
             return _from_program(Path(program), event_shape, dtype, wanted, axes or {})
         if mean is not None or scale is not None:
             factors = _spread(1.0 if scale is None else scale, "--decoder-scale", event_shape, dtype)
             shift = _spread(0.0 if mean is None else mean, "--decoder-mean", event_shape, dtype)
             if (factors == 0).any():
-                raise ForeignError("--decoder-scale holds zeros, which no state could be told from")
+                raise ForeignError("--decoder-scale has zeros, so decoding could not be undone; give nonzero numbers")
             affine = Decoder.affine(factors, shift, event_shape=tuple(event_shape), **wanted)
             return affine, ["decoder: data = state * scale + mean"]
         fields = {"kind": "identity", "event_shape": event_shape, "data_shape": event_shape, **wanted}
@@ -65,10 +66,10 @@ def make_decoder(
 
 
 def _spread(given: Any, option: str, event_shape: Shape, dtype: torch.dtype) -> Tensor:
-    """Numbers of the shape of one state, 1 along its free axes.
+    """Return numbers in the shape of one state, with size 1 along its free axes.
 
-    They are given as one for all, as one for each channel, or in as many dimensions as a state has, with a size of 1
-    where they are the same along an axis.
+    Users give one number for all, one for each channel, or an array with as many dimensions as a state, with size 1
+    along axes where it does not vary.
     """
     values = torch.as_tensor(given, dtype=dtype)
     if not values.isfinite().all():
@@ -130,7 +131,7 @@ def _from_program(
 
 
 def _check_states(file: Path, found: ReadFunction, event_shape: Shape, axes: Mapping[str, Axis]) -> None:
-    """Refuse a program that does not take all states."""
+    """Refuse a program that does not take every state of the network."""
     shape = found.shapes["x"]
     if len(shape) != len(event_shape) or any(a not in (None, b) for a, b in zip(shape, event_shape, strict=True)):
         told = [size or name for size, name in zip(shape, found.free, strict=True)]
@@ -171,13 +172,13 @@ def _shapes_by(
 
 @dataclass(frozen=True)
 class PreludeSource:
-    """An archive of a prelude.
+    """A prelude's archive and the names of its arguments and results.
 
     Attributes:
         file: the archive.
-        inputs: the names of its arguments in their order; None takes those of the exported module.
-        outputs: the names of its results in their order; None takes those of the network's conditions that it does not
-            take itself, in their order.
+        inputs: the names of its arguments in order; None takes those of the exported module.
+        outputs: the names of its results in order; None takes those of the network's conditions that the prelude does
+            not take itself, in order.
     """
 
     file: Path
@@ -188,7 +189,7 @@ class PreludeSource:
         """Read the archive.
 
         Args:
-            arguments: the names of the network's, in their order.
+            arguments: the names of the network's arguments, in order.
             conditions: fields that programs cannot declare themselves, by name.
 
         Raises:
@@ -202,7 +203,7 @@ class PreludeSource:
         if len(outputs) != len(found.config["outputs"]) or not set(outputs) <= set(taken):
             raise ForeignError(
                 f"{self.file}: returns {len(found.config['outputs'])} tensors, and the network takes "
-                f"{', '.join(taken)}; say with --prelude-outputs which of those each of them is"
+                f"{', '.join(taken)}; name the results in order with --prelude-outputs"
             )
         values = found.config["outputs"].values()
         config = found.config | {"outputs": dict(zip(outputs, values, strict=True))}
@@ -211,12 +212,12 @@ class PreludeSource:
 
 @dataclass(frozen=True)
 class ReadPrelude:
-    """A prelude that was read, for a network that was not yet.
+    """A prelude that was read before its network.
 
     Attributes:
         file: its archive.
         found: its content.
-        config: of its program.
+        config: the config of its program.
         taken: the network's conditions.
     """
 
@@ -232,7 +233,7 @@ class ReadPrelude:
         return f"prelude: {len(self.config['steps'])} steps, from ({inputs}) to ({outputs})"
 
     def left(self, conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """The declarations of conditions without those that only the prelude takes."""
+        """The declared conditions without those that only the prelude takes."""
         return {
             name: said for name, said in conditions.items() if name in self.taken or name not in self.found.conditions
         }
@@ -241,11 +242,11 @@ class ReadPrelude:
         """The prelude for a network, and the conditions that requests give.
 
         Args:
-            takes: what the network takes.
-            dtype: of its states.
+            takes: the conditions that the network takes.
+            dtype: dtype of its states.
 
         Raises:
-            ForeignError: they do not fit each other; it fails on examples, or mixes rows.
+                ForeignError: prelude and network do not fit together; the prelude fails on examples, or mixes rows.
         """
         try:
             card = PreludeCard.model_validate({"conditions": self.found.conditions, "program": self.config})

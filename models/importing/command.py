@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--event-shape", type=_shape, help="shape of one state of the program, such as 1x28x28; 80xT names a free axis"
     )
     parser.add_argument(
-        "--axes", default="{}", help='what sizes free axes may have: JSON, such as {"T": {"max": 2000}}, or a file'
+        "--axes", default="{}", help='sizes allowed for free axes: JSON, such as {"T": {"max": 2000}}, or a file'
     )
     parser.add_argument(
         "--inputs", type=_names, metavar="x,t,...", help="names of the program's arguments in order: x, t, conditions"
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--conditions",
         default="{}",
-        help="what the program cannot tell of them (null, default, scale, ...): JSON or a file",
+        help="properties of the conditions (null, default, scale, ...): JSON or a file",
     )
     parser.add_argument(
         "--null", action="append", default=[], metavar="NAME=FILE.npy", help="array that stands for a missing condition"
@@ -58,40 +58,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--classes", type=int, metavar="N", help="the program takes class labels from 0 to N - 1")
     parser.add_argument("--null-class", action="store_true", help="label N means no condition")
     parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, if the file has both")
-    parser.add_argument("--noise-at", type=int, choices=(0, 1), help="the end of the network's time with noise")
-    parser.add_argument("--time-scale", type=float, help="where the network's time ends: 1, or 1000")
+    parser.add_argument("--noise-at", type=int, choices=(0, 1), help="the network's time at which x is noise")
+    parser.add_argument("--time-scale", type=float, help="largest value of the network's time: 1, or 1000")
     parser.add_argument(
-        "--sign", type=int, choices=(1, -1), help="1: it returns the derivative by its own time; -1: the negative"
+        "--sign", type=int, choices=(1, -1), help="1: the network returns dx/dt in its own time; -1: the negative of it"
     )
-    parser.add_argument("--predicts", choices=get_args(Predicts), help="what it returns (default: velocity)")
-    parser.add_argument("--path", choices=get_args(PathName), help="the path it was trained on (default: linear)")
-    parser.add_argument("--schedule", help='the path\'s noise by time: JSON or a file, such as {"kind": "steps"}')
+    parser.add_argument("--predicts", choices=get_args(Predicts), help="what the network returns (default: velocity)")
+    parser.add_argument("--path", choices=get_args(PathName), help="path that it was trained on (default: linear)")
+    parser.add_argument("--schedule", help='noise of the path by time: JSON, such as {"kind": "steps"}, or a file')
     parser.add_argument(
         "--start", type=float, help="the network's own time at which sampling starts, such as 981 or 80"
     )
-    parser.add_argument("--end", type=float, help="the last own time that the network knows, such as 0.002")
+    parser.add_argument("--end", type=float, help="last own time at which the network is evaluated, such as 0.002")
     parser.add_argument("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
-    parser.add_argument("--compute", choices=get_args(Compute), help="precision that the network computes in")
-    parser.add_argument("--solver", help="solver where a request names none, such as euler-28/shift(3)")
+    parser.add_argument("--compute", choices=get_args(Compute), help="precision in which the network computes")
+    parser.add_argument("--solver", help="solver for requests that name none, such as euler-28/shift(3)")
     parser.add_argument(
-        "--own-times", type=_times, metavar="T,T,...", help="the grid of --solver as own times, from noise to data"
+        "--own-times",
+        type=_times,
+        metavar="T,T,...",
+        help="grid of --solver in the network's own times, from noise to data",
     )
     parser.add_argument("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
-    parser.add_argument("--prelude", type=Path, metavar="FILE.pt2", help="program that makes conditions from others")
+    parser.add_argument("--prelude", type=Path, metavar="FILE.pt2", help="program from conditions to conditions")
     parser.add_argument(
-        "--prelude-inputs", type=_names, metavar="NAME,...", help="names of its arguments (default: its own)"
+        "--prelude-inputs", type=_names, metavar="NAME,...", help="names for the prelude's arguments (default: its own)"
     )
     parser.add_argument(
         "--prelude-outputs",
         type=_names,
         metavar="NAME,...",
-        help="which conditions its results are (default: the others)",
+        help="names of the conditions that the prelude returns (default: the others)",
     )
     parser.add_argument("--decoder", type=Path, metavar="FILE.pt2", help="program from states to data")
     parser.add_argument(
-        "--decoder-mean", type=_numbers, metavar="M,...", help="data = state * scale + mean: for all, for each channel"
+        "--decoder-mean",
+        type=_numbers,
+        metavar="M,...",
+        help="mean in data = state * scale + mean: one, one per channel, or .npy",
     )
-    parser.add_argument("--decoder-scale", type=_numbers, metavar="S,...", help="(numbers, or a file .npy)")
+    parser.add_argument("--decoder-scale", type=_numbers, metavar="S,...", help="scale, in the same forms")
     parser.add_argument("--clip", type=float, nargs=2, metavar=("LOW", "HIGH"), help="range of decoded samples")
     parser.add_argument(
         "--row-by-row", action="store_true", help="give each row its own network call, for a network that mixes rows"
@@ -183,7 +189,7 @@ def _weights(options: argparse.Namespace, declared: Declared, decoder: dict[str,
     if options.prelude is not None:
         raise ForeignError("--prelude makes conditions by name, which only a --program takes")
     if options.architecture is None:
-        raise ForeignError("--architecture is missing; name the network that these weights are for, or say --program")
+        raise ForeignError("--architecture is missing; name the network that these weights are for, or add --program")
     return import_weights(
         options.file,
         options.models_dir,
@@ -223,7 +229,7 @@ def _times(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of times; write it as 80,40,10,0") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of times; write it as 80,40,10,0") from None
 
 
 def _numbers(text: str) -> Tensor:

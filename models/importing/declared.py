@@ -17,17 +17,17 @@ from models.messages import explain
 from solvers.errors import SolverError
 from solvers.spec import SolverSpec
 
-_NEAR = 0.35  # slopes that are further off are worth a warning
+_NEAR = 0.35  # slopes further off get a warning
 
 
 @dataclass(frozen=True)
 class Declared:
-    """The convention that the user declares; None is left to be detected, or to the usual of what else is declared.
+    """The convention that the user declares; None is detected, or follows from the other declarations.
 
     Attributes:
         noise_at, scale, sign, predicts, path, schedule, start, end, start_scale: see `TimeCard`.
-        sampling: how the network is sampled where a request does not say.
-        compute: the precision that it computes in; None is that of a program, and float32 for weights.
+        sampling: the network's default solver.
+        compute: the precision that it computes in; None for the program's own, or float32 for weights.
     """
 
     noise_at: int | None = None
@@ -44,7 +44,7 @@ class Declared:
 
     @property
     def changes(self) -> bool:
-        """Whether it declares more than a velocity of the straight path with its time and sign."""
+        """Whether it declares more than the time and the sign of a velocity on the straight path."""
         more = (self.schedule, self.start, self.end, self.start_scale)
         return (
             self.predicts not in (None, "velocity")
@@ -53,10 +53,10 @@ class Declared:
         )
 
     def card(self) -> TimeCard:
-        """The convention as declared, for what cannot be detected; noise is at 1 where that is not said.
+        """The convention as declared, where it cannot be detected; noise is at 1 by default.
 
         Raises:
-            ForeignError: it makes no sense.
+            ForeignError: the declarations contradict each other.
         """
         noise_at = 1 if self.noise_at is None else self.noise_at
         names = ("scale", "sign", "predicts", "path", "schedule", "start", "end", "start_scale")
@@ -64,18 +64,18 @@ class Declared:
         try:
             return TimeCard.model_validate({"noise_at": noise_at, "data_at": 1 - noise_at, **given})
         except ValidationError as error:
-            raise ForeignError(f"the convention as declared makes no sense: {_said(error)}") from None
+            raise ForeignError(f"the declared convention is not valid: {_said(error)}") from None
 
     def sampled(self, solver: str | None, own_times: Sequence[float] | None) -> SamplingCard | None:
         """The default solver; None if none is named.
 
         Args:
             solver: its text.
-            own_times: its grid as times of the network, from the start of sampling to data; None for the grid of the
-                text. They need a convention that is declared whole.
+            own_times: its grid in the network's own times, from the start of sampling to data; None for the grid of the
+                text. They need a fully declared convention.
 
         Raises:
-            ForeignError: it is no solver, or the times are no grid.
+            ForeignError: it is not a solver, or the times are not a grid.
         """
         if solver is None:
             if own_times is not None:
@@ -98,7 +98,7 @@ class Declared:
             ) from None
 
     def report(self, time: TimeCard, slope: float) -> list[str]:
-        """Lines for the user: what was taken, and where the network disagrees.
+        """Lines for the user: the convention used, and where the network disagrees.
 
         Args:
             time: the convention as declared.
@@ -116,13 +116,13 @@ class Declared:
             expected = 1.0 if time.noise_at == 1 else -1.0
         if expected is not None and not abs(time.sign * slope - expected) <= _NEAR:
             lines.append(
-                f"warning: predicts {time.predicts} as declared looks wrong: where sampling starts, the slope of the "
-                f"answers over the noise is {time.sign * slope:+.2f}, expected near {expected:+.0f}"
+                f"warning: predicts {time.predicts} as declared looks wrong: at the start of sampling, the slope of "
+                f"the outputs over the noise is {time.sign * slope:+.2f}, expected near {expected:+.0f}"
             )
         return lines
 
     def resolve(self, found: Detected) -> tuple[TimeCard, list[str]]:
-        """The convention of a velocity to store, and lines for the user, as `report` gives them."""
+        """The convention of a velocity to store, and lines for the user as in `report`."""
         usual = found.time or TimeCard()
         declared = {"noise_at": self.noise_at, "scale": self.scale, "sign": self.sign}
         taken = {name: getattr(usual, name) if value is None else value for name, value in declared.items()}
@@ -135,14 +135,14 @@ class Declared:
             report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the network shows {found}")
         if self.predicts is None and time.sign == (1 if time.noise_at == 1 else -1):
             report.append(
-                "warning: this is taken for a network that returns noise minus data; one that predicts the noise alone "
+                "warning: this network is assumed to return noise minus data; one that predicts the noise alone "
                 "looks the same here: declare --predicts velocity, or --predicts eps with its --path"
             )
         return time, report
 
 
 def _said(error: ValidationError) -> str:
-    """The faults of a convention, without the values of all fields."""
+    """The errors of a convention, without the values of all fields."""
     whole = [fault["msg"].removeprefix("Value error, ") for fault in error.errors() if not fault["loc"]]
     return "; ".join(whole) or explain(error)
 

@@ -1,9 +1,9 @@
-"""Detection of a network's convention: its velocities at the two ends of its time tell which end is noise.
+"""Detection of a network's convention: its velocities at the two ends of its time show which end is noise.
 
 On the straight path x_t = (1 - t) x0 + t x1 the velocity is E[x1 - x0 | x_t]. Where x is pure noise, that is E[x1] - x,
-a line of slope -1 over the noise whatever the data are. At the other end noise is not data, and the velocities of a
-trained network lie on no such line. So the end with the line is the noise, and the slope tells the sign. A network that
-counts time in thousands cannot tell 0 from 1.
+a line of slope -1 over the noise, whatever the data. At the other end noise is not data, and the velocities of a
+trained network lie on no such line. So the end with the line is the noise, and the slope gives the sign. A network that
+counts time in thousands cannot distinguish 0 from 1.
 """
 
 import math
@@ -19,10 +19,10 @@ from models.noise import noise
 
 Network = Callable[[Tensor, Tensor], Tensor]
 
-_NUMBERS = 1 << 14  # of all states together, in 16 to 256 rows
-_LINE = 0.35  # velocities at the noise end are off the line by less, relative to the spread of x
-_CLEARLY = 2.0  # and those at the other end by at least this many times more
-_SAME = 0.1  # velocities at 0 and 1 that differ by less come from a network that counts in thousands
+_NUMBERS = 1 << 14  # elements of all states together, in 16 to 256 rows
+_LINE = 0.35  # largest distance from the line at the noise end, relative to the spread of x
+_CLEARLY = 2.0  # smallest ratio of the distance at the other end to that at the noise end
+_SAME = 0.1  # velocities that differ by less between 0 and 1 mean time in thousands
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Detected:
         scale: 1 or 1000.
         time: the convention; None if it cannot be detected.
 
-    A network that predicts noise shows a line of slope 1 at its noise end, as noise minus data does; from answers to
-    noise the two cannot be told apart.
+    A network that predicts noise shows a line of slope 1 at its noise end, as does one that returns noise minus data;
+    its outputs for noise cannot distinguish the two.
     """
 
     slopes: tuple[float, float]
@@ -61,7 +61,7 @@ def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -
     Args:
         network: states (rows, *event) and times (rows,) in its own convention -> velocities.
         event_shape: shape of one state.
-        dtype: of the states.
+        dtype: dtype of the states.
     """
     rows = min(256, max(16, _NUMBERS // math.prod(event_shape)))
     x = noise(0, 0, rows, event_shape, dtype)
@@ -80,7 +80,7 @@ def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -
 
 @torch.no_grad()
 def start_slope(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype, time: TimeCard) -> float:
-    """The slope of a network's answers over unit noise where its sampling starts, by its own convention."""
+    """The slope of a network's outputs over unit noise at the start of sampling, by its own convention."""
     rows = min(256, max(16, _NUMBERS // math.prod(event_shape)))
     start = noise(0, 0, rows, event_shape, dtype)
     answers: list[Tensor] = []
@@ -94,7 +94,7 @@ def start_slope(network: Network, event_shape: tuple[int, ...], dtype: torch.dty
 
 
 def _line(x: Tensor, v: Tensor) -> tuple[float, float]:
-    """The slope of v over x, all coordinates alike, and the root mean square distance from slope 1 or -1."""
+    """The slope of v over x, all coordinates pooled, and the root mean square distance from slope 1 or -1."""
     x, v = x - x.mean(0), v - v.mean(0)
     slope = float((x * v).sum() / x.square().sum())
     nearest = 1.0 if slope > 0 else -1.0

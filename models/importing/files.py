@@ -1,8 +1,8 @@
-"""Foreign files: the tensors in them, read without running anything.
+"""Foreign files: their tensors are read without running any code in them.
 
 Safetensors files hold numbers only. Pickles (`.pt`, `.pth`, `.ckpt`, `.bin`) go through
-`torch.load(weights_only=True)`, which knows tensors and plain containers and refuses everything else. Those in a zip
-archive are mapped, not read.
+`torch.load(weights_only=True)`, which accepts only tensors and plain containers. Pickles in a zip archive are mapped
+into memory, not read.
 """
 
 import pickle
@@ -29,7 +29,7 @@ _DEEPEST = 32  # the most levels of nested containers
 
 
 class ForeignError(CheckpointError):
-    """A file cannot be imported; the message names the file, the key, what was found and what to do."""
+    """A file cannot be imported; the message gives the file, the key, the content found and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ def _pickle(path: Path, stream: BufferedReader) -> Any:
             if any(name.endswith("/models/model.json") for name in archive.namelist()):
                 raise ForeignError(f"{path}: is an exported program; import it with --program")
     try:
-        with warnings.catch_warnings():  # about pickle protocols; what cannot be read is an error below
+        with warnings.catch_warnings():  # about pickle protocols; unreadable files raise below
             warnings.simplefilter("ignore")
             return torch.load(opened_path(stream), map_location="cpu", weights_only=True, mmap=mapped or None)
     except pickle.UnpicklingError as error:
         what = re.search(r"GLOBAL (\S+)", str(error))
         wants = f"it would run {what.group(1)}" if what else "it holds more than tensors and plain containers"
         raise ForeignError(
-            f"{path}: is a pickle that was refused, nothing of it was run: {wants}; "
+            f"{path}: is a pickle and was refused; none of its code was run: {wants}; "
             "save model.state_dict() alone, best as safetensors"
         ) from None
     except (RuntimeError, zipfile.BadZipFile) as error:
@@ -109,10 +109,10 @@ def _pickle(path: Path, stream: BufferedReader) -> Any:
 
 
 def _walk(value: Any, path: tuple[str, ...], depth: int, seen: set[int]) -> Iterator[tuple[str, Found]]:
-    """Walk through nested containers; what is neither a container nor a tensor is skipped.
+    """Walk through nested containers, skipping everything that is neither a container nor a tensor.
 
-    A container that is in several places, or in itself, is visited once: nested containers that share their parts have
-    more paths than could ever be visited.
+    A container found in several places, or inside itself, is visited once: containers that share parts can have far too
+    many paths to visit.
     """
     if isinstance(value, Tensor):
         yield ".".join(path), Found(".".join(path[:-1]) if depth else "", value)

@@ -15,17 +15,17 @@ from models.importing.files import ForeignError
 from models.messages import explain
 from models.shapes import Axis
 
-_LONGEST = 1 << 16  # of an axis without a bound
+_LONGEST = 1 << 16  # largest size of an axis without a bound
 _SYMBOL = r"(?:Symbol\('(\w+)'(?:, \w+=True)*\)|(\w+))"
 _PLAIN = re.compile(_SYMBOL)
 _TIMES = re.compile(rf"Mul\(Integer\((\d+)\), {_SYMBOL}\)|(\d+)\*(\w+)")
 
 Meta = Mapping[str, Any]
-"""A size as the program's JSON has it."""
+"""A size in the form of the program's JSON."""
 
 
 def symbol(size: Meta) -> str | None:
-    """The name of a free size, whose text is matched and never evaluated."""
+    """The name of a free size; its text is matched, never evaluated."""
     found = _PLAIN.fullmatch(_text(size))
     return None if found is None else found.group(1) or found.group(2)
 
@@ -36,7 +36,7 @@ def _text(size: Meta) -> str:
 
 @dataclass(frozen=True)
 class _Free:
-    """A symbol, and what the size is a multiple of."""
+    """A symbol, and the number that the size is a multiple of."""
 
     symbol: str
     multiple: int = 1
@@ -55,26 +55,26 @@ class FreeSizes:
     """The axes of one program."""
 
     def __init__(self, path: Path, constraints: Mapping[str, Mapping[str, Any]]) -> None:
-        """Begin with none.
+        """Start without axes.
 
         Args:
-            path: of the program, for messages.
-            constraints: its bounds of sizes, by their expressions.
+            path: path of the program, for messages.
+            constraints: the program's bounds on sizes, by expression.
         """
         self._path, self._constraints = path, constraints
         self._axes: dict[str, _Free] = {}
 
     def fresh(self) -> str:
-        """A name that no axis has yet: L, L2, L3, ..."""
+        """An unused axis name: L, L2, L3, ..."""
         return next(name for k in count(1) if (name := f"L{k}" if k > 1 else "L") not in self._axes)
 
     def axis(self, what: str, place: int, size: Meta, name: str, said: bool) -> int | str:
         """The size of one dimension, or the name of its axis.
 
         Args:
-            what, place: which dimension of what, for messages.
-            size: of the program's JSON.
-            name: the axis is called so, unless it is known by another name.
+            what, place: the tensor and its dimension, for messages.
+            size: a size in the program's JSON.
+            name: name of the axis, unless it has one already.
             said: whether the user gave that name.
 
         Raises:
@@ -105,10 +105,10 @@ class FreeSizes:
         return name
 
     def bounds(self, said: Mapping[str, Mapping[str, Any]]) -> dict[str, Axis]:
-        """The sizes that each axis may have.
+        """The allowed sizes of each axis.
 
         Args:
-            said: fields of `Axis` by its name, which may narrow what the program says.
+            said: fields of `Axis` by axis name, which may narrow the program's bounds.
 
         Raises:
             ForeignError: there is no such axis, or its bounds are wider than those of the program.
@@ -122,7 +122,7 @@ class FreeSizes:
         whole = self._constraints.get(f"{free.multiple}*{free.symbol}", {})
         one = self._constraints.get(free.symbol, {})
         least, most = one.get("min_val"), one.get("max_val")
-        # Exporters write 2 where they only mean that a size of one is not a case of its own.
+        # Exporters write 2 to mean only that a size of 1 is not a special case.
         least = 1 if least in (None, 2) else max(1, least)
         low = max(1, whole.get("min_val") or free.multiple * least)
         high = whole.get("max_val") or (free.multiple * most if most is not None else _LONGEST)
@@ -130,7 +130,7 @@ class FreeSizes:
 
     def _narrowed(self, name: str, of_program: Axis, said: Mapping[str, Any]) -> Axis:
         if not isinstance(said, Mapping):
-            raise ForeignError(f'--axes: {name} is {said!r}; say what it may be as {{"max": 2000, "multiple": 4}}')
+            raise ForeignError(f'--axes: {name} is {said!r}; give its sizes as {{"max": 2000, "multiple": 4}}')
         try:
             axis = Axis.model_validate({**of_program.model_dump(), **said})
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Matching of a foreign file with an architecture: which state dict in it, under which prefix, averaged or raw."""
+"""Matching a foreign file with an architecture: finds the state dict, its prefix, and whether it is averaged or raw."""
 
 import re
 from collections import Counter
@@ -24,8 +24,8 @@ class Candidate:
 
     Attributes:
         prefix: what precedes the architecture's own keys, such as `ema_model.module.`.
-        which: `ema` for averaged weights, by the words in the prefix, else `raw`.
-        matched: the number of the architecture's keys that it has.
+        which: `ema` if words in the prefix mark averaged weights, else `raw`.
+        matched: number of the architecture's keys found.
     """
 
     prefix: str
@@ -34,9 +34,9 @@ class Candidate:
 
 
 def candidates(found: Mapping[str, Found], expected: Mapping[str, Tensor]) -> list[Candidate]:
-    """The state dicts in a file that have most of an architecture's keys, the best first.
+    """The state dicts in a file with most of an architecture's keys, best first.
 
-    Any prefix is found, as the architecture's own keys are sought at the end of the file's.
+    Any prefix is found, as keys are matched by how they end.
     """
     counts: Counter[str] = Counter()
     longest = max((key.count(".") + 1 for key in expected), default=0)
@@ -46,7 +46,7 @@ def candidates(found: Mapping[str, Found], expected: Mapping[str, Tensor]) -> li
             if ".".join(parts[cut:]) in expected:
                 counts[".".join(parts[:cut]) + ("." if cut else "")] += 1
     best = max(counts.values(), default=0)
-    # Other state dicts match a few keys, as they have names such as `norm.weight` too; those do not count.
+    # Unrelated state dicts match a few common keys such as `norm.weight`; they do not count.
     good = [(prefix, count) for prefix, count in counts.items() if 2 * count > best]
     return [Candidate(p, _which(p), count) for p, count in sorted(good, key=lambda each: (-each[1], len(each[0])))]
 
@@ -59,11 +59,11 @@ def choose(file: str, there: list[Candidate], which: Which | None) -> Candidate:
     """Choose one of the candidates.
 
     Raises:
-        ForeignError: there is none of this kind, or there are both kinds and `which` does not say which.
+        ForeignError: there is none of this kind, or there are both kinds and `which` is None.
     """
     kinds = {candidate.which for candidate in there}
     if which is None and len(kinds) > 1:
-        raise ForeignError(f"{file}: holds averaged and raw weights, {_list(there)}; say --which ema or --which raw")
+        raise ForeignError(f"{file}: holds averaged and raw weights, {_list(there)}; add --which ema or --which raw")
     fit = [candidate for candidate in there if which in (None, candidate.which)]
     if there and not fit:
         raise ForeignError(f"{file}: holds no {which} weights, only {_list(there)}; leave --which out")
@@ -78,13 +78,13 @@ def select(
     """Select an architecture's tensors from a file.
 
     Args:
-        file: its name, for messages.
-        found: what `read_tensors` returned.
+        file: file name, for messages.
+        found: the result of `read_tensors`.
         expected: every key of the architecture, with a tensor of the shape that it must have.
         which: averaged or raw weights; needed only if the file has both.
 
     Returns:
-        The state dict they belong to, and the tensors by the architecture's keys, as they are in the file.
+        The state dict chosen, and its tensors, unchanged, by the architecture's keys.
 
     Raises:
         ForeignError: keys are missing or unexpected (each with the nearest name), or shapes differ.

@@ -11,9 +11,9 @@ from models.noise import noise
 from models.velocity import each
 from solvers import Status, integrate
 
-_SAMPLES = {True: 1000, False: 16}  # by whether they are points in the plane
+_SAMPLES = {True: 1000, False: 16}  # True for points in the plane
 _STEPS = 25
-_FAR = 50.0  # states of such models stay well below
+_FAR = 50.0  # states of sound models stay well below
 
 _SHADES = np.array(list(" .:-=+*#%@"))
 _WIDTH, _HEIGHT = 60, 24
@@ -40,7 +40,7 @@ def preview(path: Path) -> list[str]:
     ]
     if ended or not states.isfinite().all() or float(states.abs().max()) > _FAR:
         lines.append(
-            "warning: samples run away; the declared convention (--noise-at, --time-scale, --sign) may be wrong, "
+            "warning: samples diverge; the declared convention (--noise-at, --time-scale, --sign) may be wrong, "
             "or the weights are not those of this architecture"
         )
     return lines

@@ -1,8 +1,8 @@
-"""Programs of `torch.export` (.pt2), turned into programs of ours by reading data only.
+"""Programs of `torch.export` (.pt2), converted to Pathline's own programs by reading data only.
 
-`torch.export.load` is never called: it unpickles sample inputs, and weights that say so, evaluates the text of symbolic
-sizes and compiles guards. Here only listed members of the archive are opened, the graph as JSON and tensors as plain
-bytes; anything else in it is left alone.
+`torch.export.load` is never called: it unpickles sample inputs and weights marked as pickled, evaluates the text of
+symbolic sizes and compiles guards. Here only listed members of the archive are opened, the graph as JSON and tensors as
+plain bytes; everything else is ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from models.shapes import NAME, Axis, Shape, check_axes, free_axes
 _UNBOUNDED_ROWS = 1 << 30
 _MEMORY_FORMATS = {1: "contiguous", 2: "channels_last", 4: "preserve"}
 _STATE_AXES = {1: ("T",), 2: ("H", "W")}
-"""Names of the free axes of states by their number, where the user gives none."""
+"""Default names of the free axes of states, by number of axes."""
 
 _CHECKS = re.compile(r"torch\.ops\.aten\.(_assert_\w+|sym_constrain_range\w*)\.\w+")  # they compute nothing
 _PLAIN = ("as_int", "as_ints", "as_bool", "as_bools", "as_string")
@@ -51,12 +51,12 @@ def read_program(
         path: the archive.
         event_shape: the shape that one state must have, with names for its free axes, or None to take the program's.
         labels: the class labels that it takes, which it cannot declare itself; None if it takes none.
-        inputs: the names of its arguments, in their order: `x`, `t`, and the conditions; None to tell them apart.
+        inputs: the names of its arguments in order: `x`, `t`, and the conditions; None to infer them.
         conditions: fields of `NamedCondition` that it cannot declare itself, by name of the condition.
-        axes: fields of `Axis` that narrow what the program says of its free axes, by their names.
+        axes: fields of `Axis` that narrow the program's bounds on its free axes, by axis name.
 
     Raises:
-        ForeignError: it is not a program, or holds something that a program may not; the message says what.
+        ForeignError: it is not a program, or has content that is not allowed in one; the message says which.
     """
     with _opened(path) as reader:
         return reader.read(event_shape, labels, inputs, conditions or {}, axes or {})
@@ -69,10 +69,10 @@ class ReadFunction:
     Attributes:
         config: of a `models.program.function.Function`.
         tensors: its tensors by name.
-        conditions: its inputs as a card has conditions, by name.
+        conditions: its inputs in the form of a card's conditions, by name.
         shapes: of one row of each input and result, by name; None for a size that is free.
-        free: of each size of one row of `x` that is free, a name, which equal ones share; None for the others.
-        axes: the sizes that those may have, by that name.
+        free: for each size of one row of `x`, the name of its free axis (equal sizes share one), or None if fixed.
+        axes: the allowed sizes of the free axes, by name.
     """
 
     config: dict[str, Any]
@@ -89,14 +89,14 @@ def read_function(
     inputs: Sequence[str] | None = None,
     conditions: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ReadFunction:
-    """Read an exported function of tensors with one row for each sample: a prelude or a decoder.
+    """Read an exported prelude or decoder: a function of tensors with one row per sample.
 
     Args:
         path: the archive.
-        outputs: the names of its results, in their order; None numbers them.
-        inputs: the names of its arguments, in their order; None takes those of the exported module.
-        conditions: fields of `NamedCondition` that it cannot declare itself, by name of the input; others are left
-            alone.
+        outputs: the names of its results in order; None numbers them.
+        inputs: the names of its arguments in order; None takes those of the exported module.
+        conditions: fields of `NamedCondition` that it cannot declare itself, by name of the input; other names are
+            ignored.
 
     Raises:
         ForeignError: as `read_program`.
@@ -124,8 +124,8 @@ class Read:
     Attributes:
         config: of a `models.program.network.Program`.
         tensors: its tensors.
-        order: of its arguments, such as `t, x`.
-        axes: the sizes that its free axes may have.
+        order: the order of its arguments, such as `t, x`.
+        axes: the allowed sizes of its free axes.
     """
 
     config: dict[str, Any]
@@ -135,7 +135,7 @@ class Read:
 
 
 class _Reader:
-    """Turns the JSON of one program into ours."""
+    """Converts the JSON of one program to Pathline's form."""
 
     def __init__(self, path: Path, members: Members, document: Mapping[str, Any]) -> None:
         self.path, self.members, self.document = path, members, document
@@ -175,7 +175,7 @@ class _Reader:
         return Read(config | {"output": self.names[output]}, self.tensors, ", ".join(order), axes)
 
     def _body(self) -> dict[str, Any]:
-        """The steps and the tensors as a card has them."""
+        """The steps and the tensors in the form of a card."""
         steps = [step for number, node in enumerate(self.graph["nodes"]) if (step := self._step(number, node))]
         stored = {
             name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
@@ -204,7 +204,7 @@ class _Reader:
         found = self._outputs()
         outputs = [str(number) for number in range(len(found))] if outputs is None else outputs
         if len(found) != len(outputs):
-            raise ForeignError(f"{self.path}: returns {len(found)} tensors; {len(outputs)} are wanted, {list(outputs)}")
+            raise ForeignError(f"{self.path}: returns {len(found)} tensors, expected {len(outputs)}: {list(outputs)}")
         metas = [self._meta(name) for name in (*given, *found)]
         rows = self._row_limits([_rows_of(self.path, meta) for meta in metas])
         kinds = {name: self._kind(theirs) for name, theirs in zip(names, given, strict=True)}
@@ -225,10 +225,10 @@ class _Reader:
         return ReadFunction(config, self.tensors, conditions, shapes, free, self.free.bounds({}))
 
     def _outputs(self) -> list[str]:
-        """The names of the results, which are tensors of the program's own making."""
+        """The names of the results, which must be tensors computed by the program."""
         specs, outputs = self.document["graph_module"]["signature"]["output_specs"], self.graph["outputs"]
         if any("user_output" not in spec for spec in specs) or any("as_tensor" not in output for output in outputs):
-            raise ForeignError(f"{self.path}: returns something else than tensors, or changes its inputs")
+            raise ForeignError(f"{self.path}: returns something other than tensors, or changes its inputs")
         return [output["as_tensor"]["name"] for output in outputs]
 
     def _inputs(self) -> list[str]:
@@ -253,7 +253,7 @@ class _Reader:
         return given
 
     def _arguments(self, given: list[str], output: str) -> list[str]:
-        """Tell states, times and condition apart by dimensions and dtypes; return `x`, `t`, `c` in their order.
+        """Identify states, times and condition by dimensions and dtypes; return `x`, `t`, `c` in their order.
 
         States have the shape of the result, and come first if a vector condition has it too.
         """
@@ -275,7 +275,7 @@ class _Reader:
         return order
 
     def _named(self, given: list[str], names: Sequence[str]) -> list[str]:
-        """Give the arguments the names that the user says; return those in their order."""
+        """Give the arguments the user's names; return the names in order."""
         if len(names) != len(given) or len(set(names)) != len(names) or not {"x", "t"} <= set(names):
             raise ForeignError(
                 f"{self.path}: takes {len(given)} tensors, and --inputs names {len(names)}, {','.join(names)}; name "
@@ -283,12 +283,12 @@ class _Reader:
             )
         wrong = [name for name in names if not re.fullmatch(NAME, name)]
         if wrong:
-            raise ForeignError(f"--inputs: {wrong[0]!r} is no name; use letters, digits and _, a letter first")
+            raise ForeignError(f"--inputs: {wrong[0]!r} is not a name; use letters, digits and _, a letter first")
         self.names.update(zip(given, (n if n in ("x", "t") else f"c_{n}" for n in names), strict=True))
         return list(names)
 
     def _conditions(self, names: Sequence[str], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The conditions of the program as a card has them: what it says itself, and what the user declares."""
+        """The conditions of the program in the form of a card, from the program itself and the user's declarations."""
         theirs = {ours: name for name, ours in self.names.items()}
         found: dict[str, dict[str, Any]] = {}
         for name in names:
@@ -315,7 +315,7 @@ class _Reader:
         return found
 
     def _axes(self, what: str, sizes: list[Mapping[str, Any]], said: Sequence[Any] | None) -> Shape:
-        """A shape, in which free sizes have the names that the user gives, or usual ones."""
+        """A shape with free axes named by the user, or by default names."""
         if said is not None and len(said) != len(sizes):
             raise ForeignError(f"{self.path}: {what} has {len(sizes)} axes beside rows; shape is {list(said)}")
         states = what == "states"
@@ -333,7 +333,7 @@ class _Reader:
         return tuple(shape)
 
     def _states(self, said: Shape | None) -> Shape:
-        """The shape of one state; one that the user gives must be it."""
+        """The shape of one state, which must be the user's if one is given."""
         [x] = [theirs for theirs, ours in self.names.items() if ours == "x"]
         sizes = self._meta(x)["sizes"][1:]
         found = [size.get("as_int", "free") for size in sizes]
@@ -349,7 +349,7 @@ class _Reader:
     def _bounds(
         self, shape: Shape, conditions: dict[str, dict[str, Any]], said: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, Axis]:
-        """The sizes that free axes may have; those of conditions get the same largest sizes."""
+        """The allowed sizes of free axes; conditions get the same largest sizes."""
         bounds = self.free.bounds(said)
         try:
             for fields in conditions.values():
@@ -360,11 +360,11 @@ class _Reader:
             kept = {a: b for a, b in bounds.items() if a in shape or b.multiple > 1 or b.min > 1}
             check_axes({"the shape of states": shape}, kept)
         except ValueError as error:
-            raise ForeignError(f"{self.path}: {first_line(error)}; say with --axes what they may be") from None
+            raise ForeignError(f"{self.path}: {first_line(error)}; give their sizes with --axes") from None
         return kept
 
     def _condition(self, labels: LabelCondition | None) -> dict[str, Any] | None:
-        """The condition of the program as a card has it, or None."""
+        """The condition of the program in the form of a card, or None."""
         given = next((name for name, ours in self.names.items() if ours == "c"), None)
         if labels is not None and (given is None or self._kind(given) != "int64"):
             raise ForeignError(f"{self.path}: takes no class labels (int64 of one dimension); leave --classes out")
@@ -373,7 +373,7 @@ class _Reader:
         sizes = self._meta(given)["sizes"]
         if len(sizes) == 1:
             if labels is None:
-                raise ForeignError(f"{self.path}: takes class labels; say with --classes how many there are")
+                raise ForeignError(f"{self.path}: takes class labels; give their number with --classes")
             return labels.model_dump(mode="json")
         width = sizes[1].get("as_int", 0)
         if len(sizes) != 2 or width < 1 or self._kind(given) not in ("float32", "float64"):
@@ -419,7 +419,7 @@ class _Reader:
         return kinds.pop()
 
     def _row_limits(self, sizes: list[Mapping[str, Any]]) -> list[int | None]:
-        """The fewest and the most rows of a call, from the first dimensions of all arguments and the result."""
+        """The minimum and maximum rows per call, from the first dimensions of all arguments and the result."""
         fixed = {size.get("as_int") for size in sizes}
         if len(fixed) == 1 and None not in fixed:
             return [fixed.pop()] * 2
@@ -434,7 +434,7 @@ class _Reader:
         least = max(1, low or 1)
         if high is not None and high < least:
             raise ForeignError(f"{self.path}: takes {low} to {high} rows")
-        # Exporters write 2 where they only mean that one row is not a case of its own.
+        # Exporters write 2 to mean only that one row is not a special case.
         return [1 if least == 2 else least, None if high is None or high >= _UNBOUNDED_ROWS else high]
 
     def _meta(self, name: str) -> Mapping[str, Any]:
@@ -504,7 +504,7 @@ class _Reader:
 
 
 def _float(content: float | str) -> float | dict[str, str]:
-    """A number; one that JSON cannot hold comes as text, and goes as an object."""
+    """A number; one that JSON cannot represent is read from text and written as an object."""
     if not isinstance(content, str):
         return content
     if content not in ("Infinity", "-Infinity", "NaN"):

@@ -61,8 +61,8 @@ def import_weights(
         architecture: a key of `models.architectures.ARCHITECTURES`.
         config: its config.
         which: averaged or raw weights, if the file has both.
-        declared: the network's convention; what is left out is detected.
-        decoder: what turns samples into data, see `models.importing.beside.make_decoder`; None leaves them as they are.
+        declared: the network's convention; fields left out are detected.
+        decoder: options of the decoder, see `models.importing.beside.make_decoder`; None for data equal to states.
         version: an unused version; None takes the next.
         row_by_row: whether to call the network with one row at a time.
 
@@ -115,7 +115,7 @@ def import_program(
         prelude: a program that makes some of the conditions from others, once for a request; None for none.
 
     Raises:
-        ForeignError: the archive is not a program, holds what a program may not, or the program mixes rows.
+        ForeignError: the archive is not a program, has content not allowed in one, or the program mixes rows.
         CheckpointError: the checkpoint cannot be written.
     """
     nulls, said = nulls or {}, _with_nulls(conditions or {}, nulls or {})
@@ -152,7 +152,7 @@ def _with_nulls(
 
 
 def _fitting(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The stored nulls, if all are there and of the shapes of their conditions."""
+    """The stored nulls; an error unless all are given with the shapes of their conditions."""
     for name, entry in takes.entries.items():
         if entry.null == "stored" and (name not in nulls or tuple(nulls[name].shape) != entry.sizes):
             found = list(nulls[name].shape) if name in nulls else "nothing"
@@ -164,11 +164,11 @@ def _fitting(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, T
 
 @dataclass(frozen=True)
 class _Sized:
-    """A network, and what it is tried with: small sizes for its free axes.
+    """A network with small sizes for its free axes, to try it with.
 
     Attributes:
         network: the network.
-        axes: the sizes that free axes may have.
+        axes: the allowed sizes of its free axes.
     """
 
     network: Network
@@ -187,7 +187,7 @@ class _Sized:
 
     @property
     def condition(self) -> Conditioning | None:
-        """What the network is conditioned on, with sizes."""
+        """The network's conditions, with sizes."""
         takes = self.network.condition
         return None if takes is None else takes.sized(self.typical)
 
@@ -198,7 +198,7 @@ class _Sized:
         return torch.float32 if found in HALVES.values() else found
 
     def field(self, asked: nn.Module | None) -> Callable[[Tensor, Tensor], Tensor]:
-        """The network, or what is evaluated in its place, under example conditions."""
+        """The network, or the module evaluated in its place, with example conditions."""
         dtype, given, asked = self.dtype, self.condition, self.network if asked is None else asked
         return lambda x, t: asked(x, t) if given is None else asked(x, t, given.examples(len(x), dtype))
 
@@ -222,7 +222,7 @@ def _store(
     time, report = _convention(tried, asked, declared)
     report += notes
     if row_by_row:
-        report.append("rows: each is a network call of its own")
+        report.append("rows: one network call each")
     elif (mixing := _mixing(tried, called)) is not None:
         raise ForeignError(f"{source['imported_from']}: {mixing}")
     decodes, said = make_decoder(network.event_shape, tried.dtype, decoder, tried.axes)
@@ -247,7 +247,7 @@ def _store(
 
 
 def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "float16"] | None, list[str]]:
-    """Put a network into the half precision that it is to compute in; returns that, if any, and lines for the user."""
+    """Convert a network to its half precision, if any; return that precision and lines for the user."""
     config = network.config
     found = str(config.dtype) if isinstance(config, ProgramConfig) else None
     wanted = declared.compute
@@ -259,7 +259,7 @@ def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "fl
     to_half(network, compute)
     for key, parameter in network.named_parameters():
         if not parameter.isfinite().all():
-            raise ForeignError(f"key {key}: holds numbers that are too large for {compute}; use --compute float32")
+            raise ForeignError(f"key {key}: has numbers too large for {compute}; use --compute float32")
     note = missing_instructions(compute, program=found is not None)
     return compute, [f"precision: computes in {compute}, states are float32", *([f"warning: {note}"] if note else [])]
 
@@ -327,7 +327,7 @@ def _usable(
 
 
 def _unusable(tensor: Tensor) -> str | None:
-    """Why the numbers of a tensor cannot be used, whatever its shape; None if they can."""
+    """The reason that a tensor cannot be used, whatever its shape; None if it can."""
     if tensor.is_meta:
         return "has a shape but no numbers (meta device); save the state dict of a network whose weights were loaded"
     if tensor.layout != torch.strided:

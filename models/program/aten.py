@@ -1,7 +1,7 @@
 """The operations that a program may use: functions of ATen without side effects, and arithmetic of sizes.
 
-Allowed are those that torch tags as core or elementwise and some that `torch.export` leaves whole. Operations that
-change their arguments, draw random numbers, show uninitialised memory or open files are not.
+A program may use those that torch tags as core or elementwise, and some that `torch.export` does not decompose.
+Operations that change their arguments, draw random numbers, expose uninitialised memory or open files are not allowed.
 """
 
 import operator
@@ -31,7 +31,7 @@ _WHOLE = set(
 _FORBIDDEN = re.compile(
     r"from_file|empty|rand|bernoulli|normal_functional|multinomial|poisson|item|_local_scalar|nonzero"
 )
-_ONLY_AT_REST = ("dropout", "feature_dropout", "alpha_dropout")  # the third argument says whether it is training
+_ONLY_AT_REST = ("dropout", "feature_dropout", "alpha_dropout")  # the third argument is True in training
 
 _NUMBERS: dict[str, Callable[..., Any]] = {
     f"_operator.{name}": getattr(operator, name)
@@ -49,10 +49,10 @@ class OperationError(ValueError):
 
 @cache
 def operation(target: str) -> Callable[..., Any]:
-    """The function that a target of an exported graph names.
+    """The function named by a target of an exported graph.
 
     Raises:
-        OperationError: a program may not use it; the message says why.
+        OperationError: programs may not use it; the message says why.
     """
     plain = _NUMBERS.get(target) or _SIZES.get(target)
     if plain is not None:
@@ -60,7 +60,8 @@ def operation(target: str) -> Callable[..., Any]:
     found = _TARGET.fullmatch(target)
     if found is None:
         raise OperationError(
-            f"operation {target[:100]!r} is not of ATen; export with run_decompositions() and without control flow"
+            f"operation {target[:100]!r} is not an ATen operation; "
+            "export with run_decompositions() and without control flow"
         )
     name, overload = found.groups()
     packet = getattr(torch.ops.aten, name, None)

@@ -1,4 +1,4 @@
-"""Programs of other functions than velocities: rows in, rows out, by name."""
+"""Programs of functions other than velocities: rows in, rows out, by name."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class FunctionConfig(Frozen):
         inputs: the dtype of each input by its name; steps know it as `c_name`.
         outputs: by the name of each result, the name of its value in the steps.
         tensors: weights and constants by name.
-        steps: in order; each uses only values that are known by then.
-        rows: the fewest and the most rows of one call; None for no bound.
+        steps: in order; each uses only values already computed.
+        rows: minimum and maximum number of rows per call; None for no limit.
     """
 
     inputs: dict[str, str] = Field(min_length=1, max_length=64)
@@ -50,12 +50,12 @@ class FunctionConfig(Frozen):
         check_rows(self.rows)
         for name, dtype in self.inputs.items():
             if dtype not in TENSOR_DTYPES:
-                raise ValueError(f"input {name[:60]!r} is {dtype[:60]!r}, which is no dtype of a program")
+                raise ValueError(f"input {name[:60]!r} is {dtype[:60]!r}, which programs cannot take")
         check_steps(self.tensors, self.steps, {f"c_{name}" for name in self.inputs}, tuple(self.outputs.values()))
         return self
 
     def brief(self) -> dict[str, Any]:
-        """What a reader wants of it: counts in place of thousands of steps."""
+        """A summary for readers, with counts in place of thousands of steps."""
         return self.model_dump(mode="json") | {"steps": len(self.steps), "tensors": len(self.tensors)}
 
 
@@ -69,11 +69,11 @@ class Function(nn.Module):
 
     @property
     def rows(self) -> RowLimits:
-        """The fewest and the most rows that it takes in one call; None for no bound."""
+        """The minimum and maximum number of rows per call; None for no limit."""
         return self.config.rows
 
     def forward(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The results by name for inputs (rows, ...) by name, each of which is put into the dtype of its input.
+        """The results by name for inputs (rows, ...) by name; inputs are cast to their declared dtypes.
 
         Raises:
             VelocityError: a step fails.

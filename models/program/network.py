@@ -1,4 +1,4 @@
-"""Programs of velocities: networks imported as data, as a list of ATen operations (see `models.program.steps`)."""
+"""Programs of velocities: networks imported as data, as lists of ATen operations (see `models.program.steps`)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ProgramConfig(NetworkConfig):
 
     Attributes:
         event_shape: shape of one state; a name is a free axis.
-        dtype: of states, times and velocities.
-        time_dtype: of times, where it is another: float32 beside half precision.
+        dtype: dtype of states, times and velocities.
+        time_dtype: dtype of times if it differs: float32 with half precision.
         tensors: its weights and constants by name.
-        steps: in order; each uses only values that are known by then.
+        steps: in order; each uses only values already computed.
         output: the name of the velocity. The names `x` and `t` stand for states and times, `c` for the condition, and
             `c_name` for one that has a name.
         condition: what it is conditioned on, or None.
         conditions: what it is conditioned on by name, in place of `condition`.
-        rows: the fewest and the most rows of one call; None for no bound.
+        rows: minimum and maximum number of rows per call; None for no limit.
     """
 
     architecture: Literal["program"] = PROGRAM
@@ -89,10 +89,10 @@ class Program(Network[ProgramConfig]):
     def forward(self, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event_shape) at times t (rows,); see `models.conditions` for the condition.
 
-        More rows than the program takes are given to it in pieces, and fewer with copies of the first.
+        Too many rows for one call are split over several, and too few are padded with copies of the first.
 
         Raises:
-            VelocityError: a condition that the program does not take, or a step that fails.
+            VelocityError: the program does not take this condition, or a step fails.
         """
         given: dict[str, Tensor] = {"x": x, "t": t}
         if self.condition is None:

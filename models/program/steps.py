@@ -1,7 +1,7 @@
-"""Steps: a program as a list of ATen operations that is checked once and then run step by step.
+"""Steps: a program as a list of ATen operations, checked once and then run one by one.
 
-A program comes from `torch.export` (see `models.importing.programs`). The card stores it as plain JSON, and the weights
-file its tensors. torch's own loader, which can be made to unpickle and to evaluate text, is not used.
+Programs come from `torch.export` (see `models.importing.programs`). The card stores the steps as plain JSON, the
+weights file their tensors. torch's own loader, which can be made to unpickle and to evaluate text, is not used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FORMATS = {
 _NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 RowLimits = tuple[int, int | None]
-"""The fewest and the most rows of one call; None for no bound."""
+"""Minimum and maximum number of rows per call; None for no limit."""
 
 
 class Frozen(BaseModel):
@@ -79,16 +79,16 @@ class Step(Frozen):
 
 
 def check_rows(rows: RowLimits) -> None:
-    """Raise a ValueError unless these are limits of rows."""
+    """Raise a ValueError unless these are valid row limits."""
     least, most = rows
     if least < 1 or (most is not None and most < least):
-        raise ValueError(f"rows are {list(rows)}; it must be the fewest, at least 1, and the most or null")
+        raise ValueError(f"rows are {list(rows)}; they must be the minimum, at least 1, and the maximum or null")
 
 
 def check_steps(
     tensors: Mapping[str, Stored], steps: Sequence[Step], given: Collection[str], outputs: Collection[str]
 ) -> None:
-    """Raise a ValueError unless all operations are allowed and each value is known before it is used.
+    """Raise a ValueError unless all operations are allowed and each value is computed before it is used.
 
     Args:
         tensors: weights and constants by name.
@@ -131,13 +131,13 @@ class Steps:
         """Give the module a buffer for each tensor.
 
         Args:
-            module: to which the tensors belong.
+            module: the module that owns the tensors.
             tensors, steps, outputs: see `check_steps`.
-            rows: the fewest and the most of one call.
+            rows: minimum and maximum number of rows per call.
         """
         self._rows, self._outputs, self._stored = rows, tuple(outputs), tuple(tensors)
         for name, stored in tensors.items():
-            # A module has attributes of its own, so the names get a prefix.
+            # The prefix keeps the names apart from the module's own attributes.
             module.register_buffer(f"data_{name}", torch.zeros(stored.shape, dtype=TENSOR_DTYPES[stored.dtype]))
         dead = _dead(steps, outputs)
         self._calls: list[tuple[Callable[..., Any], Step, list[str]]] = [
@@ -147,11 +147,11 @@ class Steps:
     def run(self, module: nn.Module, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """The results for inputs (rows, ...) by name, at least one row.
 
-        More rows than the program takes are given to it in pieces, and fewer with copies of the first.
+        Too many rows for one call are split over several, and too few are padded with copies of the first.
 
         Args:
-            module: that holds the tensors.
-            given: by name.
+            module: the module that owns the tensors.
+            given: the inputs by name.
 
         Raises:
             VelocityError: a step fails.
@@ -227,7 +227,7 @@ def _names(value: Any) -> set[str]:
 
 
 def _dead(steps: Sequence[Step], outputs: Collection[str]) -> list[list[str]]:
-    """For each step, the values that no later one uses, so that their memory can be freed."""
+    """For each step, the values that no later step uses, so that their memory can be freed."""
     kept = set(outputs)
     dead: list[list[str]] = []
     for step in reversed(steps):

@@ -1,7 +1,7 @@
 """Conditions and constants of the rows of a network call, found by job and sample.
 
-Each distinct condition of a job is held once, and each sample has the places of its own. Taking a job in costs what
-the job itself brings, however many jobs run.
+Each distinct condition of a job is stored once, and each sample has the places of its conditions. The cost of adding a
+job depends only on that job, not on the number of running jobs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RowStore:
         self.held = 0
 
     def add(self, rows: Tensor) -> Places:
-        """Hold rows (n, *shape); return their places (n,)."""
+        """Store rows (n, *shape); return their places (n,)."""
         n = len(rows)
         number = next((k for k in reversed(range(len(self._free))) if len(self._free[k]) >= n), None)
         if number is None:
@@ -61,7 +61,7 @@ class RowStore:
         return places
 
     def remove(self, places: Places) -> None:
-        """Hold the rows at these places, all of one call of `add`, no longer."""
+        """Remove the rows at these places, which must be all those of one call of `add`."""
         number = int(np.searchsorted(self._first, places[0], side="right")) - 1
         self._free[number] += places.tolist()
         self.held -= len(places)
@@ -72,7 +72,7 @@ class RowStore:
             self._blocks, self._free, self._first = [], [], self._first[:0]
 
     def take(self, places: Places) -> Tensor:
-        """The rows at these places, a copy."""
+        """A copy of the rows at these places."""
         block = np.searchsorted(self._first, places, side="right") - 1
         first = int(block[0])
         if (block == first).all():
@@ -100,7 +100,7 @@ class _Held:
 
 
 class JobRows:
-    """For all jobs of an arena: the places of their conditions and constants, one line for each sample and variant.
+    """The places of the conditions and constants of an arena's jobs, one line for each sample and variant.
 
     The variants of a job are: all conditions, then the terms of its guidance.
     """
@@ -129,12 +129,12 @@ class JobRows:
         return self._owners
 
     def add(self, owner: int, samples: int, variants: Sequence[Mapping[str, Distinct]], guidance: Guidance) -> None:
-        """Take in a job.
+        """Add a job.
 
         Args:
-            owner: its number.
-            samples: how many it has.
-            variants: what its rows are told, by name; equal objects are held once.
+            owner: number of the job.
+            samples: number of its samples.
+            variants: conditions and constants of each variant, by name; identical objects are stored once.
             guidance: how they are combined.
         """
         placed: dict[int, tuple[RowStore, Places]] = {}
@@ -153,7 +153,7 @@ class JobRows:
         self._owners, self._first = np.insert(self._owners, at, owner), np.insert(self._first, at, first)
 
     def remove(self, owner: int) -> None:
-        """Remove what is held for a job, if anything is, once its lanes are gone."""
+        """Remove everything stored for a job, if anything, once its lanes are gone."""
         held = self._jobs.pop(owner, None)
         if held is None:
             return
@@ -175,7 +175,7 @@ class JobRows:
         return first
 
     def _compact(self, room: int) -> None:
-        """Move all lines to the front of a new table; its size makes that rare, whatever the jobs are."""
+        """Move all lines to the front of a new table, large enough to make this rare for any mix of jobs."""
         table, end = np.empty((room, len(self.stores)), dtype=np.int64), 0
         for owner, held in self._jobs.items():
             table[end : end + held.rows] = self._table[held.first : held.first + held.rows]
@@ -185,12 +185,12 @@ class JobRows:
         self._first = np.array([self._jobs[int(owner)].first for owner in self._owners], dtype=np.int64)
 
     def lines(self, owner: Places, index: Places) -> tuple[Places, Places]:
-        """For lanes (n,): the position of each one's job in `owners`, and the line of its first variant."""
+        """For lanes (n,): the position of each lane's job in `owners`, and the line of its first variant."""
         place = np.searchsorted(self._owners, owner)
         return place, self._first[place] + index
 
     def chosen(self, lines: Places) -> list[Chosen]:
-        """The rows that these lines (n,) name, for each store."""
+        """The rows at these lines (n,), for each store."""
         places = self._table[lines]
         return [Chosen(store, places[:, column]) for column, store in enumerate(self.stores.values())]
 
@@ -201,9 +201,8 @@ class Rows:
 
     Attributes:
         conditions: for each name, n rows and then those of `further`.
-        of: (m,) the lane of each row after the first n; None where there are none.
-        further: see `models.guidance.combined`.
-        kept: see there.
+        of: (m,) the lane of each row after the first n; None if there are no more.
+        further, kept: see `models.guidance.combined`.
     """
 
     conditions: list[Chosen]
@@ -217,12 +216,12 @@ class _Guides:
     """The guidances of all jobs, in the order of `JobRows.owners`, one line each.
 
     Attributes:
-        samples: of the job.
-        terms: how many it has.
+        samples: number of samples of the job.
+        terms: number of terms.
         last: the variant of its last term.
-        weights: (jobs, most terms) of each term.
+        weights: (jobs, most terms) weight of each term.
         begin, end: its interval.
-        channels: how many are guided; 0 for all.
+        channels: number of guided channels; 0 for all.
         whole: the term with all conditions; -1 if there is none.
     """
 
@@ -237,11 +236,11 @@ class _Guides:
 
 
 def variants_of(takes: Conditioning, dtype: torch.dtype, job: Job) -> tuple[Guidance, Sequence[Mapping[str, Distinct]]]:
-    """The guidance of a job, and what its samples are told: all conditions, then those of each term.
+    """The guidance of a job, and the conditions of its variants: all conditions, then those of each term.
 
     Args:
         takes: the conditions that the job gives, without free axes.
-        dtype: of states.
+        dtype: dtype of states.
         job: the job; samples without a condition get the null.
     """
     guidance = job.guidance
@@ -283,7 +282,7 @@ class Conditions:
         )
         self._guided: dict[int, Guidance] = {}
         self._guides: _Guides | None = None
-        self._skipped: dict[int, int] = {}  # of jobs with an interval: rows not asked for, as guidance was off
+        self._skipped: dict[int, int] = {}  # per job with an interval: rows not evaluated, as guidance was off
 
     @property
     def guided(self) -> bool:
@@ -310,7 +309,7 @@ class Conditions:
         self._guides = None
 
     def skipped(self, owner: int) -> int:
-        """Rows of a job that were not asked for, as the time lay outside its guidance's interval."""
+        """The number of rows of a job not evaluated, as their times were outside its guidance's interval."""
         return self._skipped.get(owner, 0)
 
     def of(self, owner: Places, index: Places, t: Tensor) -> Rows:
@@ -342,7 +341,7 @@ class Conditions:
         return Rows(self.rows.chosen(np.concatenate(lines)), of, tuple(further), kept)
 
     def plain(self, owner: Places, index: Places) -> list[Chosen]:
-        """The conditions of lanes of jobs of which none is guided; arguments as in `of`."""
+        """The conditions of lanes if no job is guided; arguments as in `of`."""
         return self.rows.chosen(self.rows.lines(owner, index)[1])
 
     def _count_skipped(self, owner: Places, rows: Places) -> None:
@@ -371,7 +370,7 @@ class Conditions:
         )
 
     def _kept(self, guides: _Guides, place: Places, terms: Places, lanes: Sequence[Places]) -> tuple[Kept, ...]:
-        """The channels that are not guided, of lanes of which not all are."""
+        """The unguided channels of lanes with only some channels guided."""
         channels, whole = guides.channels[place], guides.whole[place]
         begin = np.cumsum([len(place), *map(len, lanes)])
         found = []

@@ -1,11 +1,11 @@
 """The engine's thread, which owns all jobs and lanes of a device.
 
-Each turn of it:
+Each turn:
 
     take commands -> end what is too late -> schedule -> publish and deliver -> tick
 
-A turn is of the arena that has used the least time, so that models share the device fairly. Other threads send
-commands, which are the only way to change its state, and read `snapshot`; nothing else of it is theirs.
+A turn goes to the arena that has used the least time, so that models share the device fairly. Other threads send
+commands, the only way to change its state, and read `snapshot`; they touch nothing else.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _LOOK_S = 0.05
 """Time between two checks for jobs that will miss their deadline."""
 
 _MOST_GIVEN_UP = 16
-"""Most jobs given up in one such check: the next one knows more."""
+"""Maximum number of jobs given up in one such check: the next check knows more."""
 
 
 class Open(NamedTuple):
-    """Take jobs for an arena."""
+    """Open an arena for jobs."""
 
     queue: ArenaQueue
 
 
 class Retire(NamedTuple):
-    """Let arenas go, by number, once their jobs are done."""
+    """Close arenas, by number, once their jobs are done."""
 
     arenas: tuple[int, ...]
 
@@ -72,7 +72,7 @@ class Cancel(NamedTuple):
 
 
 class Built(NamedTuple):
-    """Deliver a result that was put together beside the engine's thread."""
+    """Deliver a result that was built off the engine's thread."""
 
     future: Future[JobResult]
     outcome: Outcome
@@ -87,24 +87,24 @@ class Stop(NamedTuple):
 
 
 Command = Open | Retire | Submit | Cancel | Built | GiveUp | Stop
-"""Every change of the state of the thread is one of these, taken from one queue in order."""
+"""The commands that change the thread's state, taken in order from one queue."""
 
 
 class _Mark(NamedTuple):
-    """When a turn began, by the engine's clock, and by the clock of the thread's own work."""
+    """The start of a turn, on the engine's clock and on the thread's CPU clock."""
 
     now: float
     cost: float
 
 
 class Loop:
-    """Turns of all arenas until it is told to stop.
+    """The loop of the engine's thread: turns of all arenas until `Stop`.
 
     Attributes:
-        commands: from other threads, which only put.
+        commands: commands from other threads, which only put.
         snapshot: the state after the last tick; other threads only read it.
         deliver: completes the futures of a turn, all at once.
-        closed: whether it has ended; a command put before this reads False is certain to be seen.
+        closed: whether the loop has ended; a command put before this reads False is certain to be seen.
     """
 
     def __init__(self, tools: Device, observer: Observer | None, clock: Callable[[], float]) -> None:
@@ -116,23 +116,23 @@ class Loop:
         self._table = JobTable(
             observer, clock, lambda future, outcome: self.commands.put(Built(future, outcome)), self._begin
         )
-        self._stages: list[Stage] = []  # those with rows that wait
+        self._stages: list[Stage] = []  # stages with waiting rows
         self._queues: dict[int, ArenaQueue] = {}
         self._seen = -math.inf
         self._stopping = False
         self._looked = clock()
-        self._served_s = 0.0  # time used by the arena whose turn was last, before it
-        self._began: _Mark | None = None  # where the last turn ended, unless it had nothing to do
+        self._served_s = 0.0  # time used by the arena of the last turn, before that turn
+        self._began: _Mark | None = None  # the end of the last turn, unless it was idle
 
     def run(self, threads: int) -> None:
-        """Take turns until told to stop, with this number of torch threads."""
+        """Take turns until `Stop`, with this number of torch threads."""
         try:
             torch.set_num_threads(threads)
             while not self._stopping:
                 if not self.turn() and not self._stopping:
                     self._obey(self.commands.get())
         except BaseException:
-            _log.exception("the engine died")  # /livez tells, and whoever watches it restarts the service
+            _log.exception("the engine died")  # /livez reports it, so that a supervisor restarts the service
         finally:
             self._close()
 
@@ -162,12 +162,12 @@ class Loop:
         return True
 
     def _busy(self) -> list[ArenaQueue | Stage]:
-        """Arenas and stages that have something to do."""
+        """Arenas and stages with work to do."""
         self._stages = [stage for stage in self._stages if stage.passes]
         return [*(queue for queue in self._queues.values() if queue.jobs and queue.ready), *self._stages]
 
     def _begin(self, stage: Stage, rows: Pass) -> None:
-        """Have rows go through a stage."""
+        """Queue rows for a stage."""
         if not stage.passes:
             stage.used_s = self._fair(stage.used_s)
         stage.passes.append(rows)
@@ -175,11 +175,11 @@ class Loop:
             self._stages.append(stage)
 
     def _fair(self, used_s: float) -> float:
-        """The time used by what was idle until now, which has saved nothing up."""
+        """The used time to give an arena or stage that was idle until now: idling earns no credit."""
         return max(used_s, min((each.used_s for each in self._busy()), default=self._served_s))
 
     def _pass(self, stage: Stage, alone: bool) -> None:
-        """Have a stage do a slice of what waits for it."""
+        """Run one slice of a stage's waiting rows."""
         begin = self._clock()
         turn = stage.turn()
         took = self._clock() - begin
@@ -243,7 +243,7 @@ class Loop:
                 self._table.abandon(active, DeadlineExceeded())
 
     def _schedule(self, queue: ArenaQueue) -> list[Priority]:
-        """Admit as many samples as there is room for; return the priorities that take part in the tick."""
+        """Admit as many samples as fit; return the priorities that take part in the tick."""
         for priority in Priority:
             if granted := queue.grant(priority):
                 self._admit(queue, priority, granted)
@@ -258,7 +258,7 @@ class Loop:
                 active.builder.make_room(first, count)
             wanted = [(active.number, first, count, active.job) for active, first, count in granted]
             ended = queue.arena.admit(wanted, priority, queue.part(priority))
-        except Exception as error:  # (what kept memory alive goes with the handler)
+        except Exception as error:  # (the exception, which keeps memory alive, goes with the handler)
             said = queue.arena.network.said(error)
         else:
             self._table.take(queue, ended)
@@ -270,7 +270,7 @@ class Loop:
                 self._admit(queue, priority, [each], alone=True)
 
     def _tick(self, queue: ArenaQueue, groups: Sequence[Priority], begin: _Mark, alone: bool) -> None:
-        """Tick and collect what has ended; a few times if nothing else needs attention meanwhile."""
+        """Tick and collect finished lanes; several times if nothing else needs attention meanwhile."""
         arena, rows, before = queue.arena, queue.rows(groups), queue.arena.network.rows
         requests, solvers = queue.in_calls
         undisturbed = alone and sum(map(arena.count, groups)) == len(arena)
@@ -287,8 +287,8 @@ class Loop:
             self._table.take(queue, ended)
         except Exception as error:
             said = arena.network.said(error)
-            _log.exception("the lanes of model %s failed; their requests are told", queue.name)
-        if said is not None:  # (out of the handler, which keeps what failed, and its memory, alive)
+            _log.exception("the lanes of model %s failed, and their requests with them", queue.name)
+        if said is not None:  # (outside the handler: the exception keeps the failed call's memory alive)
             self._fail(queue, groups, said)
         if self._observer is not None and ticks:
             called = (arena.network.rows - before) // ticks  # guided lanes have two
@@ -303,10 +303,10 @@ class Loop:
         self._began = _Mark(now, cost)
 
     def _fail(self, queue: ArenaQueue, groups: Sequence[Priority], said: str) -> None:
-        """An error outside the network call (memory for the lanes, most likely) costs the jobs of these lanes only.
+        """Fail the jobs of these lanes after an error outside the network call (most likely, memory for the lanes).
 
-        Which of them caused it is unknown, and so is the state of their lanes, so all of them fail;
-        the lanes are made anew, and those that wait, other priorities and other arenas go on.
+        The job that caused it and the state of the lanes are unknown, so all of these jobs fail and the lanes are
+        recreated. Waiting jobs, other priorities and other arenas continue.
         """
         for group in groups:
             queue.arena.renew(group)
@@ -315,7 +315,7 @@ class Loop:
                 self._table.end(active, EngineFailed(said))
 
     def _publish(self, now: float) -> None:
-        """Publish the snapshot, then deliver: whoever gets a result may read the snapshot at once."""
+        """Publish the snapshot, then deliver: receivers of results may read the snapshot at once."""
         arenas: dict[int, ArenaSnapshot] = {}
         working = bool(self._stages)
         for number, queue in self._queues.items():
@@ -332,7 +332,7 @@ class Loop:
             self.deliver(told)
 
     def _close(self) -> None:
-        """Fail every job that is in hand or still in the command queue."""
+        """Fail every job in progress or still in the command queue."""
         self.closed = True
         self._queues.clear()
         self._table.close(EngineFailed(STOPPED))

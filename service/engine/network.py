@@ -1,4 +1,4 @@
-"""The network of one arena: called for all lanes of a tick at once, and in parts where that fails."""
+"""The network of one arena: called for all lanes of a tick at once, and in parts if that fails."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from solvers.parted import Parted
 _log = logging.getLogger("pathline")
 
 _DERIVED_ROWS_AT_ONCE = 128
-_SHOWN = 4  # rows of conditions with which calls are timed
+_SHOWN = 4  # rows of conditions in a timed call
 _PLAIN = Guidance((Term(1.0),))
 _NOBODY = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 class _Shown:
-    """A store of a few rows that are repeated."""
+    """A store that repeats a few rows."""
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows
@@ -45,14 +45,14 @@ class _Shown:
 
 
 class Network:
-    """What the lanes of one operation follow: each of its rows has the same bits whatever rows stand beside it.
+    """The field that the lanes of one operation follow; a row has the same bits whatever other rows share its call.
 
     Attributes:
         velocity: the field with its rows padded.
         event_shape: shape of a lane's state.
-        seconds: spent in calls so far.
-        rows: evaluated so far, padding not included.
-        path: `fused` or `eager`: what evaluates the field.
+        seconds: time spent in calls so far.
+        rows: number of rows evaluated so far, without padding.
+        path: how the field is evaluated, `fused` or `eager`.
         path_reason: why it is eager; empty if it is fused.
     """
 
@@ -64,14 +64,14 @@ class Network:
         sizes: Sizes = (),
         allowance: Allowance | None = None,
     ) -> None:
-        """Measure at which numbers of rows a row has the same bits, unless that was measured before.
+        """Find the row counts at which a row has the same bits, unless they were found before.
 
         Args:
             checkpoint: the model version.
-            device: where it lives.
-            operation: what lanes follow.
-            sizes: of the free axes.
-            allowance: seconds of measuring; None for no bound.
+            device: the device that it runs on.
+            operation: the operation of the lanes.
+            sizes: sizes of the free axes.
+            allowance: time limit for measuring, in seconds; None for no limit.
         """
         takes = checkpoint.conditioning
         self._takes = None if takes is None else takes.sized({**checkpoint.card.typical, **dict(sizes)})
@@ -91,7 +91,7 @@ class Network:
     def _field(
         self, checkpoint: Checkpoint, operation: Operation, sizes: Sizes, allowance: Allowance | None
     ) -> tuple[tuple[int, ...], RowStable]:
-        """The shape of a lane's state, and what lanes follow, of their states and what rides along with them."""
+        """The shape of a lane's state, and the field that lanes follow, given states and the constants with them."""
         card = checkpoint.card
         shape, place = card.event_of({**card.typical, **dict(sizes)}), self._device.device
         field = derived_field(operation, shape)
@@ -119,17 +119,17 @@ class Network:
 
     @property
     def deterministic(self) -> bool:
-        """Whether numbers of rows were found at which rows are independent."""
+        """Whether row counts were found at which rows are independent."""
         return self.velocity.deterministic
 
     @property
     def unmeasured(self) -> int:
-        """Numbers of rows that are still to be tried."""
+        """The number of row counts still to be tried."""
         tried, total = self.velocity.progress
         return total - tried
 
     def refine(self) -> bool:
-        """Go on measuring by one number of rows; False once all were tried, and then what was found is kept."""
+        """Try one more row count; once all were tried, keep the findings and return False."""
         more = self.velocity.refine()
         if not more:
             self._keep()
@@ -162,21 +162,21 @@ class Network:
             self._constants.add(owner, job.num_samples, [told], _PLAIN)
 
     def remove(self, owner: int) -> None:
-        """Remove what is kept for a job once its lanes are gone."""
+        """Remove the conditions and constants of a job once its lanes are gone."""
         for each in (self._conditions, self._constants):
             if each is not None:
                 each.remove(owner)
 
     def skipped(self, owner: int) -> int:
-        """Rows of a job that its guidance had no need of (see `Conditions.skipped`)."""
+        """The number of rows of a job that its guidance did not need (see `Conditions.skipped`)."""
         return 0 if self._conditions is None else self._conditions.skipped(owner)
 
     def __call__(self, x: Tensor, t: Tensor, chosen: Sequence[Lanes | Parted], failed: dict[int, str]) -> Tensor:
-        """One call.
+        """Call the network once for all lanes.
 
         Args:
             x, t: states (n, *event) and times (n,) of the lanes; (n, 2) of a field of average velocity.
-            chosen: the lanes, n in all.
+            chosen: the groups of lanes, n lanes in all.
             failed: filled with owner -> error message, for owners with rows that made the network raise.
 
         Returns:
@@ -188,12 +188,12 @@ class Network:
             owner, index = _NOBODY if self._conditions is self._constants is None else _owners(chosen)
             v = self._ask(x, t, owner, index)
             self._device.finish()
-        except Exception as error:  # (whatever a network raises is its requests' fault alone)
+        except Exception as error:  # (an error of the network must fail only its own requests)
             said = self.said(error)
         else:
             self.seconds += time.perf_counter() - begin
             return v
-        # Out of the handler: the exception keeps what failed, and its memory, alive.
+        # Outside the handler: the exception keeps the failed call's memory alive.
         v = self._by_halves(x, t, *_owners(chosen), failed, said)
         self.seconds += time.perf_counter() - begin
         return v
@@ -240,7 +240,7 @@ class Network:
         failed: dict[int, str],
         said: str,
     ) -> Tensor:
-        """Evaluate in ever smaller slices: memory may do for those, and only single rows that fail are given up."""
+        """Evaluate in ever smaller slices, which may fit into memory; only single rows that fail are given up."""
         if len(owner) == 1:
             failed[int(owner[0])] = said
             return torch.zeros_like(x)
@@ -261,7 +261,7 @@ class Network:
         return torch.cat(parts)
 
     def said(self, error: Exception) -> str:
-        """What an error says, in one line; an error after which the device is unusable is raised again."""
+        """Return an error's message in one line; raise SystemExit if the error leaves the device unusable."""
         if self._device.is_lost(error):
             raise SystemExit(f"the device is lost: {error}") from error
         return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,4 +1,4 @@
-"""The result builder: one job's result, put together from lanes that end in any order."""
+"""The result builder: assembles one job's result from lanes that end in any order."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from solvers.trace import Trace
 _NAMES = np.array(["", *(status.value for status in STATUSES)])
 
 _LARGE = 100_000
-"""Attempts to sort, or numbers of noise to make, from which on a result is put together beside the engine's thread."""
+"""Attempted steps to sort, or noise values to draw, from which on a result is built off the engine's thread."""
 
 
 @dataclass
 class _Held:
-    """What is known of n samples: states (n, *event) on the CPU, times, calls, status codes, steps of a plan (n,)."""
+    """The data of n samples: states (n, *event) on the CPU, times, calls, status codes, steps of a plan (n,)."""
 
     x: torch.Tensor
     t: NDArray[np.float64]
@@ -56,9 +56,9 @@ class ResultBuilder:
         self.network_s = 0.0
         self.prelude_s: float | None = None
         self.saved: torch.Tensor | None = None
-        self.skipped = 0  # network rows that its guidance had no need of
-        self.done = self.steps = 0  # samples that ended, and their attempts under error control
-        self.reported_s, self.share = 0.0, 0.0  # of progress: when, and how much
+        self.skipped = 0  # network rows that its guidance did not need
+        self.done = self.steps = 0  # finished samples, and their attempted steps under error control
+        self.reported_s, self.share = 0.0, 0.0  # time and share of the last progress report
         self._event_shape, self._dtype = event_shape, dtype
         self._places = np.zeros(0 if job.save_at is None else len(job.save_at), dtype=np.int64)
         self._unstarted: tuple[int, Status] | None = None
@@ -74,11 +74,11 @@ class ResultBuilder:
         return self._known
 
     def begin(self, now: float, network_s: float) -> None:
-        """Note the start: `now` of `time.perf_counter`, and the network's seconds in calls so far."""
+        """Note the start: `now` on the clock of `time.perf_counter`, and the network's seconds in calls so far."""
         self.started, self.network_s, self.reported_s = now, network_s, 0.0
 
     def make_room(self, first: int, count: int) -> None:
-        """Allocate what samples first .. first + count - 1 will fill, now that they become lanes; again is harmless."""
+        """Allocate room for samples first .. first + count - 1 as they become lanes; repeating it is harmless."""
         if count < self.job.num_samples:
             _ = self._held
         if len(self._places):
@@ -91,13 +91,13 @@ class ResultBuilder:
         return self.saved
 
     def take(self, finished: Finished, part: slice, steps: slice) -> None:
-        """Take the lanes `part` of those that ended, on the CPU; their attempts are `steps`."""
+        """Take the lanes `part` of the finished ones, on the CPU; `steps` are their attempted steps."""
         index, count, logged = finished.index[part], part.stop - part.start, steps.stop - steps.start
         self.steps += logged
         if logged and self.job.on_logged is not None:
             self.job.on_logged(logged)
         if count == self.job.num_samples:
-            # All at once, as small jobs end: in the order of the samples, and complete, so nothing needs copying.
+            # All at once, as small jobs end: in sample order and complete, so nothing needs copying.
             self._known = _Held.of(finished, part)
             if logged:
                 self._samples.append(np.repeat(index, finished.attempts[part]))
@@ -107,7 +107,7 @@ class ResultBuilder:
             held.x[torch.from_numpy(index)] = finished.x[part]
             held.t[index], held.nfe[index] = finished.t[part], finished.nfe[part]
             held.code[index], held.grid_steps[index] = finished.status[part], finished.grid_steps[part]
-            if logged:  # copies, as the other jobs' lanes shall not be kept in memory by this one's
+            if logged:  # copies, so that this job does not keep other jobs' lanes in memory
                 self._samples.append(np.repeat(index, finished.attempts[part]))
                 self._steps.append(finished.steps[steps].copy())
         self.done += count
@@ -121,24 +121,24 @@ class ResultBuilder:
         self.saved[where] = saved.x.cpu()[mask].reshape(-1, *self._event_shape)
 
     def unstarted(self, first: int, status: Status) -> None:
-        """Samples from `first` on never ran: they stay where they start."""
+        """Note that samples from `first` on never ran: they keep their starting states."""
         self._unstarted = (first, status)
         self._held.code[first:] = CODES[status]
 
     @property
     def large(self) -> bool:
-        """Whether the result takes long enough to put together that the engine should not wait for it."""
+        """Whether building the result takes too long for the engine to wait for it."""
         waiting = 0 if self._unstarted is None else self.job.num_samples - self._unstarted[0]
         return self.steps + waiting * math.prod(self._event_shape) > _LARGE
 
     def spent(self) -> tuple[float, float] | None:
-        """Calls of the samples that came to the end, on average and at most; None where none did."""
+        """Average and maximum calls of the samples that reached the end; None if none did."""
         held = self._held
         nfe = held.nfe[held.code == CODES[Status.SUCCESS]]
         return (int(nfe.sum()) / len(nfe), float(nfe.max())) if len(nfe) else None
 
     def progress(self, reached: tuple[int, float, float], waiting: bool) -> Progress:
-        """What to report, given what `Arena.reached` says of the lanes, and whether samples are no lanes yet."""
+        """The progress report, given the result of `Arena.reached`, and whether some samples are not lanes yet."""
         nfe, t, share = reached
         n, (begin, end) = self.job.num_samples, self.job.solve.t_span
         if waiting:
@@ -156,7 +156,7 @@ class ResultBuilder:
 
         Args:
             network_s: the arena's network seconds so far.
-            start_of: the starting states of (job, first, count), for samples that never ran.
+            start_of: (job, first, count) -> starting states, for samples that never ran.
         """
         now = time.perf_counter()
         started = now if self.started is None else self.started

@@ -1,10 +1,10 @@
-"""The scheduler: which samples of which job become lanes. Knows rows and jobs, no tensors.
+"""The scheduler: chooses which samples of which job become lanes. It knows rows and jobs, but no tensors.
 
-A model's arena holds lanes of at most `budget` network rows (a lane has one, or two where it is guided), so that a tick
-stays short. Small jobs (up to a quarter of it) enter by their deadlines, the earliest first. Large ones are fed in
-slices, share equally what they get, and never take the last quarter: the next small job finds room at once. While large
-jobs wait, small ones leave them a quarter too. A large job whose samples share their steps is admitted whole, but takes
-part in each tick with a part of at most a quarter.
+A model's arena holds lanes of at most `budget` network rows (a lane has one, or two if guided), so that a tick stays
+short. Small jobs (up to a quarter of the budget) enter by deadline, earliest first. Large jobs enter in slices, share
+their rows equally, and never take the last quarter, so that the next small job finds room at once. While large jobs
+wait, small ones leave them a quarter too. A large job with samples that share their steps is admitted whole, but at
+most a quarter of the budget takes part in each tick.
 
 Interactive and bulk jobs have a scheduler each; `Turns` decides when bulk lanes take part in a tick.
 """
@@ -18,34 +18,34 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 BULK_SHARE = 8
-"""While interactive jobs want the device, bulk jobs get one part in this many of its time."""
+"""While interactive jobs use the device, bulk jobs get one part in this many of its time."""
 
 _MOST_PARTED = 2
-"""Most jobs with shared steps that tick in parts at the same time; further ones wait."""
+"""Maximum number of jobs with shared steps that tick in parts at the same time; others wait."""
 
 _EARLY = 0.2
-"""Share of its span after which a lane's calls so far predict its total, if nothing else does."""
+"""Share of its span after which a lane's calls so far predict its total, for lack of better data."""
 
 _UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A job as it was taken; never changes.
+    """A job as accepted; it never changes.
 
     Attributes:
-        number: of the job; later jobs have higher ones.
-        samples: how many it has.
+        number: number of the job; later jobs have higher ones.
+        samples: number of samples.
         cost: expected calls of one sample.
         whole: admit all samples in the same tick or none.
         width: network rows of one call of one sample.
-        calls: expected calls of its slowest sample; `cost` where that is more.
-        known: whether both stand on what is known of the solver, not on a guess.
-        deadline: when it is given up, in seconds of the engine's clock; infinite where it never is.
+        calls: expected calls of its slowest sample; at least `cost`.
+        known: whether both rest on known facts about the solver rather than on a guess.
+        deadline: when it is given up, in seconds of the engine's clock; infinite for never.
         promised: whether it fails if it is not done by then.
         tight: whether it takes more than half of its time even alone.
-        bears_s: how long all ticks may be for it to be in time; 0 where the ticks alone do not tell.
-        relaxed: whether that is as long as the tick of a full arena.
+        bears_s: how long ticks may take for it to be in time; 0 if that does not depend on ticks alone.
+        relaxed: whether `bears_s` is as long as the tick of a full arena.
     """
 
     number: int
@@ -68,17 +68,17 @@ class Entry:
 
 
 class Place(NamedTuple):
-    """Where a job stands in its scheduler; never changed, only replaced, so any thread may read it.
+    """A job's place in its scheduler; never changed, only replaced, so any thread may read it.
 
     Attributes:
         entry: the job.
-        small: its class.
-        most: lanes that take part in a tick at most.
-        samples: how many it has; fewer than in the entry once no more are admitted.
+        small: whether it is a small job.
+        most: maximum number of lanes that take part in a tick.
+        samples: number of samples; fewer than in the entry once no more are admitted.
         cost, calls, bears_s: as in the entry, or estimated anew since.
-        admitted: samples that became lanes so far.
-        active: of those, lanes that still run.
-        begun: the tick in which those were admitted, on average.
+        admitted: number of samples that became lanes so far.
+        active: number of those lanes still running.
+        begun: the average tick in which the running lanes were admitted.
     """
 
     entry: Entry
@@ -94,7 +94,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, entry: Entry, budget: int) -> Place:
-        """The place of a job that comes to a scheduler with such a budget."""
+        """The place of a new job in a scheduler with this budget."""
         small, most = entry.rows <= part_of(budget), _UNBOUNDED
         if entry.whole and not small:
             most = max(1, part_of(budget) // entry.width)
@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        """Samples that are not lanes yet."""
+        """The number of samples that are not lanes yet."""
         return self.samples - self.admitted
 
     @property
@@ -117,14 +117,14 @@ class Place(NamedTuple):
         return min(self.active, self.most) * self.entry.width
 
     def calls_left(self, tick: int) -> float:
-        """Calls until the slowest of the lanes that run has ended: at least one."""
+        """Calls until the slowest running lane has ended, at least one."""
         return max(1.0, self.calls - (tick - self.begun)) if self.active else self.calls
 
     def left(self, tick: int) -> float:
-        """Calls that a running lane still needs: at least one; half of all where old and new lanes run together."""
+        """Calls that a running lane still needs, at least one; half of all if old and new lanes run together."""
         if self.waiting:
             return max(1.0, 0.5 * self.cost)
-        slowest = self.calls_left(tick)  # those that still run when most have ended are the slow ones
+        slowest = self.calls_left(tick)  # lanes that still run after most have ended are the slow ones
         return min(slowest, max(1.0, self.cost - (tick - self.begun), 0.5 * slowest if self.calls > self.cost else 0.0))
 
     def work(self, tick: int) -> float:
@@ -133,7 +133,7 @@ class Place(NamedTuple):
 
 
 def part_of(budget: int) -> int:
-    """Network rows of the largest small job, and of a part of a job that takes part in ticks by parts."""
+    """Network rows of the largest small job, and of each part of a job that ticks in parts."""
     return max(1, budget // 4)
 
 
@@ -142,7 +142,7 @@ class SchedulerSnapshot(NamedTuple):
 
     Attributes:
         budget, tick: see `Scheduler`.
-        places: of all jobs, in the order they came.
+        places: the places of all jobs, in order of arrival.
         room: network rows that small jobs may still take.
         crowded: whether small jobs wait.
     """
@@ -155,20 +155,20 @@ class SchedulerSnapshot(NamedTuple):
 
     @property
     def queued(self) -> int:
-        """Jobs of which no sample runs yet."""
+        """The number of jobs without a running sample yet."""
         return sum(not place.admitted for place in self.places)
 
     @property
     def lanes(self) -> int:
-        """Samples that are being solved."""
+        """The number of samples being solved."""
         return sum(place.active for place in self.places)
 
     def is_small(self, rows: int) -> bool:
-        """The class of a job, by the network rows of one call of all its samples."""
+        """Whether a job is small, by the network rows of one call of all its samples."""
         return rows <= part_of(self.budget)
 
     def enters_at_once(self, rows: int, before: int) -> bool:
-        """Whether a new job would become lanes in the next tick, all of it, after `before` rows of others."""
+        """Whether all of a new job would become lanes in the next tick, after `before` rows of others."""
         return self.is_small(rows) and not self.crowded and rows + before <= self.room
 
 
@@ -178,9 +178,9 @@ class Scheduler:
 
     Attributes:
         budget: network rows of the lanes that the arena holds.
-        tick: how many ticks its lanes have taken.
+        tick: number of ticks that its lanes have taken.
         parted: jobs that run in parts.
-        strained: how many jobs are not `relaxed`.
+        strained: number of jobs that are not `relaxed`.
         held: jobs that are not ready to become lanes.
     """
 
@@ -190,8 +190,8 @@ class Scheduler:
     strained: int = 0
     held: set[int] = field(default_factory=set)
     _places: dict[int, Place] = field(default_factory=dict)
-    _listed: tuple[Place, ...] | None = ()  # the same as a tuple; None once they have changed
-    _small: list[tuple[float, int]] = field(default_factory=list)  # deadline and number of those that wait
+    _listed: tuple[Place, ...] | None = ()  # the places as a tuple; None after a change
+    _small: list[tuple[float, int]] = field(default_factory=list)  # deadline and number of waiting small jobs
     _large: deque[int] = field(default_factory=deque)
     _active: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
 
@@ -201,11 +201,11 @@ class Scheduler:
 
     @property
     def active_rows(self) -> int:
-        """Network rows of the lanes that run."""
+        """Network rows of the running lanes."""
         return self._active[True] + self._active[False]
 
     def snapshot(self) -> SchedulerSnapshot:
-        """As it is now; costs nothing for each job unless one has changed."""
+        """The current state; has no cost per job unless one has changed."""
         if self._listed is None:
             self._listed = tuple(self._places.values())
         return SchedulerSnapshot(self.budget, self.tick, self._listed, self._room(), bool(self._small))
@@ -216,7 +216,7 @@ class Scheduler:
         return min(self.budget - self.active_rows, self.budget - reserved - self._active[True])
 
     def add(self, entry: Entry, held: bool = False) -> None:
-        """Queue a job; one that is `held` waits, seen by all, until it is released."""
+        """Queue a job; a `held` one is visible but waits until released."""
         place = Place.of(entry, self.budget)
         self._put(place)
         self.strained += not entry.relaxed
@@ -226,7 +226,7 @@ class Scheduler:
             self._queue(place)
 
     def release(self, number: int) -> None:
-        """Let a job that was held go on."""
+        """Release a held job."""
         self.held.remove(number)
         self._queue(self._places[number])
 
@@ -248,7 +248,7 @@ class Scheduler:
         """Note that some lanes of a job have ended.
 
         Returns:
-            Whether the job is complete; it is then forgotten. False for a job that was removed.
+            Whether the job is complete; it is then removed. False for a job already removed.
         """
         place = self._places.get(number)
         if place is None:
@@ -264,9 +264,9 @@ class Scheduler:
 
         Args:
             number: the job.
-            nfe: calls that its lanes have made on average.
-            share: of their spans that they have behind them on average.
-            least: the share of the slowest.
+            nfe: average number of calls of its lanes so far.
+            share: average share of the span that its lanes have completed.
+            least: the same share for the slowest lane.
 
         Returns:
             Its place if the estimate has replaced a guess.
@@ -275,14 +275,14 @@ class Scheduler:
         if place is None or least <= (0.0 if place.entry.known else _EARLY):
             return None
         entry, before = place.entry, max(place.entry.calls, place.entry.cost)
-        # What is known of others holds for the rest of the span; a guess is replaced by the rate so far.
+        # What is known from other jobs applies to the rest of the span; a guess is replaced by the rate so far.
         cost = nfe + (1 - share) * entry.cost if entry.known else nfe / share
         calls = max(cost, nfe + (1 - least) * before if entry.known else nfe / least)
         place = self._put(place._replace(cost=cost, calls=calls, bears_s=entry.bears_s * before / calls))
         return None if entry.known else place
 
     def grant(self) -> list[tuple[int, int, int]]:
-        """Choose what becomes lanes now.
+        """Choose the samples that become lanes now.
 
         Returns:
             (job, first sample, count) in the order of admission.
@@ -314,7 +314,7 @@ class Scheduler:
                 share = max(1, limit // (len(self._large) * width))
                 room = min(limit - self._active[False], self.budget - self.active_rows) // width
                 if not self.active_rows:
-                    room = max(1, room)  # an arena of one row still holds a guided sample, alone
+                    room = max(1, room)  # an arena of one row still takes a single guided sample
                 count = min(place.waiting, share - place.active, room)
             if count > 0:
                 place = self._take(place, count, granted)
@@ -370,11 +370,11 @@ class Scheduler:
 
 @dataclass
 class Turns:
-    """When bulk lanes take part in a tick: always where they are alone, else for one part in `BULK_SHARE` of the time.
+    """The turns of bulk lanes: every tick if they are alone, else one part in `BULK_SHARE` of the time.
 
     Attributes:
-        interactive_s, bulk_s: time that each has used since both are there.
-        tick_s: what the last tick of bulk lanes took: their turn comes once they have earned that much.
+        interactive_s, bulk_s: time that each has used since both are present.
+        tick_s: duration of the last tick of bulk lanes; their next turn comes once they have earned that much.
     """
 
     interactive_s: float = 0.0
@@ -382,7 +382,7 @@ class Turns:
     tick_s: float = 0.0
 
     def bulk(self, interactive: int, bulk: int) -> bool:
-        """Whether bulk lanes take part now, given how many lanes of each there are."""
+        """Whether bulk lanes take part now, given the number of lanes of each priority."""
         if not interactive or not bulk:
             self.interactive_s = self.bulk_s = 0.0
             return bulk > 0

@@ -1,7 +1,6 @@
-"""Snapshots of the engine, read by other threads: immutable, made by its thread, replaced after each tick; workloads.
+"""Snapshots and workloads of the engine for other threads: immutable, made by its thread, replaced after each tick.
 
-Making one costs a few small tuples, however many jobs there are: their places are listed
-anew only when one has changed.
+Making one costs a few small tuples, regardless of the number of jobs: their places are listed anew only after a change.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ class ArenaSnapshot(NamedTuple):
 
     Attributes:
         interactive, bulk: its jobs by priority.
-        curve: seconds of its ticks.
-        nfe: calls of its jobs.
+        curve: measured seconds of its ticks.
+        nfe: measured calls of its jobs.
     """
 
     interactive: SchedulerSnapshot
@@ -42,9 +41,9 @@ class EngineSnapshot(NamedTuple):
     Attributes:
         arenas: by number.
         jobs: number of jobs, including those with results being built.
-        seen: number of the newest job among them; later ones have not arrived yet.
+        seen: number of the newest job among them; later jobs have not arrived yet.
         working_since: time of the snapshot by the engine's clock if there was more work; else None.
-        beside_s: seconds that preludes and decoders still need for what waits for them.
+        beside_s: seconds that preludes and decoders still need for their waiting rows.
     """
 
     arenas: Mapping[int, ArenaSnapshot] = MappingProxyType({})
@@ -64,8 +63,8 @@ class ArenaLoad:
     """The work left for one arena, and its speed.
 
     Attributes:
-        interactive, bulk: network rows that its jobs of a priority still need, over all calls.
-        budget: the most rows of one call.
+        interactive, bulk: network rows that its jobs of each priority still need, over all calls.
+        budget: maximum number of rows per call.
         tick_s: (rows, seconds) of a whole tick, rising in both, as measured recently.
     """
 
@@ -80,10 +79,10 @@ class Workload:
     """The work left for an engine.
 
     Attributes:
-        jobs: that wait or run.
-        seconds: until all of them are done, by forecast.
-        arenas: (model, version, operation) -> its load; those that are loaded. Sizes of free axes follow the operation,
-            as in `sample L=12`.
+        jobs: number of jobs waiting or running.
+        seconds: forecast of the time until all of them are done.
+        arenas: (model, version, operation) -> load of each loaded arena. Sizes of free axes follow the operation, as in
+            `sample L=12`.
     """
 
     jobs: int

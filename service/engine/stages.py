@@ -1,7 +1,7 @@
 """Stages: the programs of a model version that run beside its network, the prelude before it and the decoder after it.
 
-Each is called for rows of any jobs at once, a slice at a time between the ticks of arenas, so that none is held up by
-another's rows. As with the network, a row has the same bits whatever rows stand beside it.
+A stage processes rows of several jobs together, one slice at a time between the ticks of arenas, so that no job is held
+up by another's rows. As in the network, a row has the same bits whatever other rows share its call.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SLICE_S = 0.025
 """A slice takes about this long at most, unless a single row takes longer."""
 
 _MOST_ROWS = 1024
-_SHOWN = 4  # rows with which calls are timed
+_SHOWN = 4  # rows in a timed call
 
 Rows = Callable[..., tuple[Tensor, ...]]
-"""Tensors (rows, ...) -> tensors (rows, ...), each row from its own alone."""
+"""Tensors (rows, ...) -> tensors (rows, ...), each row computed from its own inputs alone."""
 
 
 @dataclass(eq=False)
@@ -47,14 +47,14 @@ class Pass:
     """The rows of one job that go through a stage.
 
     Attributes:
-        owner: what they belong to.
+        owner: the object that the rows belong to.
         given: arguments (rows, ...) on the host.
         then: called with the results once all rows are done.
-        bulk: whether they yield to others.
+        bulk: whether the rows yield to those of other passes.
         solver: name of the job's solver.
-        done: rows that are done.
-        seconds: of the calls that it took part in.
-        out: results (rows, ...), being filled.
+        done: number of finished rows.
+        seconds: total time of the calls that it took part in.
+        out: results (rows, ...), filled slice by slice.
     """
 
     owner: Any
@@ -68,22 +68,22 @@ class Pass:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return len(self.given[0])
 
     @property
     def left(self) -> int:
-        """How many are not done yet."""
+        """The number of rows not done yet."""
         return self.rows - self.done
 
 
 class Turn(NamedTuple):
-    """What a slice came to.
+    """The outcome of a slice.
 
     Attributes:
         rows, passes, solvers: of the call.
-        ended: whose rows are all done.
-        failed: whose rows made the program fail, with what it said.
+        ended: passes with all rows done.
+        failed: passes with rows that made the program fail, and its error message.
     """
 
     rows: int
@@ -100,10 +100,10 @@ class Stage:
     Attributes:
         name: `prelude` or `decoder`.
         model: name of the model.
-        at_once: the most rows of a slice.
-        row_s: seconds of a row in a full slice.
+        at_once: maximum number of rows in a slice.
+        row_s: seconds per row in a full slice.
         used_s: device time used, for fairness among stages and arenas.
-        passes: what waits.
+        passes: waiting passes.
     """
 
     def __init__(
@@ -118,18 +118,18 @@ class Stage:
         allowance: Allowance | None = None,
         fetch: bool = False,
     ) -> None:
-        """Measure at which numbers of rows a row has the same bits, and how many rows fit into a slice.
+        """Find the row counts at which a row has the same bits, and how many rows fit into a slice.
 
         Args:
             name: see above.
-            function: what is called; it raises where it cannot give all rows.
-            examples: number of rows -> arguments on the device, no two rows alike where they can differ.
-            checkpoint: of which it is a part.
-            device: where it lives.
-            rows: the fewest and the most of one call.
+            function: the program to call; it raises if it cannot return all rows.
+            examples: row count -> arguments on the device, with distinct rows where possible.
+            checkpoint: the checkpoint that it is part of.
+            device: the device that it runs on.
+            rows: minimum and maximum number of rows per call.
             sizes: of the free axes.
-            allowance: seconds of measuring; None for no bound.
-            fetch: whether the results go to the host.
+            allowance: time limit for measuring, in seconds; None for no limit.
+            fetch: whether to copy the results to the host.
         """
         self.name, self.model = name, checkpoint.card.name
         self.used_s = 0.0
@@ -158,12 +158,12 @@ class Stage:
             self.at_once, self.row_s = self._measure(examples(_SHOWN))
 
     def _measure(self, shown: Sequence[Tensor]) -> tuple[int, float]:
-        """The most rows of a slice, and the seconds of each."""
+        """The maximum number of rows in a slice, and the seconds per row."""
         rows = 1
         while True:
             given = [each[torch.arange(rows, device=each.device) % len(each)] for each in shown]
             took = self._timed(given)
-            if took > SLICE_S:  # a single measurement may have been held up
+            if took > SLICE_S:  # something else may have slowed a single measurement
                 took = min(took, self._timed(given))
             if took > SLICE_S and rows > 1:
                 return rows // 2, took / rows
@@ -179,23 +179,23 @@ class Stage:
 
     @property
     def deterministic(self) -> bool:
-        """Whether numbers of rows were found at which rows are independent."""
+        """Whether row counts were found at which rows are independent."""
         return self._call.deterministic
 
     @property
     def unmeasured(self) -> int:
-        """Numbers of rows that are still to be tried."""
+        """The number of row counts still to be tried."""
         tried, total = self._call.progress
         return total - tried
 
     def refine(self) -> None:
-        """Go on measuring by one number of rows."""
+        """Try one more row count."""
         if not self._call.refine():
             self._keep()
 
     @property
     def left_s(self) -> float:
-        """Seconds of what waits, about."""
+        """The estimated time of the waiting rows, in seconds."""
         return self.row_s * sum(each.left for each in self.passes)
 
     def _keep(self) -> None:
@@ -203,7 +203,7 @@ class Stage:
             keep(self._folder, self._key, 0, self._call.agreement)
 
     def turn(self) -> Turn:
-        """Call the program for one slice of what waits, which must not be nothing."""
+        """Call the program for one slice of the waiting rows; there must be at least one."""
         chosen = self._choose()
         for each, _ in chosen:
             if not each.out:
@@ -224,7 +224,7 @@ class Stage:
         return Turn(rows, len(chosen), solvers, ended, failed, all(each.bulk for each, _ in chosen))
 
     def _choose(self) -> list[tuple[Pass, slice]]:
-        """Share a slice out: equally among those that do not yield, and what is left of it among the others."""
+        """Divide a slice equally among the passes that do not yield, then the remainder among the others."""
         self._turns += 1
         first = [each for each in self.passes if not each.bulk]
         others = [each for each in self.passes if each.bulk]
@@ -233,7 +233,7 @@ class Stage:
         left, taken = self.at_once, dict[Pass, int]()
         for group in (first, others):
             share = max(1, left // max(1, len(group)))
-            for most in (share, left):  # what some leave goes to those that came first
+            for most in (share, left):  # rows that some do not need go to those that came first
                 for each in group:
                     count = min(each.left - taken.get(each, 0), most, left)
                     if count > 0:
@@ -243,16 +243,16 @@ class Stage:
         return [(each, slice(each.done, each.done + count)) for each, count in taken.items()]
 
     def _run(self, chosen: Sequence[tuple[Pass, slice]]) -> dict[Pass, str]:
-        """Fill the results of some rows; where the program fails, alone, and then in ever smaller parts."""
+        """Fill the results of some rows; if the program fails, retry each pass alone, then in ever smaller parts."""
         try:
             self._fill(chosen)
-        except Exception as error:  # (whatever a program raises is its requests' fault alone)
+        except Exception as error:  # (an error of the program must fail only its own requests)
             if self._device.is_lost(error):
                 raise SystemExit(f"the device is lost: {error}") from error
             said = f"{type(error).__name__}: {error}".splitlines()[0]
         else:
             return {}
-        # Out of the handler: the exception keeps what failed, and its memory, alive.
+        # Outside the handler: the exception keeps the failed call's memory alive.
         self._device.free()
         if len(chosen) > 1:
             failed: dict[Pass, str] = {}
@@ -283,7 +283,7 @@ class Stage:
 
 
 def _pack(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors (rows, ...) as the bytes of their rows side by side."""
+    """Pack tensors (rows, ...) into one tensor of bytes, row by row."""
     rows = len(tensors[0])
     return torch.cat([each.contiguous().reshape(rows, -1).view(torch.uint8) for each in tensors], dim=1)
 
@@ -300,7 +300,7 @@ def _unpack(packed: Tensor, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]
 def prelude_of(
     checkpoint: Checkpoint, device: Device, sizes: Sizes = (), allowance: Allowance | None = None
 ) -> Stage | None:
-    """The prelude of a version for such sizes of the free axes; None if it has none."""
+    """The prelude of a version for these sizes of the free axes; None if it has none."""
     prelude, asked, takes = checkpoint.prelude, checkpoint.asked, checkpoint.conditioning
     if prelude is None or not isinstance(asked, NamedConditions) or not isinstance(takes, NamedConditions):
         return None
@@ -317,7 +317,7 @@ def prelude_of(
 
 
 def decoder_sizes(checkpoint: Checkpoint, sizes: Sizes) -> Sizes:
-    """Those sizes of free axes that the states of a version have, which its decoder is measured for."""
+    """The sizes of the free axes of a version's states, for which its decoder is measured."""
     axes = free_axes(checkpoint.card.event_shape)
     return tuple((axis, size) for axis, size in sizes if axis in axes)
 
@@ -325,7 +325,7 @@ def decoder_sizes(checkpoint: Checkpoint, sizes: Sizes) -> Sizes:
 def decoder_of(
     checkpoint: Checkpoint, device: Device, sizes: Sizes = (), allowance: Allowance | None = None
 ) -> Stage | None:
-    """The decoder of a version for such sizes of the free axes; None if it is no program."""
+    """The decoder of a version for these sizes of the free axes; None if it is not a program."""
     decoder = checkpoint.decoder
     if decoder.program is None:
         return None
@@ -350,9 +350,9 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
 
     Args:
         checkpoint: the version.
-        owner: what they belong to.
+        owner: the object that the rows belong to.
         job: the job.
-        then: called with the job as the network can take it.
+        then: called with the job once its conditions are those that the network takes.
     """
     prelude, asked, takes = checkpoint.prelude, checkpoint.asked, checkpoint.conditioning
     assert prelude is not None  # noqa: S101
@@ -390,11 +390,11 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
 def decoder_pass(
     checkpoint: Checkpoint, owner: Any, job: Job, result: JobResult, then: Callable[[JobResult], None]
 ) -> Pass | None:
-    """The states of a job that go through the decoder: those that are finite. With none, it is done at once.
+    """The finite states of a job, which go through the decoder. Without any, the pass is done at once.
 
     Args:
         checkpoint: the version.
-        owner: what they belong to.
+        owner: the object that the rows belong to.
         job: the job.
         result: its result so far.
         then: called with the decoded result.

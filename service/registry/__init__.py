@@ -1,1 +1,1 @@
-"""The model registry: versions on disk, loaded, leased."""
+"""The model registry: model versions on disk, in memory and on lease."""

@@ -15,16 +15,16 @@ from models.repository import Repository, RepositoryError, UnknownModel
 from service.registry.entry import ModelEntry
 
 MOST_PASSED_OVER = 50
-"""Most entries reported of those that are passed over."""
+"""Maximum number of passed-over entries to report."""
 
 _STEP_MS, _GATHER_MS = 250, 2000
-"""Milliseconds without a further change before a look, and most milliseconds while changes keep coming."""
+"""Milliseconds without a change before a look, and the maximum while changes keep coming."""
 
 _log = logging.getLogger("pathline")
 
 
 class Disk:
-    """The repository, and its entries that are not models.
+    """The repository on disk, with its entries that are not models.
 
     Attributes:
         repository: the folder of all models.
@@ -35,7 +35,7 @@ class Disk:
         """Check that the repository can be read.
 
         Raises:
-            RepositoryError: it is missing or cannot be read.
+            RepositoryError: the repository is missing or cannot be read.
         """
         self.repository = Repository(root)
         self.repository.names()
@@ -67,10 +67,10 @@ class Disk:
         return str(error).replace(f"{self.repository.root}/", "")
 
     def with_versions(self, entry: ModelEntry) -> ModelEntry:
-        """An entry with the versions there are now, and with the one that answers until another does in its place.
+        """An entry with the versions now on disk, and the current one until another takes its place.
 
         Raises:
-            RepositoryError: they cannot be read.
+            RepositoryError: the versions cannot be read.
         """
         try:
             versions = tuple(sorted(self.repository.versions(entry.name)))
@@ -79,7 +79,7 @@ class Disk:
         return entry.with_versions(versions, entry.current if versions and entry.current in entry.loaded else None)
 
     def compared(self, entry: ModelEntry, version: int, now: float, anew: bool) -> ModelEntry:
-        """An entry that knows whether the files of a version that was tried have changed since.
+        """An entry that notes whether the files of a version have changed since it was tried.
 
         Args:
             entry: the entry to update.
@@ -104,7 +104,7 @@ class Disk:
             return entry.with_fault(version, f"{reason}; put changes into a new version, or restart", now)
         if not same:
             return entry.untried(version)
-        if fault is not None and not fault.transient:  # looked at now; not again at once
+        if fault is not None and not fault.transient:  # looked at now; no need to look again at once
             return entry.with_fault(version, fault.reason, now)
         return entry
 
@@ -113,7 +113,8 @@ class Watch:
     """A thread that calls `refresh` when files change and at intervals, at low priority.
 
     Not every file system reports changes (network mounts do not), so the watch also looks at intervals, at a cost of a
-    few system calls a version. It looks soon after a change, and at the same intervals while more follow, as in a copy.
+    few system calls per version. It looks soon after a change, and at the same intervals while more follow, as during a
+    copy.
     """
 
     def __init__(self, root: Path, refresh: Callable[[], object], every_s: float) -> None:
@@ -122,7 +123,7 @@ class Watch:
         Args:
             root: the repository.
             refresh: looks at the repository; an error is logged once, until a look succeeds again.
-            every_s: the most seconds between two looks.
+            every_s: maximum seconds between two looks.
         """
         self._root, self._refresh, self._every_s = root, refresh, every_s
         self._stopped = threading.Event()
@@ -136,7 +137,7 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread
+        with contextlib.suppress(AttributeError, OSError):  # not every system has thread priorities
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         while not self._stopped.is_set():
             try:
@@ -147,7 +148,7 @@ class Watch:
                     self._look()
 
     def _follow(self) -> None:
-        """Look after each change, until a look fails: a folder that is made again must be watched anew."""
+        """Look after each change, until a look fails: a recreated folder must be watched anew."""
         most_ms = max(1, round(self._every_s * 1000))
         told = watchfiles.watch(
             self._root,

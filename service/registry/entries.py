@@ -1,6 +1,6 @@
-"""The entries of all models: the version that answers, kept up to date with the disk by one thread.
+"""The entries of all models, each with its current version, kept up to date with the disk by one thread.
 
-`Memory` limits the versions in memory: the least recently used give way.
+`Memory` limits the versions in memory by unloading the least recently used.
 """
 
 import logging
@@ -25,20 +25,20 @@ Unload = Callable[[ModelVersion], None]
 
 
 class Memory:
-    """All versions with memory that is not freed yet, including those unloaded while leases are out.
+    """All versions with memory not yet freed, including those unloaded while leases are out.
 
-    Used by the loading thread only, except for `used`, which any thread sets.
+    Used only by the loading thread, except for `used`, which any thread may set.
 
     Attributes:
-        used: when each version was asked for last.
+        used: time of the last request for each version.
     """
 
     def __init__(self, max_bytes: int, max_old: int) -> None:
-        """Begin empty.
+        """Start empty.
 
         Args:
-            max_bytes: bytes of all weights; 0 for no limit.
-            max_old: versions that answer by number only.
+            max_bytes: maximum bytes of all weights; 0 for no limit.
+            max_old: maximum number of versions that answer only by number.
         """
         self.used: dict[Key, float] = {}
         self._max_bytes, self._max_old = max_bytes, max_old
@@ -49,18 +49,18 @@ class Memory:
         self._held = [each for each in self._held if not each.leases.freed] + [model]
 
     def replace(self, before: ModelVersion, after: ModelVersion) -> None:
-        """Hold another description of a version; its leases are the same."""
+        """Replace the description of a version; its leases stay the same."""
         self._held = [after if each is before else each for each in self._held]
 
     def restored(self, name: str, version: int, signature: Signature) -> ModelVersion | None:
-        """Return a version that was unloaded with leases out, which need not be loaded again."""
+        """Return a version that was unloaded with leases out and need not be loaded again."""
         for model in self._held:
             if (model.name, model.version, model.signature) == (name, version, signature) and model.leases.restore():
                 return model
         return None
 
     def make_room(self, key: Key, needed: int, loaded: Iterable[ModelVersion], unload: Unload) -> None:
-        """Unload the least recently used of the `loaded` versions, as few as make room for another.
+        """Unload the least recently used of the `loaded` versions, just enough to make room for another.
 
         Raises:
             CheckpointError: it would not fit even alone.
@@ -108,7 +108,7 @@ class Memory:
 
 
 class Entries:
-    """The entries, by name. `known` and `find` are for any thread and take no lock, all else is for the one that loads.
+    """The entries, by name. `known` and `find` are for any thread and take no lock; the rest is for the loading thread.
 
     Attributes:
         table: the entries; replaced, never changed.
@@ -126,7 +126,7 @@ class Entries:
         clock: Callable[[], float],
         compute: Literal["auto", "float32"] = "auto",
     ) -> None:
-        """Begin with none; for the arguments see `Registry`."""
+        """Start without entries; for the arguments see `Registry`."""
         self._disk, self._memory, self._engine, self._allow_programs = disk, memory, engine, allow_programs
         self._compute: Literal["auto", "float32"] = compute
         self._notify, self._notify_fallback, self._clock = notify, notify_fallback, clock
@@ -135,7 +135,7 @@ class Entries:
         self.closed = False
 
     def current(self) -> list[Key]:
-        """(name, version) of each model's version that answers by default."""
+        """(name, version) of each model's current version."""
         return [(name, entry.current) for name, entry in sorted(self.table.items()) if entry.current is not None]
 
     def loaded(self) -> list[ModelVersion]:
@@ -143,7 +143,7 @@ class Entries:
         return [model for entry in self.table.values() for model in entry.loaded.values()]
 
     def entry(self, name: str) -> ModelEntry:
-        """The entry of a model; an empty one where there is none."""
+        """The entry of a model; an empty one if there is none."""
         return self.table.get(name) or ModelEntry(name)
 
     def known(self, name: str) -> ModelEntry:
@@ -160,10 +160,10 @@ class Entries:
         return entry
 
     def find(self, name: str, version: int | None) -> tuple[ModelEntry, ModelVersion | None]:
-        """The entry of a model, and a version of it (None for the one that answers) if that is in memory.
+        """The entry of a model, and a version of it (None for the current one) if that is in memory.
 
         Raises:
-            ProblemError: 404 for a name or version there is not, 503 for one that cannot be loaded.
+            ProblemError: 404 for an unknown name or version, 503 for one that cannot be loaded.
         """
         entry, now = self.known(name), self._clock()
         wanted = entry.current if version is None else version
@@ -196,7 +196,7 @@ class Entries:
         return entry.versions
 
     def refresh(self, name: str, changes: Changes, anew: bool = False, load: bool = False) -> None:
-        """Bring one model up to date; with `load`, the version that answers is in memory afterwards."""
+        """Bring one model up to date; with `load`, also load its current version."""
         versions = () if self.closed else self._read_versions(name, changes)
         if not versions:
             return
@@ -210,7 +210,7 @@ class Entries:
             self._put(self.table[name].without_loaded(before), changes)
 
     def _look_at_plans(self, name: str, version: int, changes: Changes) -> None:
-        """Read the tuned plans of a loaded version again if the file has changed."""
+        """Reload the tuned plans of a loaded version if the file has changed."""
         model = self.table[name].loaded.get(version)
         signature = self._disk.repository.plans_signature(name, version)
         if model is None or signature == model.plans_file.signature:
@@ -222,7 +222,7 @@ class Entries:
         _log.info("model %s version %d: tuned plans are now %s", name, version, after.plans_file.describe()["tuned"])
 
     def _answers(self, name: str, version: int, changes: Changes, load: bool) -> bool:
-        """Whether a version is in memory, or can be: it is tried, unless it was and is only not needed now."""
+        """Whether a version is in memory or can be; an untried version is loaded to find out."""
         entry = self.table[name]
         if version in entry.loaded:
             return True
@@ -234,10 +234,10 @@ class Entries:
         return self._try(name, version, changes)
 
     def _try(self, name: str, version: int, changes: Changes, by_number: bool = False) -> bool:
-        """Load a version, for a request that names it or for all; return whether it was loaded.
+        """Load a version, for a request by number or for all requests; return whether it was loaded.
 
-        A fault of the files themselves is kept until they change. Any other (disk, permissions, memory, the engine) may
-        pass, so loading is tried again.
+        A fault in the files themselves stays until they change. Any other fault (disk, permissions, memory, the engine)
+        may pass, so loading is retried.
         """
         signature: Signature | None = None
         transient = True
@@ -246,7 +246,7 @@ class Entries:
             model = self._memory.restored(name, version, signature)
             if model is None:
                 model = self._load(name, version, signature, changes, by_number)
-        except ProblemError:  # no room for it now, which says nothing of it
+        except ProblemError:  # no room now, which is no fault of the version
             raise
         except (UnreadableCheckpoint, RepositoryError, LookupError) as error:
             said = str(error)
@@ -277,10 +277,10 @@ class Entries:
         return model
 
     def load(self, name: str, version: int | None) -> ModelVersion:
-        """Return a version, loading it where it is not in memory.
+        """Return a version, loading it if needed.
 
         Raises:
-            ProblemError: as `find`; 429 where as many old versions as may be are in use.
+            ProblemError: as in `find`; 429 if the maximum number of old versions is in use.
         """
         _, model = self.find(name, version)
         if model is not None:
@@ -298,14 +298,14 @@ class Entries:
         return model
 
     def unload(self, name: str) -> list[int]:
-        """Lease the versions of a model no more; return those that were in memory. Errors as in `known`."""
+        """Stop leasing the versions of a model; return those that were in memory. Errors as in `known`."""
         models = self.known(name).loaded
         for model in models.values():
             self._forget(model, Changes())
         return sorted(models)
 
     def _forget(self, model: ModelVersion, changes: Changes) -> None:
-        """Lease a version no more."""
+        """Stop leasing a version."""
         entry = self.table.get(model.name)
         if entry is not None and entry.loaded.get(model.version) is model:
             self._put(entry.without_loaded(model.version), changes)
@@ -319,12 +319,12 @@ class Entries:
         transient: bool = False,
         signature: Signature | None = None,
     ) -> None:
-        """Store why a version cannot be loaded."""
+        """Record why a version cannot be loaded."""
         entry = self.entry(name)
         self._put(entry.with_fault(version, self._disk.reason(reason), self._clock(), transient, signature), changes)
 
     def _put(self, entry: ModelEntry, changes: Changes) -> None:
-        """Replace the entry of a model, retire what left the memory, and tell what changed."""
+        """Replace the entry of a model, retire versions no longer in it, and report the changes."""
         name = entry.name
         before = self.entry(name)
         self.table = {each: known for each, known in {**self.table, name: entry}.items() if not known.empty}

@@ -11,11 +11,10 @@ from service.errors import Kind, ProblemError
 from service.registry.version import ModelVersion
 
 UNREADABLE = 0
-"""In place of a version where a model's folder cannot be read; versions begin at 1."""
+"""Stands for a version if a model's folder cannot be read; versions start at 1."""
 
 LOOK_AGAIN_S = 1.0
-"""Seconds after which a request has a version that failed to load tried again, before the next look at the
-repository."""
+"""Seconds after which a request retries a version that failed to load, before the next look at the repository."""
 
 _LONGEST_S = 60.0
 
@@ -28,8 +27,8 @@ class Fault:
         reason: message for clients and the log.
         again_at: when it may be tried again, by the registry's clock.
         transient: whether the cause lies outside the files (disk, permissions, memory, the engine), so that the
-            same files may load later. Other faults hold until the files change.
-        tries: failures in a row; each transient one doubles the wait.
+            same files may load later. Other faults stay until the files change.
+            tries: consecutive failures; each transient one doubles the wait.
     """
 
     reason: str
@@ -43,11 +42,11 @@ class ModelEntry:
     """A model at one moment. It is replaced, never changed: readers on the event loop take no lock.
 
     Attributes:
-        name: of the model.
-        versions: on disk, ascending.
-        current: the version that answers where none is asked for; it may have to be loaded first.
+        name: name of the model.
+        versions: versions on disk, ascending.
+        current: the version that answers requests without a version; it may have to be loaded first.
         loaded: versions in memory.
-        facts: what was found of each version that was ever loaded: its line in the list, and its full description.
+        facts: for each version ever loaded, its line in the list and its full description.
         broken: why a version cannot be loaded, or why its changed files are left alone; `UNREADABLE` for the folder.
         signatures: the files of each version as they were when it was last tried.
     """
@@ -72,19 +71,19 @@ class ModelEntry:
         )
 
     def with_plans(self, model: ModelVersion) -> Self:
-        """With other tuned plans of a version in memory."""
+        """With new tuned plans for a version in memory."""
         v = model.version
         facts = {**self.facts, v: (model.summary(), model.describe())}
         return replace(self, loaded={**self.loaded, v: model}, facts=facts)
 
     def without_loaded(self, version: int) -> Self:
-        """With a version no longer in memory; it is loaded again when it is asked for."""
+        """With a version no longer in memory; it is loaded again on request."""
         return replace(self, loaded=_without(self.loaded, version))
 
     def with_fault(
         self, version: int, reason: str, now: float, transient: bool = False, signature: Signature | None = None
     ) -> Self:
-        """With a fault; each transient one in a row is retried later. `signature` is of the files that were tried."""
+        """With a fault; each consecutive transient one waits longer. `signature`: the files that were tried."""
         before = self.broken.get(version)
         tries = before.tries + 1 if transient and before is not None and before.transient else 1
         fault = Fault(reason, now + min(LOOK_AGAIN_S * 2.0 ** min(tries - 1, 16), _LONGEST_S), transient, tries)
@@ -106,7 +105,7 @@ class ModelEntry:
         )
 
     def with_versions(self, versions: tuple[int, ...], stays: int | None = None) -> Self:
-        """With these versions on disk, and nothing known of others but of one that `stays` in memory."""
+        """With these versions on disk; others are forgotten, except one that `stays` in memory."""
         kept = {version for version in (*versions, stays) if version is not None}
         return replace(
             self,
@@ -125,7 +124,7 @@ class ModelEntry:
 
     @property
     def pending(self) -> bool:
-        """Whether no version answers yet, but one has not been tried."""
+        """Whether no version answers yet and at least one is untried."""
         return self.current is None and any(version not in self.broken for version in self.versions)
 
     @property
@@ -140,7 +139,7 @@ class ModelEntry:
         return None if current is None else max((v for v in self.broken if v > current), default=None)
 
     def can_load(self, version: int | None, now: float) -> bool:
-        """Whether a version is not in memory but could be: it was not tried, or the time has come to try again."""
+        """Whether a version is not in memory but could be: it is untried, or due for another try."""
         if version is None and self.current is None:
             return self.pending or any(fault.again_at <= now for fault in self.broken.values())
         wanted = self.current if version is None else version
@@ -185,7 +184,7 @@ class ModelEntry:
         }
 
     def absent(self, version: int | None, now: float) -> ProblemError:
-        """The problem of a request for a version that is unavailable."""
+        """The error for a request for an unavailable version."""
         at = version if version is not None else max(self.broken, default=UNREADABLE)
         if at not in self.broken and UNREADABLE in self.broken:
             at = UNREADABLE
@@ -210,7 +209,7 @@ class ModelEntry:
 
 @dataclass
 class Changes:
-    """Changes made by a refresh: (name, version) pairs, and for refusals the reason too."""
+    """Changes made by a refresh: (name, version) pairs, with a reason for refusals."""
 
     loaded: list[tuple[str, int]] = field(default_factory=list)
     unloaded: list[tuple[str, int]] = field(default_factory=list)

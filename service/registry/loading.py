@@ -1,4 +1,4 @@
-"""Loading: a checkpoint becomes a `ModelVersion`, in one thread, and requests wait for its loads."""
+"""Loading: one thread turns checkpoints into `ModelVersion`s, and requests wait for its loads."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from service.registry.version import Lease, ModelVersion, PlansFile
 _log = logging.getLogger("pathline")
 
 MOST_LOADS = 64
-"""Versions, or operations of them, that requests wait for at once; beyond it they are refused."""
+"""Maximum number of loads (versions, or operations of them) that requests wait for; more are refused."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,18 +40,18 @@ def load_version(
     plans_signature: Signature = (),
     compute: Literal["auto", "float32"] = "auto",
 ) -> ModelVersion:
-    """Load and verify a checkpoint and give it to the engine.
+    """Load and verify a checkpoint and pass it to the engine.
 
     Args:
         engine: evaluates the network.
-        name, version: by which requests ask for it.
+        name, version: name and version in requests.
         folder: the checkpoint.
         allow_programs: whether it may be an imported program.
-        signature, plans_signature: of the card and weights, and of the tuned plans; they change when the files do.
+        signature, plans_signature: signatures of card and weights, and of the tuned plans; they change with the files.
         compute: see `models.checkpoint.loading.load`.
 
     Raises:
-        CheckpointError: the checkpoint is not sound, or a program where none is allowed. What its network raises passes
+        CheckpointError: the checkpoint is damaged, or a program where none is allowed. Errors of its network pass
             through.
     """
     if not allow_programs and read_card(folder).runs_programs:
@@ -77,7 +77,7 @@ def load_version(
 
 
 def shutting_down() -> ProblemError:
-    """Return the problem of a request that waits for a load when the service shuts down."""
+    """Return the error for a request that waits for a load when the service shuts down."""
     detail = "the service is shutting down; send the request to another instance"
     return ProblemError(Kind.DRAINING, detail, headers={"Retry-After": "5"}, retry_after_s=5)
 
@@ -87,9 +87,9 @@ class _Load:
     """A load that requests wait for.
 
     Attributes:
-        lease: its result: one more lease, so that the version stays until every waiting request has its own.
+        lease: its result, an extra lease that keeps the version until every waiting request has its own.
         ended: set on the event loop.
-        waiting: number of requests that wait for it.
+        waiting: number of waiting requests.
     """
 
     lease: Future[Lease]
@@ -111,7 +111,7 @@ class Loads:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "pathline-loading")
-        self._waited_for: dict[Hashable, _Load] = {}  # of the event loop
+        self._waited_for: dict[Hashable, _Load] = {}  # used on the event loop
         self.load_s = 1.0
 
     def __len__(self) -> int:
@@ -119,14 +119,14 @@ class Loads:
         return len(self._waited_for)
 
     def close(self) -> None:
-        """Begin no more loads: waiting requests are told, and a running load is not waited for."""
+        """Start no more loads: waiting requests fail, and a running load is not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue a call in the thread; the future is cancelled if the thread is closed."""
         try:
             return self._pool.submit(function, *args, **kwargs)
-        except RuntimeError:  # it was shut down
+        except RuntimeError:  # the thread was shut down
             cancelled: Future[T] = Future()
             cancelled.cancel()
             return cancelled
@@ -136,18 +136,18 @@ class Loads:
     ) -> T:
         """Load something once for all requests that wait for it, and call `then` for each before its lease is returned.
 
-        A load that runs goes on when its requests give up; one that is queued is not begun once none waits.
+        A running load continues if its requests give up; a queued one is dropped once no request waits.
 
         Args:
-            key: the same for requests that wait for the same load.
-            load: called in the thread; returns a lease of the version it loaded.
+            key: equal for requests that wait for the same load.
+            load: called in the thread; returns a lease of the loaded version.
             then: called on the event loop for each waiting request.
             deadline: end of the wait, in `time.monotonic`.
             late: message of the problem at the deadline.
 
         Raises:
-            ProblemError: 429 if too many loads are waited for, 504 at the deadline, 503 at shutdown. What `load` raises
-                passes through.
+            ProblemError: 429 if too many loads are pending, 504 at the deadline, 503 at shutdown. Errors of `load` pass
+                through.
         """
         awaited = self._waited_for.get(key) or self._begin(key, load)
         awaited.waiting += 1
@@ -196,10 +196,10 @@ class Loads:
             load.release()
 
     def _leave(self, key: Hashable, load: _Load) -> None:
-        """Give up a load that no request waits for any more."""
+        """Drop a load that no request waits for any more."""
         if load.ended.is_set():
             load.release()
-        elif load.lease.cancel():  # it had not begun
+        elif load.lease.cancel():  # it had not started
             self._forget(key, load)
 
     def _forget(self, key: Hashable, load: _Load) -> None:

@@ -1,11 +1,11 @@
-"""The model registry: the models of a repository, the version of each that answers, and those in memory.
+"""The model registry: the models of a repository, the current version of each, and the versions in memory.
 
-`refresh` brings it up to what is on disk. It is called at start, by `service.registry.disk.Watch` and for ``POST
-/v1/models:reload``. A version that is replaced or unloaded is leased no more from then on, and leaves the device when
-its last lease is back.
+`refresh` brings it up to date with the disk. It is called at startup, by `service.registry.disk.Watch` and for ``POST
+/v1/models:reload``. A version that is replaced or unloaded is no longer leased, and leaves the device when its last
+lease is back.
 
-One thread changes the entries and loads, one version after another. A refresh gives it one model at a time, so that a
-load that a request asks for waits for no more than the one that runs. Readers take no lock.
+One thread changes the entries and loads versions, one after another. A refresh hands it one model at a time, so that a
+requested load waits for at most the one in progress. Readers take no lock.
 """
 
 import logging
@@ -35,14 +35,14 @@ _log = logging.getLogger("pathline")
 T = TypeVar("T")
 
 _MOST_NAMED = 5
-"""Most entries named in the error of a repository without a model."""
+"""Maximum number of entries named in the error for a repository without models."""
 
 
 class Registry:
-    """All models of a repository. A version that cannot be loaded keeps its reason and stops no other.
+    """All models of a repository. A version that cannot be loaded is recorded with its reason and blocks no other.
 
     Attributes:
-        complete: whether every model was tried once, so that what does not answer then has a reason.
+        complete: whether every model was tried once, so that a model without an answering version has a reason.
     """
 
     def __init__(
@@ -61,13 +61,15 @@ class Registry:
 
         Args:
             root: the repository.
-            engine: solves for the models.
-            max_bytes: bytes of weights in memory; beyond it the least recently used are unloaded. 0 for any number.
-            notify: told (name, version, whether it is loaded now) of each change.
+            engine: the engine that evaluates the models.
+            max_bytes: maximum bytes of weights in memory; beyond it the least recently used are unloaded. 0 for no
+                limit.
+            notify: called with (name, version, whether it is loaded now) for each change.
             allow_programs: whether imported programs are served.
-            max_old: versions in memory that answer by number only; beyond it the least recently used are unloaded.
-            notify_fallback: told (name, whether) when an older version begins or ceases to answer for a model, as its
-                highest cannot be loaded.
+            max_old: maximum number of versions in memory that answer only by number; beyond it the least recently used
+                are unloaded.
+            notify_fallback: called with (name, whether) when an older version starts or stops answering for a model
+                with a highest version that cannot be loaded.
             clock: `time.monotonic`, or a simulated one.
             compute: precision of networks: that of their cards, or float32.
 
@@ -75,7 +77,7 @@ class Registry:
             StartError: the repository is missing or cannot be read.
         """
         self._engine, self._clock = engine, clock
-        self._retried: set[str] = set()  # models with a better version that is about to be tried again
+        self._retried: set[str] = set()  # models with a better version about to be retried
         self._loads = Loads()
         self._looking = ThreadPoolExecutor(1, "pathline-looking")
         self.complete = False
@@ -127,7 +129,7 @@ class Registry:
             raise StartError(f"no model of {root} can be loaded: {'; '.join(faults)}")
 
     def close(self) -> None:
-        """Load nothing more; requests that wait for a load are told, and one that runs is not waited for."""
+        """Stop loading: requests that wait for a load fail, and a running load is not waited for."""
         self._entries.closed = True
         self._loads.close()
         self._looking.shutdown(wait=False, cancel_futures=True)
@@ -139,7 +141,7 @@ class Registry:
         return sorted(self._entries.table)
 
     def current(self) -> list[Key]:
-        """Return (name, version) of each model's version that answers by default."""
+        """Return (name, version) of each model's current version."""
         return self._entries.current()
 
     def loaded(self) -> list[ModelVersion]:
@@ -147,12 +149,12 @@ class Registry:
         return self._entries.loaded()
 
     def broken(self) -> dict[str, dict[int, str]]:
-        """Return name -> version -> why it cannot be loaded; version 0 is a model whose folder cannot be read."""
+        """Return name -> version -> why it cannot be loaded; version 0 stands for a folder that cannot be read."""
         entries = self._entries.table.items()
         return {name: {v: fault.reason for v, fault in entry.broken.items()} for name, entry in entries if entry.broken}
 
     def pending(self) -> list[str]:
-        """Return the names of models of which no version answers yet, but one may."""
+        """Return the names of models without an answering version yet, but with an untried one."""
         return [name for name, entry in sorted(self._entries.table.items()) if entry.pending]
 
     def passed_over(self) -> dict[str, Any]:
@@ -172,7 +174,7 @@ class Registry:
         return self._entries.known(name).describe()
 
     def check_ready(self, name: str, version: int | None = None) -> None:
-        """Check that a lease could be had, also of a model of which no version was loaded yet.
+        """Check that a model could be leased, even if no version of it has been loaded yet.
 
         Raises:
             ProblemError: 404 or 503.
@@ -186,39 +188,39 @@ class Registry:
     def lease(self, name: str, version: int | None = None, deadline: float = math.inf) -> Lease:
         """Return a lease to be filled: by ``await lease.acquire()``, ``async with`` or, blocking, ``with``.
 
-        Where no version is asked for and the one that answered can no longer be loaded, the next lower one is.
+        If no version is given and the current one can no longer be loaded, the next lower one is leased.
 
         Args:
-            name: of the model.
-            version: of it; None for the one that answers.
-            deadline: when loading it has taken too long, in `time.monotonic`.
+            name: name of the model.
+            version: its version; None for the current one.
+            deadline: end of the wait for loading, in `time.monotonic`.
         """
         return Lease(self, name, version, deadline)
 
     def fill(self, lease: Lease) -> bool:
-        """Have a lease take a version that is in memory; False where it must be loaded first.
+        """Fill a lease with a version in memory; False if it must be loaded first.
 
         Raises:
-            ProblemError: 404 for a name or version there is not, 503 for one that cannot be loaded.
+            ProblemError: 404 for an unknown name or version, 503 for one that cannot be loaded.
         """
         entry, model = self._entries.find(lease.name, lease.version)
         return model is not None and self._give(lease, entry, model)
 
     def load(self, lease: Lease) -> None:
-        """Have a lease take a version, loading it first; this takes time, so not on the event loop.
+        """Fill a lease, loading the version first; this blocks, so do not call it on the event loop.
 
         Raises:
-            ProblemError: as `fill`; 429 where as many old versions as may be are in use.
+            ProblemError: as in `fill`; 429 if the maximum number of old versions is in use.
         """
         loaded = self._loads.run(self._loaded, lease.name, lease.version).result()
         self._give(lease, self._entries.entry(lease.name), loaded.model)
         loaded.release()
 
     async def load_beside(self, lease: Lease) -> None:
-        """Do what `load` does beside the event loop, once for all requests that wait for the same version.
+        """Like `load`, but in the loading thread, once for all requests that wait for the same version.
 
         Raises:
-            ProblemError: as `load`; 429 where too much is to be loaded already; 504 at the lease's deadline.
+            ProblemError: as in `load`; 429 if too many loads are pending; 504 at the lease's deadline.
         """
         name, version = lease.name, lease.version
         late = f"model {name!r} was still loading when timeout_s ended; try again, or raise timeout_s"
@@ -232,19 +234,19 @@ class Registry:
         await self._loads.once((name, version), load, then, lease.deadline, late)
 
     async def ready(self, model: ModelVersion, operation: Operation, deadline: float, sizes: Sizes = ()) -> bool:
-        """Make an operation of a leased version ready, once for all waiting requests; usually it is already.
+        """Prepare an operation of a leased version, once for all waiting requests; usually it is ready already.
 
         Args:
             model: the version.
-            operation: what will be computed.
-            deadline: when the time limit of the request passes, in `time.monotonic`.
-            sizes: of the free axes.
+            operation: the operation to prepare.
+            deadline: deadline of the request, in `time.monotonic`.
+            sizes: sizes of the free axes.
 
         Returns:
-            Whether its results are deterministic, decoding included.
+            Whether its results are deterministic, including decoding.
 
         Raises:
-            ProblemError: 422 for a network that has no derivatives, 500 where memory does not suffice, 429, 503, 504.
+            ProblemError: 422 for a network without derivatives, 500 if memory runs out, 429, 503, 504.
         """
         key = (model.name, model.version, operation, *((sizes,) if sizes else ()))
         if (arena := self._engine.prepared(*key)) is not None:
@@ -260,7 +262,7 @@ class Registry:
         return model.deterministic and arena.deterministic
 
     def _give(self, lease: Lease, entry: ModelEntry, model: ModelVersion) -> bool:
-        """Have a lease take a version that answers as its entry says."""
+        """Fill a lease with a version that answers according to its entry."""
         better = entry.fallback_from
         if better is None or lease.version is not None or entry.current != model.version:
             return lease.take(model)
@@ -269,7 +271,7 @@ class Registry:
         return lease.take(model, better)
 
     def _try_better(self, name: str) -> None:
-        """Where an older version answers, try the better one again beside the requests."""
+        """If an older version answers, retry the better one in the background."""
         self._retried.add(name)
         self._loads.run(self._entries.refresh, name, Changes()).add_done_callback(lambda _: self._retried.discard(name))
 
@@ -279,31 +281,31 @@ class Registry:
         """Free the memory of a model once its leases are back; the next lease loads it again.
 
         Returns:
-            The versions that were in memory, later; with a `ProblemError` (404) for an unknown name.
+            A future of the versions that were in memory, or of a `ProblemError` (404) for an unknown name.
         """
         return self._loads.run(self._entries.unload, name)
 
     def reload(self) -> Future[Changes]:
-        """Refresh in another thread, and try failed versions again."""
+        """Refresh in another thread, and retry failed versions."""
         return self._looking.submit(self.refresh, anew=True)
 
     def refresh(self, anew: bool = False) -> Changes:
-        """Bring the entries up to what is on disk: new models and versions are loaded, removed ones are unloaded.
+        """Bring the entries up to date with the disk: load new models and versions, unload removed ones.
 
         The highest version that can be loaded answers from then on. Versions are not meant to change: if the files of
         a loaded one do, the loaded version stays in use, and the change is reported.
 
         Args:
-            anew: try also what failed and has not changed since.
+            anew: also retry failed versions that have not changed since.
 
         Raises:
-            RepositoryError: the repository cannot be read; all goes on as before.
+            RepositoryError: the repository cannot be read; nothing changes then.
         """
         changes = Changes()
         for name in self._wait(self._loads.run(self._entries.scan, changes)) or ():
             try:
                 self._wait(self._loads.run(self._entries.refresh, name, changes, anew))
-            except Exception as error:  # of one model, which must not keep the others from being looked at
+            except Exception as error:  # a fault in one model must not stop the look at the others
                 _log.exception("looking at model %s failed", name)
                 said = f"{type(error).__name__}: {error}".splitlines()[0]
                 self._wait(self._loads.run(self._entries.refuse, name, UNREADABLE, said, changes, transient=True))
@@ -312,7 +314,7 @@ class Registry:
 
     @staticmethod
     def _wait(future: Future[T]) -> T | None:
-        """Return a result, or None where all is being closed."""
+        """Return a result, or None while the registry closes."""
         try:
             return future.result()
         except CancelledError:
@@ -321,14 +323,14 @@ class Registry:
     # In the thread that loads.
 
     def _loaded(self, name: str, version: int | None) -> Lease:
-        """Return a lease of a version, loading it where it is not in memory. Errors as in `load`."""
+        """Return a lease of a version, loading it if needed. Errors as in `load`."""
         lease = self.lease(name, version)
         model = self._entries.load(name, version)
-        lease.take(model)  # it is in the entries, and only this thread takes it from there
+        lease.take(model)  # it is in the entries, and only this thread removes it
         return lease
 
     def _prepare(self, model: ModelVersion, operation: Operation, sizes: Sizes) -> Lease:
-        """Make an operation of a version ready, which is leased meanwhile. Errors as in `ready`."""
+        """Prepare an operation of a version, leased meanwhile. Errors as in `ready`."""
         lease = self.lease(model.name, model.version)
         lease.take(model)
         with ExitStack() as failing:

@@ -1,4 +1,4 @@
-"""A loaded version of a model: what requests read of it, and the leases that keep it in memory.
+"""A loaded version of a model: the facts that requests read, and the leases that keep it in memory.
 
     with registry.lease("moons") as model:
         model.event_shape
@@ -40,12 +40,12 @@ _DECODED_AT_ONCE = 128  # rows
 
 @dataclass(frozen=True)
 class PlansFile:
-    """The tuned plans of a version as they were read; the file may change while the version is loaded.
+    """The tuned plans of a version, as last read; the file may change while the version is loaded.
 
     Attributes:
-        plans: None without a file that can be used.
-        fault: why a file that is there cannot be used; empty otherwise.
-        signature: of the file, which changes when it does.
+        plans: the plans; None without a usable file.
+        fault: why an existing file cannot be used; empty otherwise.
+        signature: signature of the file, which changes with it.
     """
 
     plans: TunedPlans | None = None
@@ -65,12 +65,12 @@ class PlansFile:
         return cls(plans, fault, signature)
 
     def describe(self) -> dict[str, Any]:
-        """Return the members of responses about it."""
+        """Return the members of responses about the file."""
         return {"tuned": [] if self.plans is None else self.plans.texts, "tuned_fault": self.fault}
 
 
 def _unmeasured(calls: float, work: float, rows: float, priority: Priority, sizes: Sizes = ()) -> float:
-    """Seconds of a job where nothing was measured."""
+    """Seconds of a job if nothing was measured."""
     return 1e-3 * calls
 
 
@@ -79,25 +79,26 @@ _log = logging.getLogger("pathline")
 
 @dataclass(frozen=True, eq=False)
 class ModelVersion:
-    """A version that can be asked for samples.
+    """A version that answers requests.
 
     Attributes:
         name, version: its place in the repository.
         digest: hash of its card and weights.
         card: description of the checkpoint.
         decoder: turns states into data.
-        decode: the same for states (rows, *event_shape), on the CPU, each row from its own alone.
-        deterministic: whether a sample's bits depend on checkpoint, solver, seed and index only.
+        decode: decodes states (rows, *event_shape) on the CPU, each row computed from its own state alone.
+        deterministic: whether a sample's bits depend only on checkpoint, solver, seed and index.
         bytes: size of its tensors.
         path: how its network is evaluated, `fused` or `eager`.
         path_reason: why it is not fused; empty if it is.
         signature: the files it was loaded from.
-        nulls: of named conditions, those that are stored.
-        half: half precision that its network computes in; None if it does not.
+        nulls: the stored nulls of named conditions.
+        half: the half precision that its network computes in; None for full precision.
         plans_file: its tuned plans.
-        frontier_file: what solvers cost on it, where that was measured.
+        frontier_file: the measured frontier of its solvers, if there is one.
         pace: see `Engine.pace`.
-        sizes: of the free axes, for one request; none where it has none, or the version stands for all requests.
+        sizes: sizes of the free axes for one request; empty without free axes, or if the version is that of all
+            requests.
         leases: the leases that keep it in memory.
     """
 
@@ -121,7 +122,7 @@ class ModelVersion:
     leases: "Leases" = field(default_factory=lambda: Leases(lambda: None))
 
     def frontier(self) -> tuple[Frontier | None, str]:
-        """Return the frontier as it is on disk now, if there is one, and why one that is there cannot be used."""
+        """Return the frontier now on disk, if any, and why an existing one cannot be used."""
         return (None, "") if self.frontier_file is None else self.frontier_file.now()
 
     @property
@@ -131,7 +132,7 @@ class ModelVersion:
 
     @property
     def plans(self) -> TunedPlans | None:
-        """The solvers that were tuned for it."""
+        """The solvers tuned for it."""
         return self.plans_file.plans
 
     @property
@@ -172,7 +173,7 @@ class ModelVersion:
 
     @property
     def decodes_in_engine(self) -> bool:
-        """Whether its decoder is a program, which takes turns with the networks."""
+        """Whether its decoder is a program, which the engine runs in turn with the networks."""
         return self.card.decoder.program is not None
 
     @cached_property
@@ -189,7 +190,7 @@ class ModelVersion:
     def describe(self) -> dict[str, Any]:
         """Return what ``GET /v1/models/{name}`` shows of this version."""
         card = self.card.model_dump(mode="json")
-        if self.card.architecture.name == PROGRAM:  # thousands of steps are of no use to a reader
+        if self.card.architecture.name == PROGRAM:  # readers do not need thousands of steps
             config = card["architecture"]["config"]
             config["steps"], config["tensors"] = len(config["steps"]), len(config["tensors"])
         if self.card.prelude is not None:
@@ -226,7 +227,7 @@ class ModelVersion:
         }
 
     def _conditions(self) -> dict[str, Any]:
-        """The conditions that requests give by name; the only one of a model without names is `condition`."""
+        """The conditions that requests give, by name; a single condition without a name is called `condition`."""
         takes = self.card.asked
         if takes is None:
             return {}
@@ -255,10 +256,11 @@ class ModelVersion:
         Args:
             name: name of the model.
             version: its version.
-            checkpoint: its decoder is moved to the CPU, where results arrive, and padded so that a decoded sample does
-                not depend on how many there are; a decoder that is a program stays where it is, as the engine runs it.
+            checkpoint: the checkpoint. Its decoder is moved to the CPU, where results arrive, and padded so that a
+                decoded sample does not depend on the number of samples; a decoder program stays in place, as the engine
+                runs it.
             deterministic: whether the engine found the network deterministic.
-            path, path_reason: how the engine evaluates it, and why not fused.
+            path, path_reason: how the engine evaluates it, and why it is not fused.
             signature: the files it was loaded from.
             free: frees the engine's memory, from any thread.
             plans_file, frontier_file, pace: see `ModelVersion`.
@@ -289,9 +291,9 @@ class ModelVersion:
 
 
 def _row_caller(function: RowFunction, shape: Shape, dtype: torch.dtype, seed: int = 0) -> RowCaller:
-    """Pad the calls of a decoder or its inverse, so that a row does not depend on how many there are.
+    """Pad the calls of a decoder or its inverse, so that a row does not depend on the number of rows.
 
-    With free axes it works on each number for itself, and all numbers of rows agree.
+    With free axes, each element is computed by itself, and all row counts agree.
     """
     if free_axes(shape):
         return RowCaller(function, (), 0, known=Agreement((1,), (1,), _DECODED_AT_ONCE, complete=True))
@@ -317,7 +319,7 @@ class Leases:
         self.out, self.retired, self.freed = 0, False, False
 
     def take(self, lease: "Lease") -> bool:
-        """Count a lease; False where the version is gone, or the lease is out already."""
+        """Count a lease; False if the version is gone, or the lease is out already."""
         with self._lock:
             if self.freed or lease.held:
                 return False
@@ -326,7 +328,7 @@ class Leases:
             return True
 
     def give_back(self, lease: "Lease") -> None:
-        """Count it no more, once; the last one frees what was retired."""
+        """Stop counting a lease, once; the last one back frees a retired version."""
         with self._lock:
             if not lease.held:
                 return
@@ -337,10 +339,10 @@ class Leases:
             self._free()
 
     def retire(self, if_idle: bool = False) -> bool:
-        """Free the version now, or when the last lease is back; whether it was retired.
+        """Free the version now, or when the last lease is back; return whether it was retired.
 
         Args:
-            if_idle: leave it as it is while leases are out.
+            if_idle: do nothing while leases are out.
         """
         with self._lock:
             if if_idle and self.out:
@@ -352,7 +354,7 @@ class Leases:
         return True
 
     def restore(self) -> bool:
-        """Undo `retire`; False where the version is gone."""
+        """Undo `retire`; False if the version is gone."""
         with self._lock:
             self.retired = False
             return not self.freed
@@ -367,27 +369,27 @@ class Lessor(Protocol):
     """The filler of leases: the registry."""
 
     def fill(self, lease: "Lease") -> bool:
-        """Have a lease take a version that is in memory; False where it must be loaded first."""
+        """Fill a lease with a version in memory; False if it must be loaded first."""
         ...
 
     def load(self, lease: "Lease") -> None:
-        """Have a lease take a version, loading it first; this takes time, so not on the event loop."""
+        """Fill a lease, loading the version first; this blocks, so do not call it on the event loop."""
         ...
 
     async def load_beside(self, lease: "Lease") -> None:
-        """Do what `load` does beside the event loop, within the lease's deadline."""
+        """Like `load`, but off the event loop and within the lease's deadline."""
         ...
 
 
 class Lease:
     """The right to use one loaded version until it is returned; a request holds one until its response is out.
 
-    Made empty by `Registry.lease`; `acquire`, ``with`` or ``async with`` fill it. `release` returns it, once however
-    often it is called. A lease that is dropped without is logged, and its version stays in memory: no collector
-    decides when a version is unloaded.
+    `Registry.lease` makes it empty; `acquire`, ``with`` or ``async with`` fill it. `release` returns it; further calls
+    do nothing. A lease dropped without being returned is logged, and its version stays in memory, so that unloading
+    never depends on garbage collection.
 
     Attributes:
-        name, version: the version requested; None for the one that answers.
+        name, version: the requested model and version; None for the current one.
         deadline: end of the wait for loading, in `time.monotonic`.
         model: the leased version.
         fallback_from: the version that should have answered but cannot be loaded; usually None.
@@ -403,7 +405,7 @@ class Lease:
         self.held = False
 
     async def acquire(self) -> ModelVersion:
-        """Fill it, loading the version beside the event loop where it is not in memory.
+        """Fill the lease, loading the version off the event loop if needed.
 
         Raises:
             ProblemError: 404, 429, 503 or 504.
@@ -413,11 +415,11 @@ class Lease:
         return self.model
 
     def fill_now(self) -> bool:
-        """Fill it with a version that is in memory; False where it would have to be loaded."""
+        """Fill the lease with a version in memory; False if it would have to be loaded."""
         return self._lessor.fill(self)
 
     def take(self, model: ModelVersion, fallback_from: int | None = None) -> bool:
-        """Hold a version; False where it is unloaded already."""
+        """Hold a version; False if it is already unloaded."""
         if not model.leases.take(self):
             return False
         self.model, self.fallback_from = model, fallback_from

@@ -1,7 +1,7 @@
 """Budgets: a request limits its cost or its error, and the service chooses the solver.
 
 The choice is made on the model's frontier. Under `max_error` it is the fastest solver with a 95 % endpoint error within
-it; with `max_nfe` and `max_ms` alone, the solver with the smallest error that they allow.
+it; with `max_nfe` and `max_ms` alone, the solver with the smallest error within them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Choice:
     """The solver chosen for a budget.
 
     Attributes:
-        point: the measurement of the chosen solver.
+        point: the chosen solver's point on the frontier.
         curve: the curve it was chosen from.
-        budget: of the request.
-        predicted_s: seconds of solving at the service's present pace, without waiting for others.
-        reason: of the choice, in words.
+        budget: the budget of the request.
+        predicted_s: estimated solving time in seconds at the service's current pace, without queueing.
+        reason: the reason for the choice, in words.
     """
 
     point: Point
@@ -46,7 +46,7 @@ class Choice:
     reason: str
 
     def document(self) -> dict[str, Any]:
-        """Return the choice as it stands in responses."""
+        """Return the choice as responses show it."""
         return {
             **self.budget.model_dump(exclude_none=True),
             "solver": self.point.solver,
@@ -59,14 +59,14 @@ class Choice:
 
 
 def choose(request: SampleRequest, model: ModelVersion, settings: Settings) -> list[Choice]:
-    """Return the choices that the budget of a request allows, the best first.
+    """Return the choices within the budget of a request, best first.
 
     Raises:
-        ProblemError: 422 if the budget contradicts other fields, the model has no frontier, the frontier does not hold
-            for this request, or no measured solver fits; the nearest is named.
+        ProblemError: 422 if the budget contradicts other fields, the model has no frontier, the frontier does not apply
+            to this request, or no measured solver fits (the message names the nearest).
     """
     budget = request.budget
-    assert budget is not None  # noqa: S101  (the caller looked)
+    assert budget is not None  # noqa: S101  (checked by the caller)
     _check_alone(request)
     curve, note = _curve_of(request, model, settings)
     points = [point for point in curve.points if _is_known(point.solver)]
@@ -103,7 +103,7 @@ def _check_alone(request: SampleRequest) -> None:
 
 
 def _curve_of(request: SampleRequest, model: ModelVersion, settings: Settings) -> tuple[Curve, str]:
-    """Return the curve that holds for a request, and remarks for the reason of the choice."""
+    """Return the curve that applies to a request, and remarks for the reason of the choice."""
     sizes = "".join(f" --shape {axis}={size}" for axis, size in model.sizes)
     command = f"python -m models measure {settings.models_dir.name}/{model.name}/{model.version}{sizes}"
     if model.card.average:
@@ -163,7 +163,7 @@ def _is_known(solver: str) -> bool:
 
 
 def _seconds(point: Point, request: SampleRequest, model: ModelVersion) -> float:
-    strength = request.guidance if isinstance(request.guidance, float | int) else None  # others were refused
+    strength = request.guidance if isinstance(request.guidance, float | int) else None  # others are refused earlier
     rows = request.num_samples * network_rows(strength)
     return model.pace(point.nfe_most, rows * point.nfe, rows, Priority(request.priority), model.sizes)
 
@@ -174,14 +174,14 @@ def _is_adaptive(point: Point) -> bool:
 
 def _fits(point: Point, seconds: float, budget: Budget) -> bool:
     if budget.max_nfe is not None and (_is_adaptive(point) or point.nfe_most > budget.max_nfe):
-        return False  # other samples may take more calls under error control than those measured
+        return False  # under error control, other samples may take more calls than those measured
     if budget.max_ms is not None and 1000 * seconds > budget.max_ms:
         return False
     return budget.max_error is None or point.error_95 <= budget.max_error
 
 
 def _nearest(budget: Budget, offered: Sequence[tuple[Point, float]], model: ModelVersion) -> str:
-    """Name the measured solvers nearest to a budget that none of them fits."""
+    """Describe the measured solvers nearest to a budget that none of them fits."""
     said = ", ".join(f"{name} {value:g}" for name, value in budget.model_dump(exclude_none=True).items())
     rest = budget.model_copy(update={"max_error": None})
     within = [each for each in offered if _fits(*each, rest)]

@@ -1,4 +1,4 @@
-"""Checks of budgets: a fraction of budgeted answers is solved again tightly, and their endpoint errors are counted.
+"""Budget checks: a fraction of budgeted requests is solved again tightly, and the endpoint errors are counted.
 
 A check is bulk work of at most 256 samples, one at a time; it is dropped if it would wait or another runs, and when
 the service drains. The tight solution is DOPRI5 in the model's own dtype, so errors near its rounding show as they are.
@@ -31,20 +31,20 @@ from solvers import SolverSpec
 
 MOST_SAMPLES = 256
 LIMIT_S = 60.0
-"""Seconds that a check may take, waiting included."""
+"""Time limit of a check in seconds, including the wait."""
 
 _TIGHT = {torch.float64: 1e-10}
-_TIGHT_NARROW = 1e-6  # near the rounding of float32; a tighter one would only take longer
+_TIGHT_NARROW = 1e-6  # near float32 rounding; a tighter one would only take longer
 
 
 @dataclass
 class BudgetChecks:
-    """The checks of one service; used on its event loop.
+    """The budget checks of one service; used on its event loop.
 
     Attributes:
-        fraction: of budgeted answers that are checked.
+        fraction: share of budgeted answers to check.
         engine, ledger, metrics: of the service.
-        lease: name, version -> an empty lease.
+        lease: (name, version) -> an empty lease.
         draw: a number in [0, 1).
     """
 
@@ -58,7 +58,7 @@ class BudgetChecks:
     _stopped: bool = field(default=False)
 
     def consider(self, valid: Validated, result: JobResult) -> None:
-        """Check an answer if it is drawn and there is room; return at once."""
+        """Start a check of an answer if it is drawn and there is room; return at once."""
         if valid.choice is None or self._stopped or self.draw() >= self.fraction:
             return
         if self._running is not None:
@@ -117,7 +117,7 @@ def checks_of(request: Request) -> BudgetChecks:
 
 
 def _tight(job: Job, dtype: torch.dtype) -> Job:
-    """Return the job that solves the first samples of another one, in this dtype, tightly."""
+    """Return a job that solves the first samples of another one tightly, in this dtype."""
     n, tolerance = min(job.num_samples, MOST_SAMPLES), _TIGHT.get(dtype, _TIGHT_NARROW)
     spec = SolverSpec(rtol=tolerance, atol=tolerance, controller="i", max_nfe=100_000)
     return replace(

@@ -1,4 +1,4 @@
-"""Conditions and guidance of a request: checked before anything is allocated, then made into tensors."""
+"""Conditions and guidance of a request: checked before anything is allocated, then converted to tensors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import GuidanceRequest, Solving
 
-_A_PLACE = 8  # bytes: where a sample finds a condition
+_A_PLACE = 8  # bytes of a sample's index into the conditions
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Told:
 
     Attributes:
         guidance: the combination of velocities, or None.
-        bytes: memory of the conditions, with the job and in the table of the engine.
-        a_sample: further bytes of memory for each sample.
+        bytes: memory of the conditions, both in the job and in the engine's table.
+        a_sample: additional bytes of memory per sample.
         values, negative: the conditions, and those in place of nulls; None if there are none.
     """
 
@@ -55,8 +55,8 @@ def told_of(request: Solving, model: ModelVersion, samples: int, sizes: Sizes) -
     Args:
         request: the parsed body.
         model: the requested model.
-        samples: their number.
-        sizes: of the free axes as far as they are known; those of the conditions are added.
+        samples: number of samples.
+        sizes: the known sizes of the free axes; those of the conditions are added.
 
     Raises:
         ProblemError: 422 for anything that the model does not accept.
@@ -87,7 +87,7 @@ def told_of(request: Solving, model: ModelVersion, samples: int, sizes: Sizes) -
 
 
 def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
-    """Return the bytes of one row of what the prelude makes, with the job's and in the table of the engine."""
+    """Return the bytes of one row of the prelude's results, both in the job and in the engine's table."""
     prelude, takes = model.card.prelude, model.card.conditioning
     if prelude is None or not isinstance(takes, NamedConditions):
         return 0
@@ -96,7 +96,7 @@ def _made_bytes(model: ModelVersion, sizes: Mapping[str, int]) -> int:
 
 
 def _given(request: Solving, takes: Conditioning) -> dict[str, Any]:
-    """Return the given conditions by name; `condition` is for models with a single one."""
+    """Return the given conditions by name; `condition` is for models with a single condition."""
     named = request.conditions
     if named is not None and request.condition is not None:
         raise invalid("condition", "condition and conditions were both given; give all of them in conditions")
@@ -154,10 +154,10 @@ def _dropped(
     """Return the conditions that a term drops.
 
     Args:
-        condition, drop: of the request.
-        names: of all conditions.
-        null: names of those that "null" stands for.
-        k: number of the term.
+        condition, drop: the members of the term.
+        names: the names of all conditions.
+        null: names of the conditions that "null" drops.
+        k: index of the term.
     """
     if (condition is None) == (drop is None):
         raise invalid("guidance", f"guidance.terms[{k}] needs condition (all or null) or drop, and not both")
@@ -168,7 +168,7 @@ def _dropped(
 
 
 def _check_nulls(given: Mapping[str, Any], guidance: Guidance | None, takes: Conditioning) -> None:
-    """Refuse guidance by nulls that were not trained, and missing conditions without a null."""
+    """Refuse guidance that needs untrained nulls, and missing conditions without a null."""
     if isinstance(takes, NamedConditions):
         return  # negative conditions may stand for them
     if guidance is not None and any(term.without for term in guidance.terms) and not takes.null:
@@ -188,7 +188,7 @@ def _negative(
     samples: int,
     model: ModelVersion,
 ) -> Values | None:
-    """Return the conditions in place of nulls; refuse a request that lacks one that guidance needs."""
+    """Return the conditions that replace nulls; refuse a request that lacks one that guidance needs."""
     asked = request.negative
     needed = frozenset[str]() if guidance is None else frozenset().union(*(term.without for term in guidance.terms))
     if asked is not None and not needed:

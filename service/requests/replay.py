@@ -27,13 +27,13 @@ from service.responses.arrays import Encoder
 from service.settings import Settings
 
 AGAIN = ("condition", "conditions", "negative", "x0", "grid", "save_at")
-"""Members that a token may hold as a hash; the client then sends them again."""
+"""Members that a token may hold only as a hash; the client then sends them again."""
 
 _OWN = (*AGAIN, "timeout_s", "priority")
 
 
 class ReplayRequest(Body):
-    """Body of ``POST /v1/replay``: a token, and the members that it holds only as a hash."""
+    """Body of ``POST /v1/replay``: a token, and the members stored in it only as a hash."""
 
     token: str = Field(min_length=1, max_length=MOST_CHARACTERS + 64, description="the member `replay` of an answer")
     force: bool = Field(
@@ -88,7 +88,7 @@ def parse_replay(body: bytes) -> ReplayedSample:
 
     Raises:
         ProblemError: 422 for a text that is not a token, for a token with a request that is not allowed, and for a
-            missing member that it holds only as a hash; 400 and 413 as for other bodies.
+            missing member stored in the token only as a hash; 400 and 413 as for other bodies.
     """
     asked = parse(ReplayRequest, body)
     try:
@@ -101,7 +101,7 @@ def parse_replay(body: bytes) -> ReplayedSample:
         raise _of_the_token(problem, ()) from None
     own = {name: getattr(asked, name) for name in _OWN if getattr(asked, name) is not None}
     for name in AGAIN:
-        if name in token.given and name not in own and name != "conditions":  # those may all have been nulls
+        if name in token.given and name not in own and name != "conditions":  # conditions may all have been nulls
             raise _only_hashed(name)
         if name in own and name not in token.given:
             raise invalid(name, f"{name} is in the token if there was one; leave it out")
@@ -124,7 +124,7 @@ def validate_replay(
     """Check a replay, reserve its memory and make its job; arguments as in `validate_sample`.
 
     Args:
-        environment: of this process.
+        environment: the environment of this process.
 
     Raises:
         ProblemError: 409 if the bits cannot be promised; as in `validate_sample`, but naming the token.
@@ -160,7 +160,7 @@ _OTHER_PLAN = "another tuned plan gives other samples"
 
 
 def not_promised(found: Sequence[Difference]) -> ProblemError:
-    """Return the problem of samples whose bits cannot be promised."""
+    """Return the error for a replay that cannot promise the same bits."""
     detail = f"the same bits cannot be promised: {'; '.join(map(str, found))}; send force true to sample anyway"
     return ProblemError(Kind.DIFFERS, detail, differences=[each.document() for each in found])
 
@@ -169,7 +169,7 @@ def _differences(token: Token, model: ModelVersion, environment: Mapping[str, st
     found: list[Difference] = []
     if token.checkpoint != model.digest:
         found.append(Difference("checkpoint", token.checkpoint, model.digest, "other weights give other samples"))
-    if token.plan and (model.plans is None or token.plan not in model.plans.digests):  # its solver may be missing too
+    if token.plan and (model.plans is None or token.plan not in model.plans.digests):  # its solver may be gone too
         found.append(Difference("plan", token.plan, "none of its tuned plans", _OTHER_PLAN))
     if token.partial:
         reason = "the time limit cut it short, which cannot be repeated"
@@ -180,7 +180,7 @@ def _differences(token: Token, model: ModelVersion, environment: Mapping[str, st
 
 
 def _of_the_token(problem: ProblemError, given: Any) -> ProblemError:
-    """Return a problem of the request in a token as one of the token; fields sent beside it keep their names."""
+    """Return an error in the token's request as one of `token`; fields sent along with the token keep their names."""
     if problem.kind not in (Kind.INVALID, Kind.MALFORMED, Kind.TOO_LARGE):
         return problem
     faults = problem.errors or [{"field": "token", "message": problem.detail}]

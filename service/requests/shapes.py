@@ -1,4 +1,4 @@
-"""The shape of a request's samples: sizes of its model's free axes, which it gives or which follow from its arrays."""
+"""The shape of a request's samples: sizes of its model's free axes, given in it or inferred from its arrays."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,16 +16,17 @@ _NO_ARRAYS: Mapping[str, tuple[Any, Shape]] = {}
 def sized(
     request: Solving, model: ModelVersion, samples: int, arrays: Mapping[str, tuple[Any, Shape]] = _NO_ARRAYS
 ) -> tuple[Told, ModelVersion]:
-    """Return what the samples of a request are told, and its model with a size for each free axis.
+    """Return the conditions and guidance of a request, and its model with a size for each free axis.
 
     Args:
         request: the parsed body.
         model: the requested model.
-        samples: how many there are.
-        arrays: fields with one row for each sample, and the shape of a row; None is no array.
+        samples: number of samples.
+        arrays: fields with one row per sample, each with the shape of a row; None for a field that is not given.
 
     Raises:
-        ProblemError: 422 for a size that is missing, not allowed, of no axis, or contradicts another; and as `told_of`.
+        ProblemError: 422 for a size that is missing, not allowed, of an unknown axis, or contradicts another; and
+            as in `told_of`.
     """
     sizes = Sizes(model.card.bounds)
     if request.shape is not None:
@@ -44,7 +45,7 @@ def sized(
 
 
 def _note_asked(asked: Any, model: ModelVersion, sizes: Sizes) -> None:
-    """Take the sizes that the member `shape` gives."""
+    """Note the sizes in the member `shape`."""
     if not isinstance(asked, dict):
         raise invalid("shape", f'shape is {shown(asked)}; it must be an object with a size for each axis: {{"T": 344}}')
     for axis, size in asked.items():
@@ -67,7 +68,7 @@ def _note_asked(asked: Any, model: ModelVersion, sizes: Sizes) -> None:
 
 
 def _note_array(field: str, value: Any, shape: Shape, sizes: Sizes) -> None:
-    """Take the sizes of an array, if its shape fits otherwise; if it does not, that is said where it is read."""
+    """Note the sizes of an array if its shape fits otherwise; if not, the error is raised where the array is read."""
     if value is None:
         return
     found = getattr(value, "shape", None) or outline(value)

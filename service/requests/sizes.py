@@ -16,19 +16,19 @@ from service.responses.arrays import ENCODERS, Encoder
 from solvers.plan import Plan
 
 _HEAD = 6_000
-"""Bytes of the names, numbers and texts around the arrays, quantiles of the steps included."""
+"""Bytes of the names, numbers and texts around the arrays, including the quantiles of the steps."""
 
 _A_TIME = 26
 _AN_EVENT = 120
 _A_SAMPLE = 128  # bytes of memory: its t, calls and status, and room to gather them
-_A_STEP = 80  # bytes of memory: a kept attempt, and its entry in the trace
-_MOST_LANES = 8_192  # that run at a time; saved states are kept until some of them end
+_A_STEP = 80  # bytes of memory: one attempted step kept, and its entry in the trace
+_MOST_LANES = 8_192  # lanes that run at a time; saved states are kept until some of them end
 _A_SAVED = 32  # bytes of memory: the lane and the time of a saved state
-_LIKELY_STEPS = 20  # attempts of a sample under error control, before any was measured
+_LIKELY_STEPS = 20  # attempted steps of a sample under error control, before any was measured
 
 
 def check_size(request: SampleRequest, most_bytes: int, encoder: Encoder, limit: int) -> None:
-    """Refuse a response with an upper bound over the limit.
+    """Refuse a request if the upper bound on its response is over the limit.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
@@ -46,18 +46,18 @@ def check_size(request: SampleRequest, most_bytes: int, encoder: Encoder, limit:
 def check_arrays_size(
     member: str, shapes: Sequence[Sequence[int]], dtype: str, solve: Plan, encoder: Encoder, limit: int
 ) -> int:
-    """Refuse a response of arrays with an upper bound over the limit.
+    """Refuse a request if the upper bound on its response of arrays is over the limit.
 
     Args:
         member: the field to reduce.
-        shapes: of the arrays; the first axis are samples.
-        dtype: of the largest.
-        solve: the compiled solver, which the response describes.
+        shapes: shapes of the arrays; the first axis counts samples.
+        dtype: the largest dtype.
+        solve: the compiled solver, described in the response.
         encoder: the format.
-        limit: bytes of a response.
+        limit: maximum size of a response, in bytes.
 
     Returns:
-        Bytes of memory that the response holds while it is sent.
+        Bytes of memory that the response takes while it is sent.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
@@ -95,7 +95,7 @@ def check_form(request: SampleRequest, model: ModelVersion, encoder: Encoder) ->
 
 
 def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, encoder: Encoder) -> int:
-    """Return the most bytes that the response can take: states, trace, and the report of each sample.
+    """Return an upper bound on the bytes of the response: states, trace, and the report of each sample.
 
     For a stream this covers all events except progress.
     """
@@ -109,7 +109,7 @@ def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, enc
     if m:
         states += encoder.array_bytes((n, m, *shape), dtype)
     if encoder.followed:
-        head *= 2  # the first event has one too
+        head *= 2  # the first event of a stream has a head too
         states += encoder.array_bytes((m, n, *shape), dtype) + m * _AN_EVENT
     lanes = n if request.trace == "full" else 1
     entries = 0 if request.trace == "none" else solve.most_steps * lanes
@@ -117,12 +117,12 @@ def response_bytes(request: SampleRequest, model: ModelVersion, solve: Plan, enc
 
 
 def _head_bytes(settings: Mapping[str, object]) -> int:
-    """Return the most bytes of the head; the solver's `settings` may hold a long grid."""
+    """Return an upper bound on the bytes of the head; the solver's `settings` may hold a long grid."""
     return _HEAD + len(orjson.dumps(settings))
 
 
 def kept_steps(solve: Plan, trace: str) -> int:
-    """Return how many attempted steps of a sample are kept: the maximum in a full trace, else a likely number."""
+    """Return how many attempted steps of a sample are kept: the maximum for a full trace, else a likely number."""
     if trace == "full":
         return solve.most_steps
     return min(solve.most_steps, _LIKELY_STEPS) if solve.adaptive else 0
@@ -144,14 +144,14 @@ def lanes_bytes(
     Args:
         model: the model of the lanes.
         lanes: number of lanes.
-        width: numbers of a state.
-        told: their conditions; None if counted elsewhere.
-        saved: number of saved states of each lane.
-        given: whether the start states are kept too.
-        constants: further numbers of each lane.
-        steps: number of kept attempts of each lane.
+        width: numbers per state.
+        told: conditions and guidance of the lanes; None if counted elsewhere.
+        saved: number of saved states per lane.
+        given: whether start states are kept too.
+        constants: additional numbers per lane.
+        steps: number of attempted steps kept per lane.
     """
-    numbers = width * (1 + saved + given) + 2 * constants  # twice: with the job, and in the table of the engine
+    numbers = width * (1 + saved + given) + 2 * constants  # twice: in the job, and in the engine's table
     size = model.dtype.itemsize
     kept = min(lanes, _MOST_LANES) * saved * (width * size + _A_SAVED)
     told = told or Told()

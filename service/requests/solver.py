@@ -1,4 +1,4 @@
-"""The solver of a request: the one that it names, the one that its budget allows, or the one of its model; compiled.
+"""The solver of a request: named by the request, chosen for its budget, or its model's own; compiled.
 
 A field of average velocity was trained for steps from noise towards data: given the start and the end of a step, it
 returns the velocity that leads from one to the other. A step is one network call, and `euler`, on any grid, its solver.
@@ -25,19 +25,19 @@ from solvers.saving import check_save_at
 from solvers.spec import DEFAULT_TOLERANCE, DEFAULTS, read_solver
 
 WHOLE = (0.0, 1.0)
-"""Where models are defined: from noise to data."""
+"""The times at which models are defined, from noise to data."""
 
 AVERAGE = "euler"
 """The solver of fields of average velocity."""
 
 _APART = tuple(name for name in DEFAULTS if name not in ("solver", "t_span"))
-"""Fields of a request that are fields of a `SolverSpec`."""
+"""Request fields that are also fields of a `SolverSpec`."""
 
 
 def chosen(
     request: SampleRequest, model: ModelVersion, t_span: tuple[float, float], settings: Settings
 ) -> tuple[SampleRequest, Choice | None, Plan]:
-    """Return a request that names its solver, the choice that named it, and the solver compiled.
+    """Return the request with a solver named, the choice that named it, and the compiled solver.
 
     Raises:
         ProblemError: 422, see `compiled` and `budget.choose`.
@@ -67,7 +67,7 @@ def compiled(
     steps: int | None = None,
     usual: str | None = None,
 ) -> Plan:
-    """Return the solver of a request, compiled: its text and the fields given apart make one `SolverSpec`.
+    """Return the compiled solver of a request: its text and the separate fields make one `SolverSpec`.
 
     Args:
         request: the parsed body.
@@ -75,10 +75,10 @@ def compiled(
         t_span: start and end.
         settings: the limits.
         steps: fixed steps if the request names none.
-        usual: text of the solver if the request says nothing of how to solve but `max_nfe`; None for the service's.
+        usual: the solver's text if the request gives no solver fields but `max_nfe`; None for the service's default.
 
     Raises:
-        ProblemError: 422 where its arguments contradict each other, cannot be met or are over a limit.
+        ProblemError: 422 if its arguments contradict each other, cannot be met or are over a limit.
     """
     check_limit("steps", request.steps or 0, settings.max_steps)
     check_limit("max_nfe", request.max_nfe, settings.max_nfe)
@@ -105,11 +105,11 @@ def compiled(
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     except OverflowError:
-        raise invalid("grid", "grid holds an integer that is too large for double precision") from None
+        raise invalid("grid", "grid has an integer too large for double precision") from None
 
 
 def _authors_solver(model: ModelVersion, t_span: tuple[float, float]) -> str | None:
-    """Return the solver that a model's card names, which is meant for the whole way from noise to data."""
+    """Return the solver named by a model's card, which applies only to the whole span from noise to data."""
     sampling = model.card.sampling
     return None if sampling is None or t_span != WHOLE else sampling.solver
 
@@ -129,7 +129,7 @@ def _spec(
     max_nfe: int,
     floor: float,
 ) -> SolverSpec:
-    """Return a spec; most requests repeat one. One over a limit is refused before it is compiled.
+    """Return a spec, cached as most requests repeat one. A spec over a limit is refused before it is compiled.
 
     A tolerance that the request does not name is at least the floor of the model's arithmetic.
     """
@@ -143,10 +143,10 @@ def _spec(
 
 
 def _of_average(request: Solving, model: ModelVersion, t_span: tuple[float, float]) -> tuple[str, int | None]:
-    """Return the text of the solver, and the steps where the request names none; `euler-1` where it names nothing.
+    """Return the solver's text, and the steps if the request names none; `euler-1` if it names neither.
 
     Raises:
-        ProblemError: 422 for another solver, and for a span that runs backwards.
+        ProblemError: 422 for any other solver, and for a span that runs backwards.
     """
     if t_span[1] < t_span[0]:
         raise invalid(
@@ -196,10 +196,10 @@ def _average(model: ModelVersion) -> str:
 
 
 def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
-    """Return the span of a request, with ends that stand for 0 or 1 replaced by them.
+    """Return the span of a request, with ends that mean 0 or 1 replaced by exactly those.
 
     Raises:
-        ProblemError: 422 where it leaves [0, 1].
+        ProblemError: 422 if it leaves [0, 1].
     """
     if request.t_span == WHOLE:
         return WHOLE
@@ -211,7 +211,7 @@ def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:
 
 
 def times_of(request: Solving, name: str, solve: Plan) -> NDArray[np.float64]:
-    """Return the times at which to save states: strictly in the direction of the span, on a fixed grid only its points.
+    """Return the times at which to save states, strictly along the span; on a fixed grid, only its points.
 
     Args:
         request: the parsed body.

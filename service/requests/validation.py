@@ -1,7 +1,7 @@
 """Request validation: a parsed request and its model become a `Job`, or an error before any work.
 
-Limits come first, so that nothing is allocated for a number of steps or samples that is over them. What a solver can
-and cannot do is checked by `solvers` alone.
+Limits are checked first, so that nothing is allocated for too many steps or samples. Only `solvers` checks what a
+solver can do.
 """
 
 import secrets
@@ -32,15 +32,15 @@ from solvers.plan import Plan
 
 @dataclass(frozen=True)
 class Validated:
-    """A validated request. It keeps nothing of the body: its lists take many times the memory of the tensors.
+    """A validated request. It keeps nothing of the body, as its lists take many times the memory of the tensors.
 
     Attributes:
         model: the requested model.
-        job: for the engine.
+        job: the job for the engine.
         encoder: the format of the response.
-        decode: whether samples are data, not states.
+        decode: whether to return decoded data rather than states.
         most_bytes: upper bound on the response.
-        choice: of the solver, where the request left it to the service.
+        choice: the service's choice of solver, if the request left it to the service.
     """
 
     model: ModelVersion
@@ -54,7 +54,7 @@ class Validated:
 def validate_sample(
     request: SampleRequest, model: ModelVersion, settings: Settings, encoder: Encoder, take: Take
 ) -> Validated:
-    """Check a request for samples against its model and the limits, reserve its memory and make its job.
+    """Check a sample request against its model and the limits, reserve its memory and make its job.
 
     Args:
         request: the parsed body.
@@ -64,8 +64,8 @@ def validate_sample(
         take: reserves bytes of memory until a deadline.
 
     Raises:
-        ProblemError: 422 that names the field, the value and what is allowed; 406 if the format cannot represent the
-            samples; what `take` raises.
+        ProblemError: 422 with the field, its value and the allowed values; 406 if the format cannot represent the
+            samples; any error of `take`.
     """
     n, saved = request.num_samples, len(request.save_at or ())
     check_limit("num_samples", n, settings.max_samples)
@@ -129,11 +129,11 @@ def job_of(
         request: the parsed body.
         model: the requested model.
         solve: the compiled solver.
-        hold: memory of the request.
-        told: what its samples are told.
-        lanes_of: (lanes,) the sample whose conditions each lane has; None where lane i is sample i.
+        hold: the memory held for the request.
+        told: the conditions and guidance of its samples.
+        lanes_of: (lanes,) index of the sample that gives each lane its conditions; None if lane i is sample i.
         num_samples, deadline, trace: see `Job`.
-        others: more fields of `Job`.
+        others: other fields of `Job`.
     """
     conditions, negative = told.conditions(), told.negatives()
     return Job(
@@ -172,7 +172,7 @@ def seed_of(seed: int | None) -> int:
 
 
 def deadline_of(request: Solving, settings: Settings) -> float:
-    """Return when the time limit passes, in `time.monotonic`."""
+    """Return the deadline of a request, on the clock of `time.monotonic`."""
     return request.came + (request.timeout_s or settings.timeout_s)
 
 
@@ -180,13 +180,13 @@ def to_array(nested: Any, shape: Sequence[int], name: str = "x0", event: str = "
     """Return nested lists of numbers, or an array of them, as an array.
 
     Args:
-        nested: the value that was sent.
+        nested: the value sent in the request.
         shape: the shape it must have, (num_samples, *event_shape).
         name, event: the names of the field and of the shape of one sample.
 
     Raises:
-        ProblemError: 422 for another shape, for non-numeric values, including booleans, and for an integer that a
-            double cannot hold.
+        ProblemError: 422 for another shape, for non-numeric values, including booleans, and for an integer too large
+            for double precision.
     """
     wanted = f"(num_samples, *{event}) = {list(shape)}"
     if not isinstance(nested, np.ndarray):
@@ -200,7 +200,7 @@ def to_array(nested: Any, shape: Sequence[int], name: str = "x0", event: str = "
 
 
 def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | None:
-    """Return start states as a tensor (num_samples, *event_shape) in the model's dtype; None for None.
+    """Return start states as a tensor (num_samples, *event_shape) in the model's dtype; None if none are given.
 
     Raises:
         ProblemError: 422 for another shape, or for numbers that are not finite in that dtype.

@@ -197,13 +197,13 @@ def test_a_program_decodes_states_of_any_size() -> None:
     again = DecoderConfig.model_validate(decoder.config.model_dump(mode="json"))
     assert again == decoder.config
     wrong = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (2, "T"), ("2*T-1",))
-    with pytest.raises(DecoderError, match=r"made \[3, 2, 5\] of 3 states; expected is \[9\]"):
+    with pytest.raises(DecoderError, match=r"returned \[3, 2, 5\] for 3 states, expected \[9\]"):
         wrong.decode(noise(0, 0, 3, (2, 5)))
 
 
 def test_a_program_that_makes_another_shape_is_told() -> None:
     decoder = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (4,), (2, 3))
-    with pytest.raises(DecoderError, match=r"made \[5, 4\] of 5 states; expected is \[2, 3\]"):
+    with pytest.raises(DecoderError, match=r"returned \[5, 4\] for 5 states, expected \[2, 3\]"):
         decoder.decode(torch.ones(5, 4))
 
 

@@ -94,7 +94,7 @@ def test_a_prelude_for_inputs_that_it_does_not_have_is_refused() -> None:
         ({"steps": [{"op": "torch.ops.aten.rand.default", "args": [[2]], "out": ["v"]}]}, "not among those"),
         ({"steps": [{"op": ADD, "args": [{"value": "x"}, 1], "out": ["v"]}]}, "uses 'x', which is not known yet"),
         ({"outputs": {"tokens": "w"}}, "output is 'w', which no step makes"),
-        ({"inputs": {"image": "string"}}, "no dtype of a program"),
+        ({"inputs": {"image": "string"}}, "which programs cannot take"),
         ({"rows": (0, 1)}, "rows are"),
     ],
 )

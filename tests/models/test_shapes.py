@@ -62,7 +62,7 @@ def test_sizes_of_data_follow_from_axes() -> None:
     assert reshaped((80, "T"), (80, 3), (1, "256*T-255")) == (1, 513)
     assert [str(line_of(text)) for text in ("T", "256*T", "T-1", "2*T+3")] == ["T", "256*T", "T-1", "2*T+3"]
     for wrong in ("0*T", "-T", "T*2", "2*T*3", "T/2", "2*3", "T+0", "T + 1", "", "99999999999*T"):
-        with pytest.raises(ValueError, match="is no size"):
+        with pytest.raises(ValueError, match="is not a size"):
             line_of(wrong)
 
 

@@ -26,9 +26,9 @@ class Section:
     """One experiment after its run.
 
     Attributes:
-        experiment: which.
-        results: its numbers, None if it could not be run.
-        seconds: time that it took, the training that it waited for included.
+        experiment: the experiment.
+        results: its numbers; None if it could not be run.
+        seconds: time taken, including the training that it waited for.
         problem: why it could not be run, or "".
     """
 
@@ -39,7 +39,7 @@ class Section:
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """Its claims with verdicts; none if it could not be run."""
+        """Return its claims with verdicts; none if it could not be run."""
         return () if self.results is None else self.experiment.judge(self.results)
 
 
@@ -51,14 +51,14 @@ def write_report(
     conditions: str = "",
     study: bool = False,
 ) -> Path:
-    """Write REPORT.md, one CSV a table, and numbers.json with all findings.
+    """Write REPORT.md, one CSV per table, and numbers.json with all findings.
 
     Args:
-        folder: where; the figures are in its `figures/`.
+        folder: where to write; the figures are in its `figures/`.
         sizes: how much was measured.
         sections: the experiments, in the order of the report.
-        training_s: seconds that the steps of all trainings took; those in `Section.seconds` are counted in both.
-        conditions: what else a reader should know of the run, one sentence.
+        training_s: seconds spent in all training steps; those in `Section.seconds` are counted in both.
+        conditions: one sentence on the conditions of the run.
         study: whether it is the project's own study of cheap flows, and not of the paper.
 
     Raises:
@@ -113,10 +113,10 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
     quick = sizes.name != "full"
     if study:
         compared = (
-            f"Each model is trained with the seeds {_list(sizes.training_seeds)}, as far as the column `seeds` says. "
-            f"The price is measured on {sizes.price_samples} paths, SWD against the data set's unseen reference. "
-            "MNIST has "
-            f"{sizes.price_digits:,} digits and {sizes.price_mnist_epochs} epochs here. "
+            f"Each model is trained with seeds {_list(sizes.training_seeds)}; "
+            "the column `seeds` counts those measured. "
+            f"The price is measured on {sizes.price_samples} paths, and SWD against the data set's unseen reference. "
+            f"On MNIST, models are trained on {sizes.price_digits:,} digits for {sizes.price_mnist_epochs} epochs. "
         )
     else:
         compared = (
@@ -132,9 +132,9 @@ def _head(sizes: Sizes, sections: Sequence[Section], training_s: float, conditio
         f"Written by `python -m training {'study' if study else 'reproduce'}{f' --{sizes.name}' if quick else ''}`. "
         + (f"This is the **{sizes.name} run at reduced size**: its verdicts are hints. " if quick else "")
         + compared
-        + f"The experiments took {measured / 60:.0f} minutes, including the training that they waited for; the "
-        f"training steps took {training_s / 60:.0f}. Both are "
-        f"summed over all processes: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "
+        + f"The experiments took {measured / 60:.0f} minutes, including the training they waited for; the "
+        f"training steps took {training_s / 60:.0f}. Both are summed over all processes. "
+        f"Machine: {os.cpu_count()} cores ({platform.machine()}), torch {torch.__version__}, "
         f"{threads} thread{'s' if threads > 1 else ''} per process. {conditions}".rstrip(),
         "",
         "Each verdict follows from a rule that was fixed in the code before the run (`training/experiments/`). Numbers "
@@ -170,7 +170,7 @@ def _row(finding: Finding) -> str:
 
 
 def _extremes(finding: Finding) -> Sequence[Part]:
-    """Two parts that say most: the first that breaks the rule, if one does, and the first of all."""
+    """Return the two most telling parts: the first that breaks the rule, if any, and the first of all."""
     broken = [part for part in finding.parts if part.verdict != "holds"]
     return list(dict.fromkeys([*broken[:2], finding.parts[0]]))[:2]
 
@@ -201,7 +201,7 @@ def _section(section: Section) -> list[str]:
 
 
 _MORE = {"trajectories": ("samples",)}
-"""Figures that belong to no claim."""
+"""Return the figures that belong to no claim."""
 
 
 def _markdown(table: Table) -> list[str]:

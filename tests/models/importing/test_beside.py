@@ -167,7 +167,7 @@ def test_decoders_that_are_refused(files: dict[str, Path], tmp_path: Path) -> No
     assert "the decoder mixes rows" in refused(Mixed())
     assert "not finite" in refused(Infinite())
     assert "takes states of the shape [5], and the network's have [4]" in refused(nn.Linear(5, 2), 5)
-    assert "beside --decoder" in refused(nn.Linear(4, 2), scale=2.0)
+    assert "with --decoder" in refused(nn.Linear(4, 2), scale=2.0)
     with pytest.raises(ForeignError, match="takes 3 tensors, image, missing, strength"):
         make_decoder((3, 4, 4), F32, {"program": files["prelude"]})
     whole = files["decoder"].read_bytes()
@@ -229,7 +229,7 @@ def test_programs_that_do_not_take_all_states_are_refused(tmp_path: Path) -> Non
     ("changed", "said"),
     [
         ({"outputs": ["tokens"]}, "returns 2 tensors"),
-        ({"outputs": ["tokens", "words"]}, "say with --prelude-outputs"),
+        ({"outputs": ["tokens", "words"]}, "with --prelude-outputs"),
         ({"outputs": ["counts", "tokens"]}, "made counts as torch.float32"),
         ({"outputs": ["tokens", "counts"], "inputs": ["image"]}, "takes 3 tensors"),
         ({"outputs": ["tokens", "counts"], "inputs": ["image", "t", "strength"]}, "'t' cannot be the name"),

@@ -44,7 +44,7 @@ def test_sizes_are_found(axes: Mapping[str, Axis], made: Callable[..., Any], exp
         (HW, lambda H, W: (H + W,), "multiple of one axis"),
         (HW, lambda H, W: (100 - H,), "multiple of one axis"),
         (HW, lambda H, W: (8 * (H // 3),), "multiple of one axis"),
-        (HW, lambda H, W: (1,) * (H // 8), "another number of axes"),
+        (HW, lambda H, W: (1,) * (H // 8), "a number of axes that depends"),
     ],
 )
 def test_others_are_refused(axes: Mapping[str, Axis], made: Callable[..., Any], said: str) -> None:

@@ -131,7 +131,7 @@ def test_a_program_that_mixes_rows_is_refused_unless_it_is_asked_for_row_by_row(
         take(path, tmp_path)
     assert not (tmp_path / "repository").exists()
     imported = take(path, tmp_path, row_by_row=True)
-    assert "rows: each is a network call of its own" in imported.report
+    assert "rows: one network call each" in imported.report
     alone = torch.cat([plain(x[i : i + 1], t[i : i + 1]) for i in range(6)])
     with torch.no_grad():
         torch.testing.assert_close(load(imported.path).velocity(x, t), alone)
@@ -271,16 +271,16 @@ def custom_object(members: dict[str, bytes], target: Path) -> None:
         (huge_weight, "is larger than its"),
         (evil_size, "not one number of rows"),
         (custom_object, "has an input of kind custom_obj"),
-        (target_of("os.system"), "'os.system' is not of ATen"),
+        (target_of("os.system"), "'os.system' is not an ATen operation"),
         (target_of("torch.ops.aten.from_file.default"), "not among those that a program may use"),
         (target_of("torch.ops.aten.empty.memory_format"), "not among those that a program may use"),
         (target_of("torch.ops.aten.rand.default"), "not among those that a program may use"),
         (target_of("torch.ops.aten.add_.Tensor"), "changes its arguments"),
         (target_of("torch.ops.aten.nothing.default"), "is unknown to torch"),
-        (target_of("torch.ops.mylib.evil.default"), "is not of ATen"),
-        (target_of("torch.ops.higher_order.cond"), "is not of ATen"),
+        (target_of("torch.ops.mylib.evil.default"), "is not an ATen operation"),
+        (target_of("torch.ops.higher_order.cond"), "is not an ATen operation"),
         (target_of("torch.ops.aten.add.__class__"), "is unknown to torch"),
-        (target_of("_operator.methodcaller"), "is not of ATen"),
+        (target_of("_operator.methodcaller"), "is not an ATen operation"),
         (argument_of({"as_graph": {"name": "g", "graph": {}}}), "kind as_graph"),
         (argument_of({"as_operator": "os.system"}), "kind as_operator"),
         (argument_of({"as_custom_obj": {"name": "o", "class_fqn": "x"}}), "kind as_custom_obj"),
@@ -510,7 +510,7 @@ def test_a_vector_as_condition(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("condition", "labels", "said"),
     [
-        (torch.zeros(4, dtype=torch.int64), None, "say with --classes how many there are"),
+        (torch.zeros(4, dtype=torch.int64), None, "give their number with --classes"),
         (torch.zeros(4, 2), LabelCondition(classes=3), "takes no class labels"),
         (torch.zeros(4, 2, 2), None, "its condition is float32 of 3 dimensions"),
         (torch.zeros(4, 2, dtype=torch.float64), None, "float32, float64"),

@@ -58,7 +58,7 @@ def test_nested_containers_and_an_optimizer(trained: State, saved: Save) -> None
 
 def test_averaged_or_raw_must_be_said_where_both_are_there(trained: State, saved: Save) -> None:
     file = saved({"net_model": trained, "ema_model": under("", trained, 0.5)})
-    with pytest.raises(ForeignError, match="say --which ema or --which raw"):
+    with pytest.raises(ForeignError, match="add --which ema or --which raw"):
         take(file)
     for which, factor in (("ema", 0.5), ("raw", 1.0)):
         velocity = load(take(file, which=which).path).velocity
@@ -139,7 +139,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(trained: State, tmp_path: Pat
     else:
         torch.save(content, file)
     with pytest.raises(
-        ForeignError, match="refused, nothing of it was run: it " + ("holds" if plain else "would run posix.mkdir")
+        ForeignError, match="refused; none of its code was run: it " + ("holds" if plain else "would run posix.mkdir")
     ):
         take(file)
     assert not target.exists()
@@ -336,7 +336,7 @@ def test_a_network_that_predicts_noise_is_not_taken_for_a_velocity_in_silence(ep
     )
     wrong = take(file, declared=Declared(predicts="x0", path="vp")).report
     assert any("predicts x0 as declared looks wrong" in line for line in wrong)
-    with pytest.raises(ForeignError, match=r"as declared makes no sense: .*sigma grows with the noise"):
+    with pytest.raises(ForeignError, match=r"the declared convention is not valid: .*sigma grows with the noise"):
         take(file, declared=Declared(predicts="eps", path="edm", noise_at=0))
 
 

@@ -7,12 +7,12 @@ from training.reproduce import EXPERIMENTS
 
 ROOT = Path(__file__).parents[3]
 TIMES = re.compile(
-    r"The experiments took (\d+) minutes, including the training that they waited for; the training steps took (\d+)\. "
+    r"The experiments took (\d+) minutes, including the training they waited for; the training steps took (\d+)\. "
     r"Both are summed over all processes"
 )
 
 
-def test_training_inside_an_experiment_is_not_told_as_time_beside_it(tmp_path: Path):
+def test_training_inside_an_experiment_is_not_reported_as_additional_time(tmp_path: Path):
     sections = [Section(EXPERIMENTS[0], None, 120.0, "gone"), Section(EXPERIMENTS[1], None, 180.0, "gone")]
     text = write_report(tmp_path, FULL, sections, training_s=240.0).read_text()
     found = TIMES.search(text)

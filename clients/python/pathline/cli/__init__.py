@@ -1,6 +1,6 @@
 """The command line ``pathline``.
 
-Exit status: 0 done; 1 done, but samples did not reach the end, those of a replay have other bits, or requests of a
+Exit status: 0 done; 1 done, but samples did not reach the end, a replay gave different bits, or requests of a
 bench failed; 2 invalid command or environment; 3 no valid response received (nothing listens, a wrong URL, a broken
 connection, an older service); 4 the service refused or failed; 5 the output could not be written; 130 interrupted.
 Messages go to stderr, one line each.

@@ -27,18 +27,18 @@ _HELP = {
     "first_index": "index of the first sample in the seed's stream",
     "grid": "time grid of fixed steps: uniform, shift, sway, power, logit_normal, karras",
     "start": "start of a multistep method: ramp or rk",
-    "error_control": "each sample its own steps, or one step size for the whole request",
+    "error_control": "sample: own steps for each sample; batch: one step size for the whole request",
     "controller": "step-size controller: paper, i or pi",
     "first_step": "first step of error control",
     "max_step": "longest step of error control, in units of t",
-    "max_nfe": "most network evaluations of a sample",
-    "trace": "how much of the steps to report",
+    "max_nfe": "maximum network evaluations per sample",
+    "trace": "how much detail to report about the steps",
     "on_timeout": "what to do when the time limit passes",
     "priority": "bulk yields to interactive requests",
-    "condition": "label of a conditional model, JSON such as [0.5, 1], or NAME=FILE.npy or NAME=JSON of several",
-    "negative": "condition in the place of a null in guidance, likewise",
+    "condition": "label, JSON such as [0.5, 1], or, for each of several, NAME=FILE.npy or NAME=JSON",
+    "negative": "condition that replaces a null in guidance, in the same forms",
     "guidance": "strength of classifier-free guidance, or JSON with terms, interval and channels",
-    "shape": "size of a free axis of the samples, like T=344; repeat it for each",
+    "shape": "size of a free axis of the samples, such as T=344; can be repeated",
 }
 _CHOICES = {
     "trace": ("none", "summary", "full"),
@@ -49,10 +49,10 @@ _CHOICES = {
 
 
 _FLAGS = {"version": "--model-version", "bare_steps": "--steps", "decode": "--no-decode"}
-"""Options with another name than what they set."""
+"""Options named differently from what they set."""
 
 _EXIT = (
-    "Exit status: 0 done; 1 done, but samples did not reach the end, those of a replay have other bits, or requests of "
+    "Exit status: 0 done; 1 done, but samples did not reach the end, a replay gave different bits, or requests of "
     "bench failed; 2 invalid command or "
     "environment; 3 no valid response received; 4 the service refused or failed; 5 the output could not be written."
 )
@@ -132,28 +132,28 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     sample = commands.add_parser(
-        "sample", parents=[common], help="draw samples", epilog="Without -o a summary is shown."
+        "sample", parents=[common], help="draw samples", epilog="Without -o, a summary is printed."
     )
     _add_solving(sample, 256)
     sample.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
     sample.add_argument(
-        "--batch", type=_count, help="samples in one request (default: a tenth of all, from 2,000 to 10,000)"
+        "--batch", type=_count, help="samples per request (default: a tenth of all, from 2,000 to 10,000)"
     )
 
     replay = commands.add_parser(
-        "replay", parents=[common], help="draw the samples of an earlier answer again, bit for bit"
+        "replay", parents=[common], help="reproduce the samples of an earlier response, bit for bit"
     )
     replay.add_argument(
-        "token", metavar="TOKEN|FILE", help="a replay token, or a file that `pathline sample -o` wrote as .json or .npz"
+        "token", metavar="TOKEN|FILE", help="a replay token, or a .json or .npz file written by `pathline sample -o`"
     )
-    replay.add_argument("--force", action="store_true", help="sample even if the same bits cannot be promised")
+    replay.add_argument("--force", action="store_true", help="sample even if the same bits cannot be guaranteed")
     for name in ("condition", "negative"):
         replay.add_argument(f"--{name}", type=_condition, action="append", help=_HELP[name], metavar="X")
     replay.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of a request in seconds")
     replay.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
 
     commands.add_parser("models", parents=[common], help="list the models")
-    frontier = commands.add_parser("frontier", parents=[common], help="what each solver costs a model, drawn as text")
+    frontier = commands.add_parser("frontier", parents=[common], help="plot each solver's cost and error as text")
     frontier.add_argument("model", metavar="MODEL", help="name of the model")
     frontier.add_argument(
         "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
@@ -167,21 +167,21 @@ def parser() -> argparse.ArgumentParser:
         type=_solvers,
         default=list(CANDIDATES),
         help="comma-separated: dopri5, rk4-20 (steps), ab3-12/shift(3) (grid), dopri5@1e-6 (tolerance) (default: ten "
-        "from euler-10 to dopri5@1e-5)",
+        "solvers from euler-10 to dopri5@1e-5)",
     )
     compare.add_argument(
-        "--reference", default=REFERENCE, help="the solver all are scored against (default: %(default)s)"
+        "--reference", default=REFERENCE, help="solver that all are scored against (default: %(default)s)"
     )
     compare.add_argument(
         "--within",
         type=_percent,
         default=0.01,
         metavar="PERCENT",
-        help="how close is close enough, in %% of the spread (default: 1)",
+        help="largest acceptable distance from the reference, in %% of the samples' spread (default: 1)",
     )
     _add_named(compare, "max_step")
     compare.add_argument(
-        "--steps", dest="bare_steps", type=_count, default=20, help="steps of a bare fixed-step solver (default: 20)"
+        "--steps", dest="bare_steps", type=_count, default=20, help="steps of solvers given without (default: 20)"
     )
 
     bench = commands.add_parser("bench", parents=[common], help="measure throughput and latency under a small load")
@@ -197,9 +197,9 @@ def _common(default: Any) -> _Parser:
     common.add_argument(
         "--api-key",
         metavar="KEY",
-        help="key of the service (default: PATHLINE_API_KEY, which process lists do not show)",
+        help="key of the service (default: PATHLINE_API_KEY, which stays out of process lists)",
     )
-    common.add_argument("--json", action="store_true", default=default, help="print JSON for machines")
+    common.add_argument("--json", action="store_true", default=default, help="print one JSON document")
     return common
 
 
@@ -225,9 +225,9 @@ def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
 def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
     command.add_argument("model", metavar="MODEL", help="name of the model")
     command.add_argument(
-        "-n", "--num-samples", type=_count, default=num_samples, help="how many samples (default: %(default)s)"
+        "-n", "--num-samples", type=_count, default=num_samples, help="number of samples (default: %(default)s)"
     )
-    command.add_argument("--seed", type=int, help="integer in [0, 2**63); drawn at random and shown if left out")
+    command.add_argument("--seed", type=int, help="integer in [0, 2**63); drawn at random and printed if left out")
     command.add_argument(
         "--model-version", dest="version", type=_count, help="version of the model (default: the highest)"
     )
@@ -236,20 +236,22 @@ def _add_model(command: argparse.ArgumentParser, num_samples: int) -> None:
     command.add_argument("--shape", type=_size, action="append", help=_HELP["shape"], metavar="T=N")
     _add_named(command, "guidance")
     command.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of a request in seconds")
-    command.add_argument("--no-decode", dest="decode", action="store_false", help="latent states instead of data")
+    command.add_argument(
+        "--no-decode", dest="decode", action="store_false", help="return latent states instead of data"
+    )
 
 
 def _add_solving(command: argparse.ArgumentParser, num_samples: int) -> None:
     _add_model(command, num_samples)
-    command.add_argument("--solver", help="name from `pathline solvers`, or more: rk4-20, ab3-12/shift(3), dopri5@1e-5")
+    command.add_argument("--solver", help="a name, or with settings: rk4-20, ab3-12/shift(3), dopri5@1e-5")
     command.add_argument("--steps", type=_count, help="number of fixed steps")
     command.add_argument("--rtol", type=float, help="relative tolerance")
     command.add_argument("--atol", type=float, help="absolute tolerance")
     command.add_argument(
         "--budget",
         metavar="LIMITS",
-        help="in place of a solver, which the service then chooses: error=0.01 (1 %% of the spread), nfe=8, ms=40, or "
-        "several with commas",
+        help="let the service choose the solver, by error=0.01 (1 %% of the spread), nfe=8, ms=40, or several, "
+        "separated by commas",
     )
     for name in _NAMES:
         _add_named(command, name)
