@@ -1,9 +1,9 @@
 """The cost of conditions, preludes and decoders: `python -m benchmarks.conditions [together memory arrival loading]`.
 
-together  16 requests with different conditions, guidance and solvers, at once and one by one: bits, rows, wall time
-memory    10,000 samples under one condition of 1 MB, and the same without it: memory at the peak
-arrival   what it costs a job to come to 1, 10 and 60 others with conditions of 1.26 MB each
-loading   a UNet of a million parameters, and a network of 100 ms a row: CPU seconds, and those of the second load
+together  16 requests with different conditions, guidance and solvers, at once and one at a time: bits, rows, wall time
+memory    10,000 samples under one condition of 1 MB, and under one of 4 bytes: peak memory
+arrival   the time to add a job to 1, 10 and 60 others with conditions of 1.26 MB each
+loading   a UNet of a million parameters, and a network of 100 ms per row: CPU seconds of the first and the second load
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ARRIVALS = (1, 10, 60)
 
 
 class Encoder(nn.Module):
-    """Tokens of a picture (3, 16, 16), or of none."""
+    """Tokens of a picture (3, 16, 16), or learned ones if it is missing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,14 +88,14 @@ class Vocoder(nn.Module):
 
 
 def export(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> Path:
-    """Write the program of a module whose arguments have any number of rows."""
+    """Export a module as a program for any number of rows."""
     rows = torch.export.Dim("rows", min=1, max=4096)
     torch.export.save(torch.export.export(module.eval(), given, dynamic_shapes=({0: rows},) * len(given)), file)
     return file
 
 
 def together(folder: Path) -> None:
-    """Compare requests at once with the same one by one."""
+    """Compare concurrent requests with the same requests one at a time."""
     torch.manual_seed(0)
     image = (torch.rand(4, 3, 16, 16), torch.ones(4) > 0)
     velocity = (torch.randn(4, TOKENS, LATENT), torch.rand(4), torch.randn(4, 4, WIDTH))
@@ -139,35 +139,35 @@ async def _together(repository: Path) -> None:
             middle, between = time.perf_counter(), await rows()
             at_once = await asyncio.gather(*(ask(k) for k in range(16)))
             end, after = time.perf_counter(), await rows()
-            assert at_once == alone, "a sample depends on its company"
+            assert at_once == alone, "a sample depends on other requests"
             ratios.append((end - middle) / (middle - begin))
             calls.append([(b[0] - a[0]) / (b[1] - a[1]) for a, b in ((before, between), (between, after))])
     alone_rows, rows_at_once = (statistics.median(each) for each in zip(*calls, strict=True))
-    print("16 requests with different pictures, guidance and solvers: the same bits at once as one by one")
-    print(f"  network rows a call, mean: {alone_rows:.1f} one by one, {rows_at_once:.1f} at once")
-    print(f"  wall time at once over one by one: {statistics.median(ratios):.2f} (median of {len(ratios)})")
+    print("16 requests with different pictures, guidance and solvers: the same bits at once as one at a time")
+    print(f"  network rows per call, mean: {alone_rows:.1f} one at a time, {rows_at_once:.1f} at once")
+    print(f"  wall time at once over one at a time: {statistics.median(ratios):.2f} (median of {len(ratios)})")
 
 
 class Told(nn.Module):
-    """A velocity of 4 numbers that is told a long vector."""
+    """A velocity of 4 numbers with a long vector as its condition."""
 
     def forward(self, x: Tensor, t: Tensor, told: Tensor) -> Tensor:
         return told.mean(1)[:, None] - x * t[:, None]
 
 
 def memory(folder: Path) -> None:
-    """Compare the peaks of two processes."""
+    """Compare the peak memory of two processes."""
     peaks = {}
     for numbers in (1, MEGABYTE):
         command = [sys.executable, "-m", "benchmarks.conditions", "--job", str(numbers), "--folder", str(folder)]
         peaks[numbers] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    print("10,000 samples, memory that the job takes at its peak")
+    print("10,000 samples, peak memory of the job")
     print(f"  under a condition of 4 bytes {peaks[1]:.0f} MB, of 1 MB {peaks[MEGABYTE]:.0f} MB")
     print(f"  difference: {peaks[MEGABYTE] - peaks[1]:.0f} MB")
 
 
 def job(folder: Path, numbers: int) -> None:
-    """Run the job of `memory` and print the MB that it takes at its peak."""
+    """Run the job of `memory` and print its peak memory in MB."""
     given = (torch.randn(4, 4), torch.rand(4), torch.randn(4, numbers))
     file, name = export(Told(), given, folder / f"told-{numbers}.pt2"), f"told-{numbers}"
     path = import_program(file, folder / "repository", name, inputs=["x", "t", "told"], declared=OURS).path
@@ -181,8 +181,8 @@ def job(folder: Path, numbers: int) -> None:
         engine.submit(Job(name, 1, solve, samples, conditions=told)).result()
 
     draw(64)
-    ctypes.CDLL(None).malloc_trim(0)  # what loading has freed is given back
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    ctypes.CDLL(None).malloc_trim(0)  # return to the system what loading has freed
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = _memory("VmRSS")
     draw(10_000)
     engine.stop()
@@ -190,19 +190,19 @@ def job(folder: Path, numbers: int) -> None:
 
 
 def _memory(name: str) -> float:
-    """A line of the process's memory, in MB."""
+    """Return an entry of the process's memory status, in MB."""
     found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found.group(1)) / 1024
 
 
 def arrival(folder: Path) -> None:
-    """Take in one more job beside others, each with a condition of its own for each of 64 samples."""
+    """Add one more job of 64 samples to others, each with its own condition."""
     row = 330_000  # float32: 1.26 MB
     takes = NamedConditions({"told": NamedCondition(shape=(row,))})
     solve = resolve(solver="euler", steps=2, dtype=torch.float32)
     told = {"told": Distinct(torch.randn(1, row))}
-    print("a job of 64 samples with a condition of 1.26 MB comes to others")
+    print("time to add a job of 64 samples with a condition of 1.26 MB to others")
     for present in ARRIVALS:
         conditions = Conditions(takes, torch.float32, "cpu")
         for owner in range(present):
@@ -213,11 +213,11 @@ def arrival(folder: Path) -> None:
             conditions.add(owner, Job("told", 1, solve, 64, conditions=told))
             took.append(time.perf_counter() - begin)
             conditions.remove(owner)
-        print(f"  {present:3} there: {1e3 * statistics.median(took):.2f} ms")
+        print(f"  {present:3} others: {1e3 * statistics.median(took):.2f} ms")
 
 
 class Slow(nn.Module):
-    """Convolutions of about 100 ms a row."""
+    """Convolutions that take about 100 ms per row."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class Slow(nn.Module):
 
 
 def loading(folder: Path) -> None:
-    """Load each network twice, in processes of their own."""
+    """Load each network twice, each time in its own process."""
     config = UNetConfig(shape=(1, 28, 28), hidden=44, condition=VectorCondition(width=4))
     network = UNet(config)
     parameters = sum(each.numel() for each in network.parameters())
@@ -246,7 +246,7 @@ def loading(folder: Path) -> None:
         *(folder, "slow"),
         declared=OURS,
     )
-    paths[f"network of {1e3 * took:.0f} ms a row"] = slow.path
+    paths[f"network of {1e3 * took:.0f} ms per row"] = slow.path
     print("loading, CPU seconds of the engine's part: measuring the rows")
     for name, path in paths.items():
         command = [sys.executable, "-m", "benchmarks.conditions", "--load", str(path)]
@@ -263,7 +263,7 @@ def _row_s(network: nn.Module, given: tuple[Tensor, ...]) -> float:
 
 
 def load_once(path: Path) -> None:
-    """Load a checkpoint into an engine and print what it took."""
+    """Load a checkpoint into an engine and print the time that took."""
     torch.set_num_threads(1)
     checkpoint = load(path)
     engine = Engine(Settings(device="cpu", threads=1))
@@ -271,7 +271,7 @@ def load_once(path: Path) -> None:
     begin, cpu = time.perf_counter(), time.process_time()
     arena = engine.load(path.parent.name, 1, checkpoint)
     took, cpu = time.perf_counter() - begin, time.process_time() - cpu
-    while arena.unmeasured:  # the rest is measured while idle, and kept
+    while arena.unmeasured:  # the rest is measured while idle, and stored
         time.sleep(0.05)
     print(f"{cpu:.1f} CPU-s ({took:.1f} s)")
     engine.stop()
@@ -282,8 +282,8 @@ PARTS = {"together": together, "memory": memory, "arrival": arrival, "loading": 
 
 def main() -> None:
     """Run parts of the benchmark."""
-    parser = argparse.ArgumentParser(description="What conditions, preludes and decoders cost.")
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which (default: all)")
+    parser = argparse.ArgumentParser(description="Measure the cost of conditions, preludes and decoders.")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to run (default: all)")
     parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

@@ -1,8 +1,8 @@
 """Cost and quality of trained models, as a table: `python -m benchmarks.prices CHECKPOINT...`.
 
 Price and distance to data are measured as `training fit` does, with the seed of the training. "Astray" is the share of
-samples farther from the nearest training sample than 99 % of unseen data are, so 1 % is as good as real. It sees what a
-distance between distributions overlooks: single samples where there are no data.
+samples farther from the nearest training sample than 99 % of unseen data are, so 1 % is as good as real. It detects
+what a distance between distributions misses: single samples where there are no data.
 """
 
 import argparse
@@ -29,10 +29,10 @@ _SEED = 1_000_003
 _REAL = 0.99
 _TOLERANCE = 1e-5
 _CHOICES = {"schedule": "constant", "coupling": "independent", "times": "uniform", "ema": 0.0}
-"""Fields of a recipe that are shown where they differ from this."""
+"""Defaults of recipe fields; a field is shown if it differs."""
 
 _NAMES = {"ema": "EMA "}
-"""What goes before a value that does not say what it is."""
+"""Prefixes of values that need one to be understood."""
 
 
 def astray(checkpoint: Checkpoint, data: DataSet) -> float:
@@ -49,7 +49,7 @@ def astray(checkpoint: Checkpoint, data: DataSet) -> float:
 
 
 def _made_by(recipe: Mapping[str, Any]) -> str:
-    """A recipe's choices that decide the price."""
+    """Return the choices of a recipe that determine the price."""
     network = recipe["network"]
     changed = [
         f"{_NAMES.get(key, '')}{recipe[key]}" for key, usual in _CHOICES.items() if recipe.get(key, usual) != usual
@@ -61,7 +61,7 @@ def row(path: Path, data_dir: Path | None) -> tuple[str, ...]:
     """Return the cells of one checkpoint's row.
 
     Raises:
-        SystemExit: its card has no recipe, or its data are not at hand.
+        SystemExit: its card has no recipe, or its data are not available.
     """
     checkpoint = load(path)
     data, note = data_of(checkpoint, data_dir)
@@ -79,7 +79,7 @@ def row(path: Path, data_dir: Path | None) -> tuple[str, ...]:
 
 def main() -> None:
     """Measure the checkpoints and print one row for each."""
-    parser = argparse.ArgumentParser(description="What trained models cost to solve, and how good they are.")
+    parser = argparse.ArgumentParser(description="Measure the cost of solving trained models, and their quality.")
     parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT")
     place = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
     parser.add_argument("--data-dir", type=Path, default=place, metavar="DIR", help="data files (mnist: IDX files)")

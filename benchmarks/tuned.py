@@ -1,8 +1,8 @@
-"""Tuned plans beside stock solvers at equal NFE, as a table: `python -m benchmarks.tuned CHECKPOINT...`.
+"""Tuned plans against stock solvers at equal NFE, as a table: `python -m benchmarks.tuned CHECKPOINT...`.
 
-Each checkpoint's own `plans.json` is measured on noise of another seed than it was tuned with. The plans of the first
-checkpoint are tried on the others too: with checkpoints that differ in their training seed alone, that says what a plan
-is worth on a network it was not made for.
+Each checkpoint's own `plans.json` is measured on noise of a different seed than it was tuned with. The plans of the
+first checkpoint are also tried on the others: with checkpoints that differ only in their training seed, that shows how
+well a plan carries over to a network it was not tuned for.
 """
 
 import argparse
@@ -24,11 +24,11 @@ _SEED = 1_000_003
 
 
 def error_of(target: Target, solver: str, tuned: TunedPlans | None = None) -> float:
-    """Endpoint error of a solver, as a share of the spread."""
+    """Return the endpoint error of a solver, as a share of the spread."""
     every = slice(0, len(target.x0))
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
-        # Fixed steps: no lane ends before the others, so rows are samples.
+        # With fixed steps no lane ends before the others, so rows are samples.
         return target.velocity(x, t, every)
 
     with torch.no_grad():
@@ -37,7 +37,7 @@ def error_of(target: Target, solver: str, tuned: TunedPlans | None = None) -> fl
 
 
 def rows_of(checkpoint: Checkpoint, target: Target, others: TunedPlans | None, euler: str) -> list[tuple[str, ...]]:
-    """One row for each NFE that has a tuned solver: the stock ones, the tuned grids, the learned plan."""
+    """Return a row for each NFE that has a tuned solver: stock solvers, tuned grids, learned plan."""
     mine = checkpoint.plans or TunedPlans()
     base = error_of(target, euler)
 
@@ -56,7 +56,7 @@ def rows_of(checkpoint: Checkpoint, target: Target, others: TunedPlans | None, e
 
 
 def _at_least(name: str, nfe: int, shown: Callable[[str], str]) -> str:
-    """The error of a method with so many calls; where its steps do not add up to that, with the next more, named."""
+    """Return the error of a method with `nfe` calls, or with the next possible number, which is shown."""
     calls = _CALLS.get(name, 1)
     steps = -(-nfe // calls)
     more = f" ({steps * calls})" if steps * calls > nfe else ""
@@ -65,11 +65,13 @@ def _at_least(name: str, nfe: int, shown: Callable[[str], str]) -> str:
 
 def main() -> None:
     """Measure the checkpoints and print a table for each."""
-    parser = argparse.ArgumentParser(description="Tuned plans beside stock solvers at equal NFE.")
+    parser = argparse.ArgumentParser(description="Compare tuned plans with stock solvers at equal NFE.")
     parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT")
     parser.add_argument("--samples", type=int, default=512, metavar="N")
-    parser.add_argument("--guidance", type=float, default=1.0, metavar="G", help="of conditional models")
-    parser.add_argument("--euler", default="euler-200", metavar="SOLVER", help="what errors are shown as shares of")
+    parser.add_argument("--guidance", type=float, default=1.0, metavar="G", help="guidance of conditional models (1)")
+    parser.add_argument(
+        "--euler", default="euler-200", metavar="SOLVER", help="solver whose error is the unit (euler-200)"
+    )
     options = parser.parse_args()
     first: TunedPlans | None = None
     for path in options.checkpoints:

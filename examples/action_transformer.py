@@ -1,7 +1,7 @@
 """A robot's action transformer: chunks of actions, given a camera image and the state of the joints.
 
 The networks are plain `nn.Module`s with tiny random weights; yours are trained. The vision encoder is the prelude: it
-sees the image of a request once, and the transformer is told what it saw in every step. Both are exported and imported
+processes the image of a request once, and every step of the transformer uses the result. Both are exported and imported
 as one model; the service then answers requests for chunks of actions, one camera image each:
 
     PATHLINE_ALLOW_PROGRAMS=true python examples/action_transformer.py
@@ -24,7 +24,7 @@ from models.importing.weights import import_program
 HORIZON, ACTIONS, STATE, WIDTH, PATCHES = 8, 4, 6, 32, 4
 INPUTS = ["x", "t", "seen", "state"]
 CONDITIONS: dict[str, Any] = {"image": {"dtype": "uint8", "scale": 1 / 255}}
-"""What the program cannot say itself: requests give pixels from 0 to 255, and the encoder takes 0 to 1."""
+"""Facts that are not in the program: requests give pixels from 0 to 255, and the encoder takes 0 to 1."""
 
 
 class VisionEncoder(nn.Module):
@@ -42,7 +42,7 @@ class VisionEncoder(nn.Module):
 
 
 class ActionTransformer(nn.Module):
-    """The velocity of a chunk of actions (rows, HORIZON, ACTIONS), told what is seen and a state (STATE,)."""
+    """The velocity of a chunk of actions (rows, HORIZON, ACTIONS), given image tokens and a state (STATE,)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class ActionTransformer(nn.Module):
 
 
 def export(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> Path:
-    """Write a program whose number of rows is free."""
+    """Export a program with a free number of rows."""
     rows = torch.export.Dim("rows", min=1, max=64)
     torch.export.save(torch.export.export(module, given, dynamic_shapes=({0: rows},) * len(given)), file)
     return file
@@ -88,12 +88,12 @@ def imported(repository: Path) -> tuple[VisionEncoder, ActionTransformer, Path]:
 
 
 def main() -> int:
-    """Import the model and say how to ask for actions."""
+    """Import the model and print how to request actions."""
     repository = Path(tempfile.mkdtemp()) / "checkpoints"
     *_, path = imported(repository)
     print(f"saved: {path}", "Serve it:", sep="\n")
     print(f"  PATHLINE_ALLOW_PROGRAMS=true PATHLINE_MODELS_DIR={repository} python -m service")
-    print("Ask for a chunk of actions:")
+    print("Request a chunk of actions:")
     print('  client.sample("actions", 1, solver="euler-10", conditions={"image": frame, "state": joints})')
     return 0
 

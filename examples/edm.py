@@ -1,4 +1,4 @@
-"""Train a small EDM denoiser, for Pathline to import, and sample it in a plain loop as its authors do.
+"""Train a small EDM denoiser to import into Pathline, and sample it in a plain loop as its authors do.
 
 Karras et al., "Elucidating the design space of diffusion-based generative models", 2022: a network F with their
 preconditioning is a denoiser D(x, sigma), which Pathline serves as a velocity (docs/models.md). With the import below,
@@ -33,7 +33,7 @@ class Denoiser(nn.Module):
         )
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """The data behind states x (rows, 2) with noise sigma (rows,)."""
+        """Estimate the data behind states x (rows, 2) with noise sigma (rows,)."""
         sigma = sigma[:, None]
         size = (sigma**2 + SIGMA_DATA**2) ** 0.5
         answer = self.layers(torch.cat((x / size, sigma.log() / 4), dim=1))
@@ -41,7 +41,7 @@ class Denoiser(nn.Module):
 
 
 def train(steps: int) -> Denoiser:
-    """Fit a denoiser to two moons (section 5 of the paper: log-normal noise, weights that keep the loss even)."""
+    """Fit a denoiser to two moons (section 5 of the paper: log-normal noise, weights that balance the loss)."""
     torch.manual_seed(0)
     points = torch.tensor(make_moons(4000, noise=0.05, random_state=0)[0], dtype=torch.float32)
     points = SIGMA_DATA * (points - points.mean(0)) / points.std(0)
@@ -60,13 +60,13 @@ def train(steps: int) -> Denoiser:
 
 
 def sigmas() -> list[float]:
-    """The paper's noise levels (eq. 5), and 0 at the end."""
+    """Return the paper's noise levels (eq. 5), and 0 at the end."""
     high, low = SIGMA_MAX ** (1 / RHO), SIGMA_MIN ** (1 / RHO)
     return [*((high + k / (STEPS - 1) * (low - high)) ** RHO for k in range(STEPS)), 0.0]
 
 
 def sample(denoiser: Callable[[Tensor, Tensor], Tensor], noise: Tensor) -> Tensor:
-    """The paper's deterministic sampler (algorithm 1 without churn) with Euler steps, from unit noise (rows, 2)."""
+    """Sample by the paper's deterministic algorithm 1, without churn, with Euler steps, from unit noise (rows, 2)."""
     x = SIGMA_MAX * noise
     for now, after in itertools.pairwise(sigmas()):
         x = x + (after - now) * (x - denoiser(x, torch.full((len(x),), now))) / now
@@ -74,14 +74,14 @@ def sample(denoiser: Callable[[Tensor, Tensor], Tensor], noise: Tensor) -> Tenso
 
 
 def save(denoiser: Denoiser, file: Path) -> None:
-    """Export it for any number of rows."""
+    """Export the denoiser for any number of rows."""
     rows = torch.export.Dim("rows", min=1, max=8192)
     example = (torch.randn(4, 2), torch.rand(4) + 0.1)
     torch.export.save(torch.export.export(denoiser, example, dynamic_shapes=({0: rows}, {0: rows})), file)
 
 
 def options(file: Path) -> list[str]:
-    """The arguments of `python -m models` that import it with its authors' steps."""
+    """Return the arguments of `python -m models` that import it with its authors' steps."""
     convention = ["--predicts", "x0", "--path", "edm", "--start", f"{SIGMA_MAX:g}", "--end", f"{SIGMA_MIN:g}"]
     steps = ["--solver", "euler", "--own-times", ",".join(map(repr, sigmas()))]
     return ["import", str(file), "--program", "--event-shape", "2", "--name", "edm", *convention, *steps]
@@ -90,8 +90,8 @@ def options(file: Path) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Train, export, and print how to import it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("edm.pt2"), help="where the program goes (default: edm.pt2)")
-    parser.add_argument("--steps", type=int, default=3000, help="steps of training (default: 3000)")
+    parser.add_argument("--out", type=Path, default=Path("edm.pt2"), help="file for the program (default: edm.pt2)")
+    parser.add_argument("--steps", type=int, default=3000, help="training steps (default: 3000)")
     given = parser.parse_args(arguments)
     save(train(given.steps), given.out)
     print("PATHLINE_ALLOW_PROGRAMS=true .venv/bin/python -m models", shlex.join(options(given.out)))

@@ -1,7 +1,7 @@
 """Pictures from a flow in the latent space of a VAE: the decoder goes into the checkpoint as a program.
 
 The network and the VAE's decoder are plain `nn.Module`s with small random weights; yours are trained. Both are exported
-and imported as one model, whose samples are pictures:
+and imported as one model with pictures as its samples:
 
     PATHLINE_ALLOW_PROGRAMS=true python examples/latent_image.py
 """
@@ -58,7 +58,7 @@ class Decoder(nn.Module):
 
 
 def export(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> Path:
-    """Write a program whose number of rows is free."""
+    """Export a program with a free number of rows."""
     rows = torch.export.Dim("rows", min=1, max=256)
     torch.export.save(torch.export.export(module, given, dynamic_shapes=({0: rows},) * len(given)), file)
     return file
@@ -80,11 +80,11 @@ def imported(repository: Path) -> tuple[Velocity, Decoder, Path]:
 
 
 def main() -> int:
-    """Import the model and say how to ask for pictures."""
+    """Import the model and print how to request pictures."""
     repository = Path(tempfile.mkdtemp()) / "checkpoints"
     print(f"saved: {imported(repository)[2]}", "Serve it:", sep="\n")
     print(f"  PATHLINE_ALLOW_PROGRAMS=true PATHLINE_MODELS_DIR={repository} python -m service")
-    print("Ask for a sheet of pictures:")
+    print("Request a sheet of pictures:")
     print("  curl http://127.0.0.1:8000/v1/sample -H 'Content-Type: application/json' -H 'Accept: image/png' \\")
     print('      -o pictures.png -d \'{"model": "latent", "num_samples": 16, "solver": "euler-20"}\'')
     return 0

@@ -1,12 +1,12 @@
-"""A speech decoder of free length: mel spectrograms (80, T) from what a text encoder says of each frame.
+"""A speech decoder of free length: mel spectrograms (80, T) from the output of a text encoder for each frame.
 
-The network is built like Matcha-TTS's (a small UNet over frames with attention, told `mu` of the same length and a mask
-of the frames that count), with random weights; yours is trained. Its export has a free number of frames, a multiple of
-4, so each request has its own. It was trained on spectrograms less their mean over their standard deviation in each
-band; both are imported as its decoder, so samples are spectrograms again:
+The network is built like Matcha-TTS's (a small UNet over frames with attention, with `mu` of the same length and a mask
+of valid frames as inputs), with random weights; yours is trained. Its export has a free number of frames, a multiple of
+4, so each request chooses its own. Its training data are spectrograms normalised by the mean and standard deviation of
+each band; both are imported as its decoder, so samples are spectrograms again:
 
-    PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py            # import it, and say how to ask
-    PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py --measure  # 16 requests at once against one by one
+    PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py            # import it and print how to use it
+    PATHLINE_ALLOW_PROGRAMS=true python examples/mel_decoder.py --measure  # 16 requests at once and one at a time
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from models.importing.weights import import_program
 MELS, WIDTH, MOST_FRAMES = 80, 32, 2000
 INPUTS = ["x", "t", "mu", "mask"]
 CONDITIONS: dict[str, Any] = {"mu": {"null": "zeros"}, "mask": {"null": True}}
-"""What the program cannot say itself: without `mu` there is no text, and without a mask all frames count."""
+"""Facts that are not in the program: without `mu` there is no text, and without a mask all frames are valid."""
 
 MEAN, DEVIATION = np.linspace(-4.0, -8.0, MELS, dtype=np.float32), np.linspace(2.5, 1.5, MELS, dtype=np.float32)
-"""Of the training data in each band (80,): a state is (spectrogram - mean) / deviation."""
+"""Mean and deviation of the training data in each band (80,): a state is (spectrogram - mean) / deviation."""
 
 
 class Block(nn.Module):
-    """A residual block over frames, told the time; frames that do not count stay zero."""
+    """A residual block over frames, conditioned on time; invalid frames stay zero."""
 
     def __init__(self, inside: int, outside: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention between the frames that count."""
+    """Attention between valid frames."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,8 +84,8 @@ class MelDecoder(nn.Module):
         Args:
             x: states (rows, 80, T).
             t: times (rows,).
-            mu: what the text encoder says of each frame, (rows, 80, T).
-            mask: which frames count, (rows, T) bool.
+            mu: output of the text encoder for each frame, (rows, 80, T).
+            mask: which frames are valid, (rows, T) bool.
         """
         keep = mask.to(x.dtype)[:, None]
         angles = t[:, None] * self.frequencies
@@ -123,7 +123,7 @@ def imported(repository: Path) -> tuple[MelDecoder, Path]:
 
 
 def requests(lengths: tuple[int, ...] = (96, 96, 96, 96)) -> list[dict[str, Any]]:
-    """Sixteen bodies with texts, lengths, guidance and solvers of their own."""
+    """Return sixteen request bodies, each with its own text, length, guidance and solver."""
     solvers = ("euler-10", "ab2-8", "rk4-4", "heun2-5")
     made = []
     for seed in range(16):
@@ -135,7 +135,7 @@ def requests(lengths: tuple[int, ...] = (96, 96, 96, 96)) -> list[dict[str, Any]
 
 
 async def _measured(repository: Path) -> None:
-    """Print how long 16 requests take one by one and at once, and how many rows a network call had."""
+    """Print the time of 16 requests one at a time and at once, and the rows per network call."""
     import httpx
 
     from service.app import create_app
@@ -158,7 +158,7 @@ async def _measured(repository: Path) -> None:
     async with app.router.lifespan_context(app), client:
         for what, lengths in (("one shape", (96,)), ("four shapes", (64, 96, 128, 160))):
             bodies = requests(lengths)
-            for body in bodies:  # makes the shapes ready
+            for body in bodies:  # prepares the shapes
                 await ask(body)
             begun = time.perf_counter()
             alone = [await ask(body) for body in bodies]
@@ -172,9 +172,9 @@ async def _measured(repository: Path) -> None:
 
 
 def main() -> int:
-    """Import the model and say how to ask for speech, or measure."""
+    """Import the model and print how to request speech, or measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true", help="time 16 requests one by one and at once")
+    parser.add_argument("--measure", action="store_true", help="time 16 requests one at a time and at once")
     options = parser.parse_args()
     repository = Path(tempfile.mkdtemp()) / "checkpoints"
     _, path = imported(repository)
@@ -183,7 +183,7 @@ def main() -> int:
         return 0
     print(f"saved: {path}", "Serve it:", sep="\n")
     print(f"  PATHLINE_ALLOW_PROGRAMS=true PATHLINE_MODELS_DIR={repository} python -m service")
-    print("Ask for 344 frames, or for as many as the text encoder says:")
+    print("Request 344 frames, or as many as `mu` has:")
     print("  curl -s http://127.0.0.1:8000/v1/sample -H 'Content-Type: application/json' \\")
     print('      -d \'{"model": "mel", "num_samples": 1, "seed": 0, "solver": "euler-10", "shape": {"T": 344}}\'')
     print('  client.sample("mel", 1, solver="euler-10", conditions={"mu": mu})  # mu: (80, T)')

@@ -1,7 +1,7 @@
 """A text-to-image transformer of diffusers, served with text and pooled conditions, a negative prompt and a free size.
 
 `SD3Transformer2DModel` is the network of Stable Diffusion 3. Here it is tiny and has random weights; yours comes from
-its checkpoint. Its text encoders and the decoder of its latents stay outside: requests give what the encoders return.
+its checkpoint. Its text encoders and the decoder of its latents stay outside: requests contain the encoders' outputs.
 
     pip install --no-deps diffusers huggingface_hub importlib_metadata zipp regex
     PATHLINE_ALLOW_PROGRAMS=true python examples/text_to_image.py
@@ -23,7 +23,7 @@ from models.importing.weights import import_program
 TEXT, POOLED, MOST_TOKENS = 32, 16, 77
 INPUTS = ["x", "t", "text", "pooled"]
 CONDITIONS: dict[str, Any] = {"text": {"shape": ["L", TEXT], "max": {"L": MOST_TOKENS}}}
-"""What the program cannot say itself. There is no null: guidance needs the negative prompt, as in diffusers."""
+"""Facts that are not in the program. There is no null: guidance needs the negative prompt, as in diffusers."""
 
 
 class Velocity(nn.Module):
@@ -71,12 +71,12 @@ def imported(repository: Path) -> tuple[nn.Module, Path]:
 
 
 def main() -> int:
-    """Import the model and say how to ask for pictures."""
+    """Import the model and print how to request pictures."""
     repository = Path(tempfile.mkdtemp()) / "checkpoints"
     _, path = imported(repository)
     print(f"saved: {path}", "Serve it:", sep="\n")
     print(f"  PATHLINE_ALLOW_PROGRAMS=true PATHLINE_MODELS_DIR={repository} python -m service")
-    print("Ask for a picture of any even size, with what the text encoders say of the prompt and of the negative one:")
+    print("Request a picture of any even size, with the text encoders' outputs for the prompt and the negative prompt:")
     print('  client.sample("pictures", 1, shape={"H": 24, "W": 16}, guidance=4.5,')
     print('                conditions={"text": text, "pooled": pooled}, negative={"text": other, "pooled": others})')
     return 0

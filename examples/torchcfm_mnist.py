@@ -1,11 +1,11 @@
-"""Train a UNet on MNIST with TorchCFM, for Pathline to import and serve.
+"""Train a UNet on MNIST with TorchCFM, to import into Pathline and serve.
 
-TorchCFM (https://github.com/atong01/conditional-flow-matching, MIT) brings the coupling of noise and digits (minibatch
-optimal transport) and, with `--network torchcfm`, the UNet too. Pathline does not know that one: it goes there as a
-program of `torch.export`. With `--network pathline` it is Pathline's own UNet, which goes as a state dict with raw and
-averaged weights. docs/models.md shows both.
+TorchCFM (https://github.com/atong01/conditional-flow-matching, MIT) provides the coupling of noise and digits
+(minibatch optimal transport) and, with `--network torchcfm`, the UNet too. That UNet is not one of Pathline's, so it is
+imported as a `torch.export` program. With `--network pathline` the network is Pathline's own UNet, imported from a
+state dict with raw and averaged weights. docs/models.md shows both.
 
-TorchCFM asks for PyTorch Lightning and more; what is used here runs with:
+TorchCFM depends on PyTorch Lightning and more, but this example needs only:
 
     .venv/bin/pip install --no-deps torchcfm pot
     .venv/bin/python examples/torchcfm_mnist.py --data-dir DIR
@@ -29,7 +29,7 @@ from models.architectures.unet import UNet, UNetConfig
 from training.errors import DataError
 from training.mnist import load
 
-SIDE = 14  # of a picture: the digits at half their size, so that a CPU needs minutes
+SIDE = 14  # of a picture: digits at half size, so that a CPU needs only minutes
 NETWORKS = ("torchcfm", "pathline")
 CONFIG = UNetConfig(shape=(1, SIDE, SIDE), hidden=32, levels=2)
 """Config of Pathline's own UNet, as `python -m models import --config` takes it."""
@@ -39,7 +39,7 @@ Velocity = Callable[[Tensor, Tensor], Tensor]
 
 
 class Matcher(Protocol):
-    """What is used of a matcher of TorchCFM."""
+    """The part of a TorchCFM matcher that is used here."""
 
     def sample_location_and_conditional_flow(self, x0: Tensor, x1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return times (rows,), states and velocities (rows, 1, h, w) on paths from noise x0 to digits x1."""
@@ -47,7 +47,7 @@ class Matcher(Protocol):
 
 
 def torchcfm_matcher() -> Matcher:
-    """TorchCFM's straight paths between noise and digits that are paired by optimal transport."""
+    """TorchCFM's straight paths between noise and digits paired by optimal transport."""
     module = importlib.import_module("torchcfm.conditional_flow_matching")
     return module.ExactOptimalTransportConditionalFlowMatcher(sigma=0.0)
 
@@ -61,10 +61,10 @@ def torchcfm_unet() -> nn.Module:
 
 
 def digits(data_dir: Path | None) -> Tensor:
-    """The 60,000 training digits (n, 1, 14, 14) from -1 to 1, each pixel the mean of four.
+    """Return the 60,000 training digits (n, 1, 14, 14) from -1 to 1, each pixel the mean of four.
 
     Raises:
-        DataError: MNIST is not there, or damaged.
+        DataError: MNIST is missing or damaged.
     """
     pixels = load(data_dir)[0].reshape(-1, 1, SIDE, 2, SIDE, 2).mean(axis=(3, 5), dtype=np.float32)
     return torch.from_numpy(pixels / 127.5 - 1)
@@ -76,12 +76,12 @@ def train(
     """Fit a network to the velocities of a matcher; return its weights averaged over the last steps.
 
     Args:
-        velocity: asks the network: states (rows, 1, h, w), times (rows,) -> velocities.
-        network: what is trained.
-        matcher: of TorchCFM.
+        velocity: evaluates the network: states (rows, 1, h, w), times (rows,) -> velocities.
+        network: the network to train.
+        matcher: a matcher from TorchCFM.
         data: pictures (n, 1, h, w).
-        steps: of Adam; the learning rate falls to zero along a cosine.
-        rows: pictures of a step.
+        steps: steps of Adam; the learning rate falls to zero along a cosine.
+        rows: pictures per step.
     """
     averaged = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.99))
     optimizer = torch.optim.Adam(network.parameters())
@@ -109,7 +109,7 @@ def export(network: nn.Module, path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, save, and say how to import what was saved."""
+    """Train, save, and print how to import the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--network", choices=NETWORKS, default="torchcfm", help="whose UNet (default: %(default)s)")
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("PATHLINE_DATA_DIR") or None, metavar="DIR")

@@ -67,14 +67,18 @@ def _parser() -> argparse.ArgumentParser:
         "--data", metavar="PATH", help="your own data (vectors: .npy .npz .csv; images: a folder, .npy .npz, IDX)"
     )
     fit.add_argument("--name", metavar="NAME", help="name of the model (default: the recipe's)")
-    fit.add_argument("--conditional", action="store_true", help="train on class labels (digits, mnist, images)")
+    fit.add_argument(
+        "--conditional", action="store_true", help="train a class-conditional model (digits, mnist, images)"
+    )
     fit.add_argument("--label", metavar="COLUMN", help="vectors: column or array of class labels")
     fit.add_argument("--header", choices=("yes", "no"), help="vectors: whether the first line of a .csv has names")
-    fit.add_argument("--background", metavar="COLOUR", help="images: colour behind transparent pixels, such as #ffffff")
+    fit.add_argument("--background", metavar="COLOUR", help="images: behind transparent pixels; white, black, #rrggbb")
     fit.add_argument(
         "--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="images: pixel values of black and white"
     )
-    fit.add_argument("--coupling", choices=("independent", "ot"), help="of noise and data (default: the recipe's)")
+    fit.add_argument(
+        "--coupling", choices=("independent", "ot"), help="coupling of noise and data (default: the recipe's)"
+    )
     fit.add_argument("--reflow", type=Path, metavar="CHECKPOINT", help="train on the paths of a published model")
     fit.add_argument(
         "--student", type=Path, metavar="CHECKPOINT", help="train a one-step or few-step student of a model"
@@ -111,7 +115,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     methods = "stock methods to tune grids for, too (default: %(default)s)"
     parser.add_argument("--methods", default="ab2,ab3,ab4", metavar="NAME,...", help=methods)
     parser.add_argument("--samples", type=int, default=512, metavar="N", help="calibration paths (default: 512)")
-    parser.add_argument("--guidance", default="1,2,4", metavar="G,...", help="if conditional (default: 1,2,4)")
+    parser.add_argument("--guidance", default="1,2,4", metavar="G,...", help="for conditional models (default: 1,2,4)")
     parser.add_argument("--iterations", type=int, default=60, metavar="N", help="maximum per plan (default: 60)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the noise (default: 0)")
     parser.add_argument("--force", action="store_true", help="repeat earlier tuning")

@@ -1,4 +1,4 @@
-"""Parents: published models that another one is trained on, by reflow or as a student."""
+"""Parents: published models from which others are trained, by reflow or as students."""
 
 import hashlib
 from pathlib import Path
@@ -18,10 +18,10 @@ from training.errors import UsageError
 def pin_parent(recipe: Recipe) -> Recipe:
     """Return the recipe with the hash of its parent's weights, so that another parent makes another recipe.
 
-    So do other pairs, where they come from a file.
+    The same goes for pairs from a file.
 
     Raises:
-        UsageError: the parent cannot be loaded, or is not the one whose hash the recipe gives; the file of pairs
+        UsageError: the parent cannot be loaded, or its hash differs from that in the recipe; the file of pairs
             cannot be read.
     """
     for table in ("reflow", "student"):
@@ -44,10 +44,10 @@ def _sha256(file: Path) -> str:
 
 
 def load_parent(given: ParentConfig, table: str) -> Checkpoint:
-    """Load the parent that the table of a recipe names; it must have the hash of weights that is given, if one is.
+    """Load the parent that a table of a recipe names; if a hash of its weights is given, they must have it.
 
     Raises:
-        UsageError: it cannot be loaded, has another hash, or is no field of velocity.
+        UsageError: it cannot be loaded, has another hash, or is not a velocity field.
     """
     try:
         parent = load(Path(given.checkpoint))
@@ -67,10 +67,10 @@ def load_parent(given: ParentConfig, table: str) -> Checkpoint:
 
 
 def check_fit(parent: Card, data: DataSet, given: ParentConfig, table: str) -> None:
-    """Refuse a parent whose samples do not lie in the space of the data, or that takes other conditions or guidance.
+    """Refuse a parent with samples in another space than the data, or with other conditions or guidance.
 
     Raises:
-        UsageError: that says what differs.
+        UsageError: the message says what differs.
     """
     place, shape = f"{table}.checkpoint {given.checkpoint}", tuple(data.train.shape[1:])
     if parent.event_shape != shape:
@@ -84,13 +84,13 @@ def check_fit(parent: Card, data: DataSet, given: ParentConfig, table: str) -> N
             "not share a space; use the parent's recipe: its data and its seed"
         )
     if given.guidance is not None and parent.condition is None:
-        raise UsageError(f"{place} takes no condition, so guidance means nothing to it; leave guidance out")
+        raise UsageError(f"{place} takes no condition, so guidance does not apply; leave guidance out")
     if given.guidance not in (None, 1.0) and parent.condition is not None and not parent.condition.null:
         raise UsageError(f"{place} was trained without a null condition, so it cannot be guided; leave guidance out")
 
 
 def _trained_on(parent: Card) -> Any:
-    """The hash of the data that a card names; of a model that was reflowed itself, the data of its first ancestor."""
+    """Return the hash of the data that a card names; for a reflowed model, the data of its first ancestor."""
     reflowed = parent.dataset.get("reflow")
     return reflowed.get("data_sha256") if isinstance(reflowed, dict) else parent.dataset.get("sha256")
 

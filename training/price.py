@@ -1,4 +1,4 @@
-"""The price of a flow: the network evaluations that an endpoint error costs, and properties that explain it.
+"""The price of a flow: the network evaluations needed for a given endpoint error, and properties that explain it.
 
 The endpoint error of a solver is the root mean square distance of its samples from the exact ends of their own paths,
 here as a share of the spread of those ends: 0.01 is 1 % of the standard deviation of the data.
@@ -28,11 +28,11 @@ TARGETS = (0.01, 0.001)
 """Endpoint errors to reach, as shares of the spread."""
 
 SOLVERS = ("euler", "midpoint", "bosh3", "rk4", "ab2", "ab3", "ab4")
-"""One of each order and kind; the others of the catalogue differ from these by little."""
+"""One solver of each order and kind; the others in the catalogue differ little from these."""
 
 _TOLERANCE = 1e-5
 _SAMPLES, _FEW, _LARGE = 128, 16, 256
-"""Paths, and how many where a state has more numbers than `_LARGE`."""
+"""Number of paths, and the number if a state has more numbers than `_LARGE`."""
 
 _POINTS = 33
 
@@ -45,15 +45,15 @@ class Price:
         samples: number of paths solved.
         spread: root mean square distance of the exact ends from their mean.
         dopri5_nfe: NFE of DOPRI5 at rtol = atol = 1e-5, mean over samples.
-        nfe: for each solver with fixed steps, its fewest NFE for an endpoint error of 1 % and of 0.1 %; None where it
-            takes more than 200. Numbers of steps are tried at a ratio of about 1.2.
+        nfe: for each solver with fixed steps, its fewest NFE for an endpoint error of 1 % and of 0.1 %; None if it
+            needs more than 200. Numbers of steps are tried at a ratio of about 1.2.
         cheapest: for each of the two targets the solver and steps that reach it with the fewest NFE, as `rk4-5`, and
-            those NFE; None where no solver reaches it.
-        straightness: length of a path over the distance of its ends, mean over samples; 1 is a straight line.
+            those NFE; None if no solver reaches it.
+        straightness: length of a path over the distance between its ends, mean over samples; 1 is a straight line.
         bend: mean squared distance of the velocity from the straight line's, as a share of the latter's mean square
             (Liu et al. 2023, "Flow Straight and Fast", eq. 3, made dimensionless); 0 is straight at constant speed.
         stiffness: largest estimate of an eigenvalue's modulus along each path, mean over samples (Hairer & Wanner II,
-            IV.2); with it an explicit method needs steps shorter than its stability limit over this number.
+            IV.2); an explicit method needs steps shorter than its stability limit divided by this number.
     """
 
     samples: int
@@ -67,7 +67,7 @@ class Price:
     targets: list[float] = field(default_factory=lambda: list(TARGETS))
 
     def lines(self) -> Iterator[str]:
-        """A report of the price in two lines."""
+        """Yield a two-line report of the price."""
         parts = []
         for target, best in zip(self.targets, self.cheapest, strict=True):
             cost = f"{best[1]} NFE ({best[0]})" if best else f"over {MOST_NFE} NFE"
@@ -84,7 +84,7 @@ class Price:
 
 
 def price_of(network: nn.Module, data: DataSet, seed: int) -> Price:
-    """Measure a trained network, by the conditions of the data set's reference where it takes some.
+    """Measure a trained network, with the conditions of the data set's reference if it takes any.
 
     Args:
         network: the velocity, on the CPU.
@@ -108,7 +108,7 @@ def price(velocity: nn.Module, x0: Tensor, conditions: Tensor | None = None, cur
         velocity: v(x, t), or v(x, t, condition) with conditions; in the dtype of x0, on the CPU.
         x0: noise, (samples, *event).
         conditions: one row for each sample, or None.
-        curve: earlier measurements; by default those of `SOLVERS` are made, from x0.
+        curve: earlier measurements; by default `SOLVERS` are measured from x0.
 
     Raises:
         TrainingError: no path reached t = 1.
@@ -142,7 +142,7 @@ def price(velocity: nn.Module, x0: Tensor, conditions: Tensor | None = None, cur
 
 
 def _cheapest(curve: Curve, name: str, target: float) -> Point | None:
-    """The fewest steps of a method, on the uniform grid, that reach a target."""
+    """Return the point with the fewest steps of a method, on the uniform grid, that reaches a target."""
     return _best([p for p in curve.points if re.fullmatch(rf"{name}-\d+", p.solver) and p.error <= target])
 
 
@@ -151,7 +151,7 @@ def _best(points: Sequence[Point | None]) -> Point | None:
 
 
 def _straightness(states: NDArray[np.float64]) -> tuple[float, float]:
-    """Mean of length over distance, and bend, of paths (samples, points, D) at equal times."""
+    """Return the mean of length over distance, and the bend, of paths (samples, points, D) at equally spaced times."""
     pieces, chord = np.diff(states, axis=1), states[:, -1] - states[:, 0]
     ratio = np.linalg.norm(pieces, axis=2).sum(1) / np.linalg.norm(chord, axis=1)
     count = pieces.shape[1]
@@ -160,7 +160,7 @@ def _straightness(states: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _stiffness(sample: NDArray[np.int64], signal: NDArray[np.float64], h: NDArray[np.float64]) -> float:
-    """Mean over samples of the largest |eigenvalue| estimated along the steps of a trace."""
+    """Return the mean over samples of the largest |eigenvalue| estimated along the steps of a trace."""
     largest = np.zeros(int(sample.max()) + 1)
     np.maximum.at(largest, sample, np.nan_to_num(signal / np.abs(h), nan=0.0, posinf=0.0))
     return float(largest.mean())

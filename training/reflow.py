@@ -1,4 +1,4 @@
-"""Reflow: pairs of noise and the ends of a published model's paths, to train a straighter flow on.
+"""Reflow: training a straighter flow on pairs of noise and the ends of a published model's paths.
 
 Liu, Gong & Liu, "Flow Straight and Fast: Learning to Generate and Transfer Data with Rectified Flow", ICLR 2023,
 section 2.2: training on the coupling (x0, end of the path from x0) does not raise any convex transport cost, and
@@ -36,24 +36,24 @@ from training.solving import parse_solver, solve
 from training.user_data.arrays import load_arrays
 
 _PART = 2048
-"""Pairs that are solved and stored at once."""
+"""Pairs solved and stored at a time."""
 
 
 def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
     """Return the data set with pairs of the parent in place of its samples; the reference stays.
 
     Pairs are drawn once and stored in parts under `runs_dir`; a stopped run resumes with the missing parts.
-    The labels of a conditional model are drawn from those of the data. Where the recipe names a file of pairs, nothing
-    is drawn.
+    The labels of a conditional model are drawn from those of the data. If the recipe names a file of pairs, nothing is
+    drawn.
 
     Args:
-        recipe: with `reflow`, pinned (see `pin_parent`).
+        recipe: a pinned recipe with `reflow` (see `pin_parent`).
         data: the training data of the parent.
         runs_dir: folder for the state of unfinished runs.
 
     Raises:
-        UsageError: the parent's samples have another shape or condition, it cannot be guided as asked, or it was
-            trained on other data.
+        UsageError: the parent's samples have another shape or condition, it cannot be guided as requested, or it
+            was trained on other data.
         DataError: the file has no pairs of this parent.
         TrainingError: a path did not reach its end, or a part cannot be written.
     """
@@ -97,7 +97,7 @@ def _paired(
     conditions: NDArray[Any] | None,
     solved: dict[str, Any],
 ) -> DataSet:
-    """The data set with pairs in place of its samples, and a card that says where they are from."""
+    """Return the data set with pairs in place of its samples, and a card that records their origin."""
     reflow = {"parent": parent.name, "parent_weights_sha256": given.sha256, "data_sha256": data.digest}
     card = {**data.card, "reflow": reflow | {"pairs": len(ends), **solved}}
     return replace(
@@ -110,7 +110,7 @@ def _paired(
 
 
 def _from_file(given: ReflowConfig, parent: Card, data: DataSet) -> DataSet:
-    """The data set with pairs of a file.
+    """Return the data set with pairs from a file.
 
     Raises:
         DataError: it cannot be read, or holds no pairs of this parent and these conditions.
@@ -125,12 +125,12 @@ def _from_file(given: ReflowConfig, parent: Card, data: DataSet) -> DataSet:
         about = json.loads(arrays["about"].tobytes())
         checkpoint, solved = about["checkpoint"], {"solver": about["solver"], "guidance": about["guidance"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"pairs {path}: its array about is damaged ({error})") from None
+        raise DataError(f"pairs {path}: its array `about` is damaged ({error})") from None
     if checkpoint != f"sha256:{parent.card_sha256}":
         raise DataError(f"pairs {path} are of another checkpoint, {checkpoint}; name that one with --reflow")
     states, x0 = arrays["states"].astype(np.float32), arrays["noise"].astype(np.float32)
     if given.pairs > len(states):
-        raise DataError(f"pairs {path} has {len(states)} pairs, fewer than the {given.pairs} asked for")
+        raise DataError(f"pairs {path} has {len(states)} pairs, fewer than the {given.pairs} requested")
     conditions = arrays.get("labels", arrays.get("conditions"))
     wanted = None if data.conditions is None else data.conditions.shape[1:]
     found = None if conditions is None else conditions.shape[1:]
@@ -167,7 +167,7 @@ def _part(folder: Path, start: int) -> Path:
 def _ends(
     file: Path, parent: Checkpoint, x0: Tensor, conditions: Tensor | None, solver: str, guidance: float | None
 ) -> NDArray[np.float32]:
-    """The ends of the paths from x0, read from the file if it exists; else solved and stored."""
+    """Return the ends of the paths from x0, read from the file if it exists, else solved and stored."""
     if file.exists():
         try:
             found = np.load(file, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Students: a field of average velocity, learned from a published model, so that one or a few network calls do.
+"""Students: fields of average velocity, learned from a published model, that sample in one or a few network calls.
 
 The average velocity over a step from t to s, u(x_t, t, s) = (x_s - x_t) / (s - t) along the parent's path through x_t,
 leads from one end of the step to the other in one call. It obeys
@@ -6,9 +6,9 @@ leads from one end of the step to the other in one call. It obeys
     u(x, t, s) = v(x, t) + (s - t) (d/dt + v . d/dx) u(x, t, s)
 
 with v the parent's velocity (Geng et al. 2025, "Mean flows for one-step generative modeling", eq. 6, in our direction
-of time). The loss compares u with the right side, in which u enters without a gradient. There x1 - x0 stands in for v,
-which is its mean; a student has the parent's v itself, which is less noisy and makes the end of the parent's path the
-goal (Boffi, Albergo & Vanden-Eijnden 2024, "Flow map matching", Eulerian loss).
+of time). The loss compares u with the right side, in which u enters without a gradient. There x1 - x0, with
+mean v, stands in for v; a student uses the parent's v itself, which is less noisy and makes the end of the parent's
+path the goal (Boffi, Albergo & Vanden-Eijnden 2024, "Flow map matching", Eulerian loss).
 """
 
 import warnings
@@ -36,7 +36,7 @@ _SMALLEST = 1e-3
 
 @cache
 def _ready() -> None:
-    """Have torch load its rules of forward derivatives, which gives a warning about torch itself."""
+    """Make torch load its forward-mode rules, which triggers a warning about torch itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         with forward_ad.dual_level():
@@ -47,9 +47,9 @@ class Teacher:
     """The parent of a student.
 
     Attributes:
-        parent: the model.
+        parent: the published model.
         velocity: its velocity at the recipe's guidance, in float32.
-        given: the options of the recipe.
+        given: options from the recipe.
     """
 
     def __init__(self, parent: Checkpoint, given: StudentConfig, device: torch.device | str = "cpu") -> None:
@@ -59,12 +59,12 @@ class Teacher:
         self.velocity = ParentVelocity(parent, given.guidance)
 
     def to(self, device: torch.device) -> "Teacher":
-        """The same teacher on a device."""
+        """Move the teacher to a device; return it."""
         self.parent.velocity.to(device)
         return self
 
     def steps(self, seed: int, step: int, t: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Starts and ends (rows,) of the time steps in one training step, see `training.draws.steps`."""
+        """Return starts and ends (rows,) of the time steps in one training step; see `training.draws.steps`."""
         return draws.steps(seed, step, t, self.given.instants)
 
     def loss(
@@ -79,7 +79,7 @@ class Teacher:
             network: the field of average velocity.
             x0, x1: noise and data, (rows, *event); their path gives the states at t.
             t, s: starts and ends of the steps, (rows,), t <= s.
-            condition: one for each row, or None.
+            condition: one per row, or None.
         """
         x = OptimalTransportPath().position(x0, x1, t)
         with torch.no_grad():
@@ -100,11 +100,11 @@ def with_teacher(recipe: Recipe, data: DataSet) -> tuple[DataSet, Teacher]:
     """Return the data set with the parent noted for the card, and the parent itself.
 
     Args:
-        recipe: with `student`, pinned (see `training.parents.pin_parent`).
+        recipe: a pinned recipe with `student` (see `training.parents.pin_parent`).
         data: the training data of the parent.
 
     Raises:
-        UsageError: the parent's samples have another shape or condition, it cannot be guided as asked, or it was
+        UsageError: the parent's samples have another shape or condition, it cannot be guided as requested, or it was
             trained on other data.
     """
     given = recipe.student
@@ -122,7 +122,7 @@ def with_teacher(recipe: Recipe, data: DataSet) -> tuple[DataSet, Teacher]:
 def take_over(network: Network, parent: nn.Module) -> bool:
     """Start from the parent's weights if the networks have the same architecture and size; return whether they do.
 
-    A student's table of labels has no row for the null, which it does not learn.
+    A student's label table has no row for the null, because it does not learn the null.
     """
     theirs = {key: tensor.detach() for key, tensor in parent.state_dict().items()}
     mine = {key: tensor for key, tensor in network.state_dict().items() if not key.startswith("span.")}

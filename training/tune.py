@@ -1,4 +1,4 @@
-"""`python -m training tune`: plans and grids learned for one checkpoint, written beside its weights as `plans.json`."""
+"""`python -m training tune`: plans and grids learned for one checkpoint, stored with its weights in `plans.json`."""
 
 import itertools
 import sys
@@ -38,7 +38,7 @@ MEASURE_S = 60.0
 """Seconds for the frontier of a checkpoint without one; tuned solvers come first."""
 
 VALIDATED = 512
-"""Paths of validation; their noise lies far from that of calibration in the same seed."""
+"""Number of validation paths; their noise is far from that of calibration in the same seed's stream."""
 
 _FAR = 1 << 40
 _TIGHT = 1e-6
@@ -49,12 +49,12 @@ class Recipe:
     """Options of tuning.
 
     Attributes:
-        nfe: numbers of evaluations; for each, a plan is learned and the grids of `methods` are tuned.
+        nfe: numbers of evaluations; for each one, a plan is learned and the grids of `methods` are tuned.
         methods: stock methods with one evaluation a step.
         samples: number of calibration paths.
-        seed: of their noise.
+        seed: seed of their noise.
         iterations: limit on the iterations for a learned plan.
-        guidance: strengths that the paths of a conditional model share, in turn.
+        guidance: guidance strengths, assigned in turn to the paths of a conditional model.
     """
 
     nfe: tuple[int, ...] = (4, 5, 6, 8, 10)
@@ -68,7 +68,7 @@ class Recipe:
         """Check the options.
 
         Raises:
-            UsageError: naming the option.
+            UsageError: an option is out of range; the message names it.
         """
         if not self.nfe or not all(LEAST_NFE <= nfe <= MOST_NFE for nfe in self.nfe):
             raise UsageError(f"--nfe is {_listed(self.nfe)}; each must be from {LEAST_NFE} to {MOST_NFE}")
@@ -93,16 +93,16 @@ class Recipe:
             raise UsageError(f"--guidance is {_listed(self.guidance)}; it must be finite numbers")
 
     def solvers(self) -> Iterator[tuple[int, str]]:
-        """NFE and text of all solvers to tune; grids come before the plan that starts from them."""
+        """Yield NFE and text of all solvers to tune; grids come before the plan that starts from them."""
         for nfe in self.nfe:
             yield from ((nfe, f"{method}-{nfe}/{TUNED}") for method in self.methods)
             yield nfe, f"{TUNED}-{nfe}"
 
     def facts(self, solver: str, guided: bool) -> dict[str, Any]:
-        """The options that decide a tuned solver, to be stored with it."""
+        """Return the options that determine a tuned solver, to be stored with it."""
         facts: dict[str, Any] = {"samples": self.samples, "seed": self.seed, "iterations": self.iterations}
         if solver.startswith(f"{TUNED}-"):
-            facts["methods"] = list(self.methods)  # it begins with the best of their grids
+            facts["methods"] = list(self.methods)  # it starts from the best of their grids
         return facts | ({"guidance": list(self.guidance)} if guided else {})
 
 
@@ -122,11 +122,11 @@ def tune(path: Path, recipe: Recipe, force: bool = False) -> Plans:
     except CheckpointError as error:
         raise TrainingError(str(error)) from None
     if checkpoint.card.average:
-        raise TrainingError(f"{path}: has average velocities, which have no ODE for a plan to be faithful to")
+        raise TrainingError(f"{path}: has average velocities, so there is no ODE for a plan to approximate")
     stored = _before(checkpoint, recipe, force)
     missing = [(nfe, text) for nfe, text in recipe.solvers() if text not in stored]
     if not missing:
-        print(f"{path}: all of this is tuned already; --force tunes it again", file=sys.stderr)
+        print(f"{path}: everything is tuned already; use --force to tune it again", file=sys.stderr)
         return _file(checkpoint, stored)
     began = time.perf_counter()
     calibration = _target(checkpoint, recipe, 0, recipe.samples)
@@ -162,7 +162,7 @@ def measure_tuned(path: Path) -> None:
             before = None
         after = measure(checkpoint, seconds=MEASURE_S) if before is None else add_tuned(checkpoint, before)
         if after is None:
-            print(f"{path}: budgets pass over what was tuned until the frontier is measured again: {again}")
+            print(f"{path}: budgets ignore the tuned solvers until the frontier is measured again: {again}")
             return
         written = write_frontier(path, after)
     except (CheckpointError, FrontierError, MeasureError) as error:
@@ -172,11 +172,11 @@ def measure_tuned(path: Path) -> None:
 
 
 def _before(checkpoint: Checkpoint, recipe: Recipe, force: bool) -> dict[str, StoredPlan]:
-    """The existing plans to keep: without those of the recipe's solvers that were made with other options."""
+    """Return the existing plans to keep: all but those of the recipe's solvers that were made with other options."""
     try:
         found = read_plans(checkpoint.path, checkpoint.card.weights_sha256)
     except PlansError as error:
-        print(f"{error}; they are replaced", file=sys.stderr)
+        print(f"{error}; replacing them", file=sys.stderr)
         return {}
     if found is None:
         return {}
@@ -239,14 +239,14 @@ def _tuned(
 def target_of(
     checkpoint: Checkpoint, guidance: Sequence[float], seed: int, first: int, samples: int, tolerance: float = _TIGHT
 ) -> Target:
-    """Paths of a checkpoint and their tight ends.
+    """Return paths of a checkpoint and their accurate ends.
 
-    Conditions and strengths of guidance go through all of their pairs in turn.
+    Conditions and guidance strengths go through all of their pairs in turn.
 
     Args:
         checkpoint: the model.
         guidance: strengths, for a conditional model with a trained null.
-        seed, first: of the noise.
+        seed, first: seed and first index of the noise.
         samples: number of paths.
         tolerance: rtol and atol of the solution that stands for the exact ends.
 
@@ -271,7 +271,7 @@ def target_of(
     with torch.no_grad():
         solution = integrate_indexed(tight, x0, plan, progress=sys.stderr.isatty())
     if any(status != Status.SUCCESS for status in solution.status):
-        raise TrainingError(f"{checkpoint.path}: paths do not come to their end; nothing can be tuned for this network")
+        raise TrainingError(f"{checkpoint.path}: some paths do not reach t = 1, so it cannot be tuned")
     ends = solution.x.double()
     spread = float((ends - ends.mean(0)).flatten(1).square().sum(1).mean().sqrt())
 
@@ -286,21 +286,21 @@ def _target(checkpoint: Checkpoint, recipe: Recipe, first: int, samples: int) ->
 
 
 def _conditions(checkpoint: Checkpoint, guidance: Sequence[float], samples: int) -> tuple[Tensor | None, Tensor | None]:
-    """Conditions and guidance of the paths; None where the model has none."""
+    """Return conditions and guidance of the paths; None if the model has none."""
     condition = checkpoint.card.condition
     if condition is None:
         return None, None
     given = condition.model_copy(update={"null": False}).examples(samples, checkpoint.dtype)
     if not condition.null:
         return given, None
-    pairs = np.random.default_rng(0).permutation(samples)  # classes go round, so strengths must not go with them
+    pairs = np.random.default_rng(0).permutation(samples)  # classes repeat in turn; strengths must not repeat with them
     strengths = torch.tensor(list(itertools.islice(itertools.cycle(guidance), samples)), dtype=checkpoint.dtype)
     return given, strengths[torch.from_numpy(pairs)]
 
 
 @contextmanager
 def _bar(text: str) -> Iterator[Any]:
-    """A bar of evaluations with the error, on a terminal."""
+    """Show a bar of solves with the error, on a terminal."""
     with tqdm(desc=text, unit="solve", disable=not sys.stderr.isatty(), leave=False, file=sys.stderr) as bar:
 
         def tell(error: float) -> None:
@@ -315,7 +315,7 @@ def _listed(numbers: Sequence[float]) -> str:
 
 
 def read_numbers(name: str, text: str, kind: type) -> tuple[Any, ...]:
-    """Numbers with commas between them.
+    """Parse numbers separated by commas.
 
     Raises:
         UsageError: for anything else.
@@ -323,4 +323,4 @@ def read_numbers(name: str, text: str, kind: type) -> tuple[Any, ...]:
     try:
         return tuple(dict.fromkeys(kind(part) for part in text.split(",")))
     except ValueError:
-        raise UsageError(f"--{name} is {text!r}; write numbers with commas between them") from None
+        raise UsageError(f"--{name} is {text!r}; use numbers separated by commas") from None

@@ -2,9 +2,9 @@
 
 The plan is unrolled: x_(n+1) = x_n + sum_j w[n, j] v_j, v_n = v(x_n, t_n), and the distances of its ends from tight
 solutions are a nonlinear least-squares problem in all t and w (27 unknowns for 6 evaluations). Samples are independent,
-so a backward pass along one direction z of each state gives z^T J for all samples at once, and a few of them the matrix
-J^T J that Levenberg and Marquardt need. First only the times are fitted, for a stock method
-with weights that follow from them; then times and weights together, starting from the best of those.
+so a backward pass along one direction z of each state gives z^T J for all samples at once, and a few such passes
+give the matrix J^T J of the Levenberg-Marquardt method. First only the times are fitted, for a stock method with
+weights that follow from them; then times and weights together, starting from the best of those.
 
 References:
     Shaul et al. 2024, Bespoke Non-Stationary Solvers, arXiv:2403.01329. Frankel et al. 2025, S4S, arXiv:2502.17423.
@@ -27,7 +27,7 @@ from solvers.tuned import TunedPlan
 
 Numbers = NDArray[np.float64]
 Field = Callable[[Tensor, Tensor, slice], Tensor]
-"""States (rows, *event) and times (rows,), float64, which rows of all paths they are -> velocities, float64."""
+"""States (rows, *event) and times (rows,), float64, and the slice of all paths that they are -> velocities, float64."""
 
 Unknowns = Callable[[Numbers], tuple[Numbers, Numbers, Numbers]]
 """Unknowns (P,) -> times (N + 1,), weights (N, N), and the derivatives of both, flat, (N + 1 + N N, P)."""
@@ -44,10 +44,10 @@ _CONVERGED = 1e-4
 
 @dataclass(frozen=True)
 class Target:
-    """Calibration paths, which a plan should follow to their ends.
+    """Calibration paths, with the ends that a plan should reach.
 
     Attributes:
-        velocity: the field.
+        velocity: the velocity field.
         x0: (n, *event) starting states, float64.
         ends: (n, *event) the exact ends of their paths.
         spread: root mean square distance of the ends from their mean, the unit of errors.
@@ -60,7 +60,7 @@ class Target:
 
     @torch.no_grad()
     def error(self, times: Numbers, weights: Numbers) -> float:
-        """Endpoint error, root mean square, as a share of the spread; infinite where a path is lost."""
+        """Return the root mean square endpoint error as a share of the spread; inf if a path diverges."""
         total = 0.0
         for rows in self._parts():
             x, found = self.x0[rows], []
@@ -73,7 +73,7 @@ class Target:
     def normal_equations(self, times: Numbers, weights: Numbers) -> tuple[Numbers, Numbers]:
         """J^T r and J^T J of the residuals r = x_N - ends with respect to times and weights, flat, (N + 1 + N N).
 
-        Where a state has more numbers than `_MOST_DIRECTIONS`, J^T J is Hutchinson's estimate from Rademacher
+        If a state has more numbers than `_MOST_DIRECTIONS`, J^T J is Hutchinson's estimate from Rademacher
         probes; J^T r is exact.
         """
         size = times.size + weights.size
@@ -98,7 +98,7 @@ class Target:
 
     @staticmethod
     def _along(z: Tensor, states: list[Tensor], asked: list[Tensor], v: Tensor) -> Numbers:
-        """(rows, N + 1 + N N) z^T J of each row."""
+        """Return z^T J of each row, (rows, N + 1 + N N)."""
         steps = len(states)
         wanted = [*states, *asked]
         grads = torch.autograd.grad(states[-1], wanted, z, retain_graph=True, allow_unused=True)
@@ -106,7 +106,7 @@ class Target:
         by_time = torch.stack([asked[0].new_zeros(len(z)) if grad is None else grad for grad in grads[steps:]])
         by_weight = torch.einsum("nrd,jrd->rnj", by_state, v)
         by_weight = by_weight * torch.ones(steps, steps, dtype=v.dtype).tril()
-        end = by_time.new_zeros(1, len(z))  # no evaluation is at the last time
+        end = by_time.new_zeros(1, len(z))  # there is no evaluation at the last time
         return torch.cat([torch.cat([by_time, end]).T, by_weight.flatten(1)], dim=1).numpy()
 
     def _parts(self) -> list[slice]:
@@ -114,7 +114,7 @@ class Target:
 
 
 def _directions(x: Tensor, draw: np.random.Generator) -> list[Tensor]:
-    """Directions like x (rows, *event): the axes of a small state, or Rademacher probes."""
+    """Return directions shaped like x (rows, *event): the axes of a small state, or Rademacher probes."""
     width = x[0].numel()
     if width <= _MOST_DIRECTIONS:
         return [axis.reshape(1, *x.shape[1:]).expand_as(x) for axis in torch.eye(width, dtype=x.dtype)]
@@ -122,7 +122,7 @@ def _directions(x: Tensor, draw: np.random.Generator) -> list[Tensor]:
 
 
 def weights_of(rows: Rows, times: Numbers) -> Numbers:
-    """The weights (N, N) in units of t of rows that each end a step, with kept steps written out as velocities."""
+    """Return the weights (N, N), in units of t, of rows that each end a step, kept steps expanded into velocities."""
     count = len(times) - 1
     kept, found = np.zeros((rows.slots, count)), np.zeros((count, count))
     for n in range(count):
@@ -134,17 +134,17 @@ def weights_of(rows: Rows, times: Numbers) -> Numbers:
 
 
 def stock_weights(spec: SolverSpec, times: Numbers) -> Numbers:
-    """The weights (N, N) of a stock method with one evaluation a step, on any times."""
+    """Return the weights (N, N) of a stock method with one evaluation per step, for any times."""
     return weights_of(rows_on(times, spec, spec.method), times)
 
 
 def tune_grid(target: Target, spec: SolverSpec, iterations: int, tell: Callable[[float], None]) -> Numbers:
-    """Times (N + 1,) for a stock method with one evaluation a step.
+    """Return tuned times (N + 1,) for a stock method with one evaluation per step.
 
     Args:
         target: the calibration paths.
         spec: method and steps.
-        iterations: limit, for each of two starts.
+        iterations: limit on the iterations from each of two starts.
         tell: called after each iteration with the error.
     """
     count = spec.steps or 1
@@ -167,12 +167,12 @@ def tune_grid(target: Target, spec: SolverSpec, iterations: int, tell: Callable[
 def tune_plan(
     target: Target, times: Numbers, weights: Numbers, iterations: int, tell: Callable[[float], None]
 ) -> TunedPlan:
-    """Times and weights of a learned plan.
+    """Return the times and weights of a learned plan.
 
     Args:
         target: the calibration paths.
-        times, weights: (N + 1,) and (N, N) to begin with.
-        iterations: limit.
+        times, weights: initial values, (N + 1,) and (N, N).
+        iterations: limit on the iterations.
         tell: called after each iteration with the error.
     """
     count = len(weights)
@@ -196,7 +196,7 @@ def tune_plan(
 def _descend(
     target: Target, p: Numbers, unknowns: Unknowns, logs: int, iterations: int, tell: Callable[[float], None]
 ) -> tuple[Numbers, float]:
-    """Levenberg-Marquardt from p (P,), the first `logs` of which are logarithms of steps; the best p and its error."""
+    """Levenberg-Marquardt from p (P,), the first `logs` of which are logarithms of steps: best p and error."""
     times, weights, change = unknowns(p)
     error, damping = target.error(times, weights), 1e-3
     small = 0
@@ -223,7 +223,7 @@ def _descend(
 
 
 def _times(p: Numbers) -> tuple[Numbers, Numbers]:
-    """Times (N + 1,) strictly from 0 to 1, and derivatives (N + 1, N), from N logarithms of steps, up to a shift."""
+    """Increasing times (N + 1,) from 0 to 1, and derivatives (N + 1, N), for N logarithms of steps up to a shift."""
     count = len(p)
     shares = np.exp(p - p.max())
     shares /= shares.sum()

@@ -1,1 +1,1 @@
-"""Past one machine: what balancers add, how bulk jobs scale, and whether plans hold."""
+"""Benchmarks past one machine: overhead of balancers, scaling of bulk jobs, and accuracy of capacity plans."""

@@ -1,6 +1,6 @@
-"""``python -m benchmarks.fleet``: what balancers add and how bulk jobs scale, in three minutes on an idle machine.
+"""``python -m benchmarks.fleet``: overhead of balancers and scaling of bulk jobs, in three minutes on an idle machine.
 
-``python -m benchmarks.fleet plan``: latencies of a live service beside planned ones, in four minutes.
+``python -m benchmarks.fleet plan``: measured latencies of a live service and planned ones, in four minutes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ PARTS = {"nginx": "nginx", "ray": "Ray, its proxy", "haproxy": "Ray, HAProxy"}
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
     known = [*PARTS, "bulk", "plan"]
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(known)}; all but plan if left out")
-    parser.add_argument("--service", metavar="URL", help="plan: an idle service, in place of one that is started")
-    parser.add_argument("--model", default="moons", help="plan: its model (moons)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="plan: of each load (15)")
-    parser.add_argument("--detail", action="store_true", help="plan: also what the service says of its time")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(known)}; default: all but plan")
+    parser.add_argument("--service", metavar="URL", help="plan: an idle service (default: start one)")
+    parser.add_argument("--model", default="moons", help="plan: model of the service (moons)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="plan: seconds per load (15)")
+    parser.add_argument("--detail", action="store_true", help="plan: also print the service's own timings")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(known):
-        parser.error(f"{', '.join(sorted(unknown))}: unknown; there are {', '.join(known)}")
+        parser.error(f"{', '.join(sorted(unknown))}: unknown; choose from {', '.join(known)}")
     parts = options.parts or known[:-1]
     met = True
     if names := [said for part, said in PARTS.items() if part in parts]:

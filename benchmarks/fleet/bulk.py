@@ -1,4 +1,4 @@
-"""Scaling of a bulk job: rows a second of two workers and of one, in turn."""
+"""Scaling of a bulk job: rows per second with one worker and with two, in turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARDS, ROWS, ROUNDS, GOAL = 24, 64 * 20, 2, 1.8
 
 
 def rate(workers: int) -> float:
-    """Rows a second of a job once all workers have made a shard: how long processes take to start is not in it."""
+    """Return the rows per second of a job once all workers have made a shard, which leaves out process startup."""
     with tempfile.TemporaryDirectory() as name:
         job = ["moons", "--total", str(SHARDS * ROWS), "--seed", "5", "--solver", "rk4-20", "--shard-rows", str(ROWS)]
         command = [sys.executable, "-m", "fleet", "sample", *job, "--to", name, "--workers", str(workers), "--quiet"]
@@ -24,7 +24,7 @@ def rate(workers: int) -> float:
 
 
 def table() -> bool:
-    """Print the rates; whether the goal is met."""
+    """Print the rates; return whether the goal is met."""
     found: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(ROUNDS):
         for workers, rates in found.items():
@@ -33,6 +33,6 @@ def table() -> bool:
     met = two / one >= GOAL
     print(f"\nbulk: {SHARDS} shards of {ROWS} samples of moons by rk4-20, the best of {ROUNDS} runs in turn")
     print(f"{'1 worker':16} {one:9,.0f} samples/s")
-    print(f"{'2 workers':16} {two:9,.0f} samples/s, {two / one:.2f} times one (goal >= {GOAL:g}): ", end="")
+    print(f"{'2 workers':16} {two:9,.0f} samples/s, {two / one:.2f} times as many (goal >= {GOAL:g}): ", end="")
     print("met" if met else "MISSED", flush=True)
     return met

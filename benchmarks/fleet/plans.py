@@ -1,7 +1,7 @@
-"""The accuracy of `fleet plan`: measured latencies of a live service under load, and simulated ones.
+"""Accuracy of `fleet plan`: measured latencies of a live service under load, and simulated ones.
 
-Requests come at the same moments in both, whatever the service does (an open loop), and latency counts from the moment
-at which a request should have been sent.
+Requests come at the same moments in both, whatever the service does (an open loop), and latency counts from the time
+at which a request was due.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def kinds_of(mix: list[dict[str, Any]]) -> list[Kind]:
 
 
 def rate_of(kinds: Sequence[Kind], speed: Speed, load: float) -> float:
-    """Requests a second at which the service works for this share of the time, if none share calls."""
+    """Return the requests per second that keep the service busy for this share of the time if none share calls."""
     shares = sum(kind.share for kind in kinds)
     work = sum(kind.share * float(kind.plan.nfe or 0) * speed.call(kind.rows) for kind in kinds) / shares
     return load / (work + speed.handling_s)
@@ -75,7 +75,7 @@ async def _live(url: str, model: str, due: list[tuple[float, Kind]]) -> tuple[li
 
 
 def beside(url: str, model: str, kind: Kind) -> float:
-    """Seconds that this client waits for a request beside its network calls, one at a time."""
+    """Return the seconds of a request outside its network calls, as seen by this client, one request at a time."""
     latencies, told = asyncio.run(_live(url, model, [(_APART_S * number, kind) for number in range(_ALONE)]))
     return statistics.median(latencies) - statistics.median(each["solve_s"] for each in told)
 
@@ -85,13 +85,13 @@ def _at(ordered: list[float], share: float) -> float:
 
 
 def table(url: str, model: str, seconds: float, detail: bool = False) -> bool:
-    """Measure a service, load it, and print what was measured beside what is simulated; whether all is close enough."""
+    """Put load on a service, print measured and simulated latencies, and return whether all are close enough."""
     speed = measure(url, model)
     waited = beside(url, model, kinds_of(MIXES["small"])[0])  # an asynchronous client takes longer than a plain one
     speed = replace(speed, request_s=waited, handling_s=min(waited, speed.handling_s))
     print(f"\n{url}: t(n) = {1e3 * speed.call_s:.3f} ms + {1e6 * speed.row_s:.2f} us n for a call of n rows;")
     print(
-        f"a request takes {1e3 * speed.request_s:.2f} ms beside its calls, and holds up others for "
+        f"a request takes {1e3 * speed.request_s:.2f} ms outside its calls, and blocks others for "
         f"{1e3 * speed.handling_s:.2f} ms of them"
     )
     print(f"{'':14} {'load':>5} {'rate':>6}   {'p50 measured, planned':>28}   {'p99 measured, planned':>28}")

@@ -1,6 +1,6 @@
-"""The overhead of balancers: the same request directly and through one, in turn, over kept connections.
+"""Overhead of balancers: the same request sent directly and through one, in turn, over persistent connections.
 
-And how soon a replica behind it sees that a client has left.
+It also measures how soon a replica behind it notices that a client has disconnected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GOALS_MS = {"nginx": 1.0, "Ray, its proxy": None, "Ray, HAProxy": 3.0}
 
 
 class Client:
-    """Asks over one connection."""
+    """A client that sends requests over one connection."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -30,7 +30,7 @@ class Client:
         self._body = json.dumps(BODY).encode()
 
     def ask(self) -> tuple[float, bytes]:
-        """Seconds of a request, and the samples."""
+        """Send a request; return its seconds and the samples."""
         headers = {"Content-Type": "application/json", "Accept": "application/x-npy"}
         begin = time.perf_counter()
         self._connection.request("POST", "/v1/sample", self._body, headers)
@@ -43,7 +43,7 @@ class Client:
 
 
 def compare(direct: str, through: str) -> tuple[float, float, float]:
-    """Median seconds directly and through a balancer, and the median of the differences of pairs."""
+    """Return median seconds directly and through a balancer, and the median of the pairwise differences."""
     clients = Client(direct), Client(through)
     for client in clients:
         for _ in range(_WARM):
@@ -60,11 +60,11 @@ def compare(direct: str, through: str) -> tuple[float, float, float]:
 
 
 def leave(through: str, load: str) -> float:
-    """Seconds until a replica has stopped the job of a client that left; the median of a few.
+    """Return the median seconds until a replica stops the job of a client that has disconnected.
 
     Args:
-        through: the balancer.
-        load: where the replica says what it has to do.
+        through: address of the balancer.
+        load: address at which the replica reports its load.
     """
     took = []
     for _ in range(_LEAVES):
@@ -101,23 +101,21 @@ def balancer(name: str, direct: str) -> Iterator[str]:
 
 
 def lacking(name: str) -> str:
-    """What a balancer needs that is not here; empty where nothing is."""
+    """Return the command that installs what a balancer lacks, or an empty string."""
     if name == "nginx":
         return "" if running.NGINX.exists() else "apt-get install nginx-light"
     return "" if running.RAY.exists() else "make .venv/fleet/.done"
 
 
 def table(names: list[str]) -> bool:
-    """Print a line for each balancer; whether all goals are met."""
-    print(f"\n{ROUNDS} pairs of requests in turn, {BODY['num_samples']} samples by {BODY['solver']}, kept connections")
-    print(
-        f"{'':16} {'direct p50':>12} {'through p50':>12} {'adds':>10} {'goal':>10}  a client that leaves is seen after"
-    )
+    """Print a line for each balancer; return whether all goals are met."""
+    print(f"\n{ROUNDS} pairs of requests in turn, {BODY['num_samples']} samples by {BODY['solver']}, kept alive")
+    print(f"{'':16} {'direct p50':>12} {'through p50':>12} {'adds':>10} {'goal':>10}  disconnect noticed after")
     met = True
     with running.service() as direct:
         for name in names:
             if need := lacking(name):
-                print(f"{name:16} left out; {need}")
+                print(f"{name:16} skipped; first run: {need}")
                 continue
             with balancer(name, direct) as url:
                 one, other, adds = compare(direct, url)

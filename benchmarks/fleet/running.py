@@ -1,4 +1,4 @@
-"""The processes to measure: one service, nginx in front of it, and the same service on Ray Serve."""
+"""Processes to measure: a service, nginx in front of it, and the same service on Ray Serve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """The environment of a service: one thread, and none of the caller's settings."""
+    """Return the environment of a service: one thread, and none of the caller's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PATHLINE_")}
     ours = {"MODELS_DIR": str(ROOT / "checkpoints"), "THREADS": "1", "DEVICE": "cpu", **settings}
     return kept | {"OMP_NUM_THREADS": "1"} | {f"PATHLINE_{name}": value for name, value in ours.items()}
@@ -68,7 +68,7 @@ def _answers(url: str) -> bool:
 
 @contextmanager
 def service() -> Iterator[str]:
-    """Run one service; its address."""
+    """Run one service; yield its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with _process([sys.executable, "-m", "service"], f"{url}/readyz", environment(PORT=str(port))):
@@ -77,7 +77,7 @@ def service() -> Iterator[str]:
 
 @contextmanager
 def nginx(behind: str) -> Iterator[str]:
-    """Run nginx, as deploy/nginx has it, before a service; its address."""
+    """Run nginx, configured as in deploy/nginx, in front of a service; yield its address."""
     port = free_port()
     with tempfile.TemporaryDirectory() as name:
         conf = CONF.read_text().replace("server replica:8000", f"server {behind.removeprefix('http://')}")
@@ -96,7 +96,7 @@ def nginx(behind: str) -> Iterator[str]:
 
 @contextmanager
 def ray(haproxy: bool) -> Iterator[str]:
-    """Run one replica on Ray Serve, behind Ray's own proxy, or behind HAProxy in Ray's fastest mode; its address."""
+    """Run one replica on Ray Serve behind Ray's own proxy, or HAProxy in Ray's fastest mode; yield its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     modes = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED")
@@ -106,7 +106,7 @@ def ray(haproxy: bool) -> Iterator[str]:
 
 
 def version(command: list[str]) -> str:
-    """The version that a program says."""
+    """Return the version that a program reports."""
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"\d+\.\d+[.\d]*", said.stdout + said.stderr)
     return found.group() if found else "?"

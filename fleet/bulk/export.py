@@ -104,6 +104,4 @@ def _write(file: Path, write: Callable[[BinaryIO], object]) -> None:
         temporary.replace(file)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise FleetError(
-            f"{file}: cannot be written: {error.strerror}; free some space or choose another path"
-        ) from None
+        raise FleetError(f"{file}: cannot be written: {error.strerror}; make room or choose another path") from None

@@ -1,1 +1,1 @@
-"""Capacity: how many replicas a load needs, from a service's measured speed and a simulation of its own scheduler."""
+"""Capacity planning: replicas needed for a load, from a service's measured speed and a simulation of its scheduler."""

@@ -1,4 +1,4 @@
-"""The speed of a live service: seconds of a network call by rows, and of a request without its calls."""
+"""Measuring the speed of a live service: seconds per network call by rows, and per request outside its calls."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Speed:
     """The speed of a service.
 
     Attributes:
-        call_s, row_s: a and b of t(n) = a + b n, seconds of a network call of n rows with its overhead.
-        request_s: seconds of a request without its network calls, for a client that has the service to itself.
-        handling_s: seconds for which reading and answering a request holds up all others, as the thread that handles
+        call_s, row_s: a and b of t(n) = a + b n, seconds of a network call of n rows including overhead.
+        request_s: seconds of a request outside its network calls, for the only client of a service.
+        handling_s: seconds for which reading and answering a request blocks all others, as the thread that handles
             requests and the one that computes wait for each other. At most `request_s`.
-        cpu_s: CPU seconds of a request without its calls; None if unknown, as on a busy machine.
+        cpu_s: CPU seconds of a request outside its calls; None if unknown, as on a busy machine.
     """
 
     call_s: float
@@ -38,12 +38,12 @@ class Speed:
     cpu_s: float | None = None
 
     def call(self, rows: int) -> float:
-        """Seconds of a call."""
+        """Return the seconds of a call."""
         return self.call_s + self.row_s * rows
 
     @property
     def rest_s(self) -> float:
-        """Seconds of a request outside its calls that hold up nothing else: sockets, and the client."""
+        """Seconds of a request outside its calls that block nothing else: sockets, and the client."""
         return max(0.0, self.request_s - self.handling_s)
 
 
@@ -51,17 +51,17 @@ def measure(url: str, model: str) -> Speed:
     """Measure an otherwise idle service; this takes about ten seconds.
 
     Raises:
-        FleetError: the service does not answer, or refuses.
+        FleetError: the service does not answer, or refuses a request.
     """
     service = _Service(url, model)
     calls: dict[int, float] = {}
     beside: list[float] = []
-    service.solve(_ROWS[-1], 0)  # the first request pays for preparations
+    service.solve(_ROWS[-1], 0)  # the first request includes one-time preparation
     before, count, solving = service.cpu(), 0, 0.0
     for rows in _ROWS:
         solves = []
         for seed in range(_REPEATS):
-            time.sleep(_PAUSE_S)  # requests of a load find cold caches, too
+            time.sleep(_PAUSE_S)  # requests under load find cold caches too
             begin = time.perf_counter()
             solve_s = service.solve(rows, seed)
             beside.append(time.perf_counter() - begin - solve_s)
@@ -78,7 +78,7 @@ def measure(url: str, model: str) -> Speed:
 
 
 def _handling(service: _Service, speed: Speed) -> float:
-    """How much longer a long request takes for each short one that comes and goes beside it."""
+    """Return the seconds that each short request adds to a long one running at the same time."""
     steps = int(min(5000, max(20, _LONG_S / (4 * speed.call(_LONG_ROWS)))))
     alone = min(service.solve(_LONG_ROWS, seed, f"rk4-{steps}") for seed in range(2))
     found: list[float] = []
@@ -95,27 +95,27 @@ def _handling(service: _Service, speed: Speed) -> float:
 
 
 class _Service:
-    """A service, asked over one connection."""
+    """A service, reached over one connection."""
 
     def __init__(self, url: str, model: str) -> None:
         if not url.startswith(("http://", "https://")):
-            raise FleetError(f"{url}: is no address of a service; give http://HOST:PORT")
+            raise FleetError(f"{url}: is not the address of a service; use http://HOST:PORT")
         self.url, self._model, parts = url, model, urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._path = parts.path.rstrip("/")
         self._connection = kind(parts.hostname or "", parts.port, timeout=60)
 
     def other(self) -> _Service:
-        """The same service, over another connection."""
+        """Return the same service over another connection."""
         return _Service(self.url, self._model)
 
     def solve(self, rows: int, seed: int, solver: str = _SOLVER) -> float:
-        """Have samples made; the seconds from the first network call to the last."""
+        """Request samples; return the seconds from the first network call to the last."""
         body = {"model": self._model, "num_samples": rows, "seed": seed, "solver": solver, "trace": "none"}
         return float(json.loads(self._ask("/v1/sample", body))["latency"]["solve_s"])
 
     def cpu(self) -> float | None:
-        """CPU seconds of the process so far."""
+        """Return the CPU seconds of the process so far."""
         found = re.search(r"^process_cpu_seconds_total (\S+)$", self._ask("/metrics").decode(), re.MULTILINE)
         return None if found is None else float(found.group(1))
 

@@ -1,4 +1,4 @@
-"""A mix of requests: kinds of requests and their shares."""
+"""Request mixes: kinds of requests and their shares."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Kind:
     """Requests of one kind.
 
     Attributes:
-        share: of all requests.
-        samples: of a request.
-        solver: as text.
-        plan: the solver compiled.
-        guided: whether a call takes two rows for a sample.
-        priority: of a request.
+        share: share of all requests.
+        samples: number of samples per request.
+        solver: the solver as text.
+        plan: the compiled solver.
+        guided: whether a call takes two rows per sample.
+        priority: priority of a request.
     """
 
     share: float
@@ -41,15 +41,15 @@ class Kind:
 
     @property
     def rows(self) -> int:
-        """Network rows of a call."""
+        """Network rows per call."""
         return self.samples * network_rows(2.0 if self.guided else None)
 
 
 def read_mix(path: Path) -> list[Kind]:
-    """Read a mix: a JSON list of objects with `share`, `num_samples`, `solver`, and perhaps `guided` and `priority`.
+    """Read a mix: a JSON list of objects with `share`, `num_samples`, `solver`, and optionally `guided` and `priority`.
 
     Raises:
-        UsageError: for the first fault, with its place.
+        UsageError: for the first fault; the message says where it is.
     """
     try:
         listed = json.loads(path.read_text())
@@ -63,13 +63,13 @@ def read_mix(path: Path) -> list[Kind]:
 
 
 def arrivals(kinds: Sequence[Kind], rate: float, requests: int, seed: int) -> list[tuple[float, Kind]]:
-    """When requests come, in seconds from the first moment, and of which kind: a Poisson process.
+    """Draw arrival times, in seconds from the start, and kinds of requests: a Poisson process.
 
     Args:
-        kinds: what is asked for.
-        rate: requests a second.
-        requests: how many.
-        seed: of the times and kinds.
+        kinds: the kinds of requests.
+        rate: requests per second.
+        requests: number of requests.
+        seed: fixes the times and kinds.
     """
     chance, when = Random(seed), 0.0  # noqa: S311  (arrivals are no secret)
     found = []

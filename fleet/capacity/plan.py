@@ -1,4 +1,4 @@
-"""The plan: the fewest replicas that hold a target, each simulated at its part of the load."""
+"""Capacity plans: the fewest replicas that meet a latency target, each simulated with its share of the load."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Planned:
     """The simulated outcome for a number of replicas.
 
     Attributes:
-        replicas: their number.
-        rho: share of the time in which each computes, simulated.
+        replicas: number of replicas.
+        rho: simulated share of the time that each spends computing.
         p50, p99: seconds of a request, HTTP included.
-        refused: share of requests that are refused or late.
+        refused: share of requests refused or late.
     """
 
     replicas: int
@@ -37,19 +37,19 @@ class Planned:
 
 
 def least_replicas(kinds: Sequence[Kind], rate: float, speed: Speed) -> int:
-    """Lower bound on the replicas: with fewer, the network rows alone take more than all of the time."""
+    """Return a lower bound on the replicas: with fewer, the network rows alone would take more than all of the time."""
     shares = sum(kind.share for kind in kinds)
     rows = sum(kind.share * kind.rows * float(kind.plan.nfe or 0) for kind in kinds) / shares
     return max(1, math.ceil(rate * rows * speed.row_s))
 
 
 def plan(kinds: Sequence[Kind], rate: float, p99: float, speed: Speed, requests: int = 2000) -> Planned:
-    """Find the fewest replicas with which 99 of 100 requests end within a time, and fewer than 1 in 1000 are refused.
+    """Find the fewest replicas with which 99 of 100 requests finish in time and fewer than 1 in 1000 are refused.
 
-    Arrivals at each replica are assumed independent; a balancer that knows the load only improves on that.
+    Arrivals at each replica are assumed independent; a balancer that knows the load can only do better.
 
     Raises:
-        FleetError: no number of replicas does it: one request alone takes longer.
+        FleetError: no number of replicas is enough, as one request alone takes too long.
     """
     alone = _alone(kinds, speed)
     if alone > p99:
@@ -81,7 +81,7 @@ def plan(kinds: Sequence[Kind], rate: float, p99: float, speed: Speed, requests:
 
 
 def _alone(kinds: Sequence[Kind], speed: Speed) -> float:
-    """The seconds that one request in 100 takes with a replica to itself, at least."""
+    """Return the least seconds that one request in 100 takes with a replica to itself."""
     took = sorted((float(kind.plan.nfe or 0) * speed.call(kind.rows), kind.share) for kind in kinds)
     total, below = sum(kind.share for kind in kinds), 0.0
     for seconds, share in took:
@@ -92,7 +92,7 @@ def _alone(kinds: Sequence[Kind], speed: Speed) -> float:
 
 
 def add_plan(commands: Any) -> None:
-    """Add the command `plan`."""
+    """Add the `plan` command."""
     parser: argparse.ArgumentParser = commands.add_parser("plan", help="compute how many replicas a load needs")
     parser.add_argument("--rate", type=float, required=True, help="requests per second")
     parser.add_argument("--p99", type=float, required=True, help="seconds within which 99 %% of requests must finish")
@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the plan."""
     for name in ("rate", "p99"):
         if not 0 < getattr(options, name) < math.inf:
-            raise UsageError(f"--{name} is {getattr(options, name)}; a number above 0 is needed")
+            raise UsageError(f"--{name} is {getattr(options, name)}; it must be above 0")
     kinds = read_mix(options.mix)
     if options.service:
         speed = measure(options.service, options.model)

@@ -1,8 +1,7 @@
-"""A simulation of the engine: its admission and scheduler on a simulated clock, and network calls of measured cost.
+"""Simulation of the engine: its own admission and scheduler on a simulated clock, with network calls of measured cost.
 
-The network is a Gaussian, as its numbers do not matter. Beside the engine
-there is the thread that reads requests and writes responses, one after the other; while it does, the engine waits, as
-both need Python's lock.
+The network is a Gaussian, as its values do not matter. Beside the engine, one thread reads requests and writes
+responses, one at a time; meanwhile the engine waits, as both need Python's global lock.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from service.settings import Settings
 
 
 class World(Device):
-    """A device with a simulated clock, and the events in its time.
+    """A device with a simulated clock and a queue of events.
 
     Attributes:
-        now: the clock.
-        handled: when the thread that handles requests has nothing to do any more.
+        now: the time on the clock.
+        handled: when the thread that handles requests becomes idle.
     """
 
     def __init__(self) -> None:
@@ -46,11 +45,11 @@ class World(Device):
         self._count = itertools.count()
 
     def clock(self) -> float:
-        """The time."""
+        """Return the time."""
         return self.now
 
     def seconds(self) -> float:
-        """The time."""
+        """Return the time."""
         return self.now
 
     def at(self, when: float, what: Callable[[], object]) -> None:
@@ -63,7 +62,7 @@ class World(Device):
         return self.handled
 
     def spend(self, seconds: float) -> None:
-        """Let the engine work for some seconds, not counting those in which requests are handled."""
+        """Let the engine compute for some seconds, not counting those in which requests are handled."""
         while True:
             self._happen()
             halted = self.handled > self.now
@@ -90,20 +89,20 @@ class World(Device):
 
 
 class Simulated(Engine):
-    """An engine that is driven turn by turn: it has no thread."""
+    """An engine without a thread, driven turn by turn."""
 
     @property
     def alive(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def turn(self) -> bool:
-        """Take one turn; return whether there is more work, or an event to come."""
+        """Take one turn; return whether there is more work or a pending command."""
         return bool(self._loop.turn()) or not self._loop.commands.empty()
 
 
 class _Costly(nn.Module):
-    """A network with calls that take simulated time."""
+    """A network whose calls take simulated time."""
 
     def __init__(self, inner: nn.Module, world: World, seconds: Callable[[int], float]) -> None:
         super().__init__()
@@ -119,9 +118,9 @@ class Found:
     """The results of one simulated replica.
 
     Attributes:
-        latencies: (requests,) seconds that clients wait for responses, ascending.
-        refused: requests that got a 429 or 422, or were late.
-        busy: share of the time in which it computed.
+        latencies: (requests,) seconds until clients have their responses, ascending.
+        refused: number of requests that got a 429 or 422, or were late.
+        busy: share of the time that it spent computing.
     """
 
     latencies: list[float]
@@ -129,20 +128,20 @@ class Found:
     busy: float
 
     def quantile(self, share: float) -> float:
-        """The latency that this share of the requests stays below."""
+        """Return the latency below which this share of the requests stays."""
         return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))]
 
 
 def simulate(kinds: Sequence[Kind], rate: float, speed: Speed, requests: int, timeout_s: float, seed: int = 0) -> Found:
-    """Send requests to one replica, by chance and without regard to each other (a Poisson process).
+    """Send requests to one replica at random, independent times (a Poisson process).
 
     Args:
         kinds: the kinds of requests.
         rate: requests a second.
-        speed: of the service.
-        requests: their number.
-        timeout_s: deadline of each.
-        seed: of the arrivals.
+        speed: speed of the service.
+        requests: number of requests.
+        timeout_s: time limit of each.
+        seed: fixes the arrivals.
     """
     world = World()
     engine = Simulated(Settings(device="cpu", threads=1, max_queue=100_000, compile="off"), None, world.clock, world)
@@ -150,7 +149,7 @@ def simulate(kinds: Sequence[Kind], rate: float, speed: Speed, requests: int, ti
         net = load(save(Path(folder), "net", Gaussian(), Decoder.identity((2,)), dataset={}, training={}, seed=0))
     engine.load("net", 1, replace(net, velocity=_Costly(net.velocity, world, speed.call)))
     latencies, refused, begin = list[float](), 0, world.now
-    half = speed.handling_s / 2  # a request is read, and a response written
+    half = speed.handling_s / 2  # half to read the request, half to write the response
 
     def ask(kind: Kind, came: float) -> None:
         nonlocal refused

@@ -71,7 +71,7 @@ def test_a_student_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     network = ResidualMLPSize(hidden=8, blocks=1, time_width=4).network((2,), average=True)
     folder = save(tmp_path, "student", network, Decoder.identity((2,)), **ABOUT)
     assert main(["tune", str(folder), *SHORT]) == 1
-    assert "has average velocities, which have no ODE for a plan to be faithful to" in capsys.readouterr().err
+    assert "has average velocities, so there is no ODE for a plan to approximate" in capsys.readouterr().err
     assert not (folder / PLANS_FILE).exists()
     assert measured(["measure", str(folder)]) == 1
     assert "the model is a field of average velocity: it has no endpoint error" in capsys.readouterr().err
@@ -134,7 +134,7 @@ def test_each_plan_says_how_it_was_tuned_and_other_recipes_replace_their_own_onl
 def test_plans_that_cannot_be_used_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / PLANS_FILE).write_text("{")
     tune(folder, Recipe(nfe=(2,), methods=("ab2",), samples=16, iterations=1))
-    assert "they are replaced" in capsys.readouterr().err
+    assert "replacing them" in capsys.readouterr().err
     assert load(folder).plans_fault == ""
 
 
@@ -161,7 +161,7 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
     [
         ("--nfe 1", "--nfe is 1; each must be from 2 to 32"),
         ("--nfe 4,99", "--nfe is 4,99"),
-        ("--nfe six", "--nfe is 'six'; write numbers with commas"),
+        ("--nfe six", "--nfe is 'six'; use numbers separated by commas"),
         ("--nfe 4.5", "--nfe is '4.5'"),
         ("--methods rk4", "rk4 does not take one evaluation a step"),
         ("--methods tuned", "tuned does not take one evaluation a step"),

@@ -1,4 +1,4 @@
-"""Every result of the paper, one experiment a file; `python -m training reproduce` runs them (`training.reproduce`).
+"""Experiments for every result of the paper, one per file; `python -m training reproduce` runs them.
 
 Xiao, "From Euler to Dormand-Prince: ODE Solvers for Flow Matching Generative Models", arXiv:2605.00836, 2026.
 """

@@ -1,4 +1,4 @@
-"""The ablation: is the gap from Euler-50 to RK4-20 wider for small and for undertrained models?"""
+"""The ablation: whether the gap from Euler-50 to RK4-20 is wider for small and for undertrained models."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def run(context: Context) -> Results:
             recipe = context.points_recipe(DATASET, seed, width)
 
             def get(recipe: Recipe = recipe, epochs: int = epochs) -> Model:
-                # One run gives the models of all numbers of epochs (see `trained`).
+                # One run produces the models for all numbers of epochs (see `trained`).
                 counts = sizes.epoch_counts if size_of(recipe).hidden == sizes.hidden else (sizes.epochs,)
                 return context.models.series(recipe, counts)[counts.index(epochs)]
 
@@ -63,7 +63,7 @@ def run(context: Context) -> Results:
 
 
 def _gaps(results: Results, hidden: int, epochs: int, measure: str) -> list[float]:
-    """Euler-50 minus RK4-20 of each training seed, in the order of the seeds."""
+    """Return Euler-50 minus RK4-20 for each training seed, in the order of the seeds."""
     return [
         means(cell, label_of(EULER), measure) - means(cell, label_of(RK4), measure)
         for cell in results["cells"]
@@ -93,7 +93,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def _points(results: Results) -> dict[str, list[tuple[int, int]]]:
-    """The two rows of the ablation: (hidden, epochs)."""
+    """Return the two rows of the ablation: (hidden, epochs)."""
     return {
         "hidden width": [(width, results["epochs"]) for width in sorted(results["widths"])],
         "epochs": [(results["hidden"], epochs) for epochs in sorted(results["epoch_counts"])],
@@ -101,7 +101,7 @@ def _points(results: Results) -> dict[str, list[tuple[int, int]]]:
 
 
 def tables(results: Results) -> list[Table]:
-    """One row a model size and training length."""
+    """Tabulate one row per model size and training length."""
     rows = []
     for hidden, epochs in dict.fromkeys(point for row in _points(results).values() for point in row):
         mine = [c for c in results["cells"] if (c["hidden"], c["epochs"]) == (hidden, epochs)]
@@ -119,7 +119,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def draw(results: Results, figures: Figures) -> None:
-    """The gap against width and against epochs; the bars are 95 % intervals over training seeds."""
+    """Plot the gap against width and against epochs; the bars are 95 % intervals over training seeds."""
     figure, axes = figures.panels(2, 2, width=4.2, height=2.7)
     for column, (label, points) in enumerate(_points(results).items()):
         for row, (measure, name) in enumerate(MEASURES.items()):

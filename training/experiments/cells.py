@@ -1,4 +1,4 @@
-"""Results on disk: each measurement is one JSON file, named by what decides it, and is never made twice."""
+"""Cells, the results on disk: each measurement is one JSON file named by its inputs, and is never repeated."""
 
 import hashlib
 import json
@@ -22,9 +22,9 @@ class Cells:
     """The cells of one experiment.
 
     Attributes:
-        folder: where the files are.
-        seconds: time that the cells asked for so far took to measure, also where that was in an earlier process.
-        found: how many were there already.
+        folder: folder of the files.
+        seconds: measuring time of the cells requested so far, including those of earlier processes.
+        found: number of cells that already existed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,12 +33,12 @@ class Cells:
         self.found = 0
 
     def get(self, label: str, key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
-        """Return what `compute` measures, from the disk where it was measured before.
+        """Return the result of `compute`, from disk if it was measured before.
 
         Args:
             label: first part of the file's name.
-            key: all that decides the result, JSON-ready.
-            compute: makes the result: numbers, texts, None, NumPy arrays, and lists and dicts of them.
+            key: everything that determines the result, JSON-ready.
+            compute: returns the result: numbers, strings, None, NumPy arrays, and lists and dicts of them.
 
         Raises:
             StateError: the file is damaged.
@@ -64,13 +64,13 @@ class Cells:
 
 
 class Measured(Cells):
-    """Cells that measure nothing: those that are on disk."""
+    """Cells that are only read from disk, never measured."""
 
     def get(self, label: str, key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
-        """Return what was measured before.
+        """Return an earlier result.
 
         Raises:
-            Missing: nothing was.
+            Missing: there is none.
             StateError: the file is damaged.
         """
 
@@ -92,7 +92,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Turn NumPy numbers and arrays, tuples and mappings into what JSON has; a number that is not finite into None."""
+    """Turn NumPy numbers and arrays, tuples and mappings into JSON types, and non-finite numbers into None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):

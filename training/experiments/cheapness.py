@@ -1,8 +1,8 @@
-"""The study of cheap flows: one choice of the recipe changed at a time, and the price of each trained model.
+"""The study of cheap flows: the price of models trained with one choice of the recipe changed at a time.
 
-Every model is trained anew with three seeds. Choices but the frequency are compared with the recipe at `BASE`, which
+Every model is trained with three seeds. All choices except the frequency are compared with the recipe at `BASE`, which
 is the paper's but for the highest frequency of the time embedding. The run can be stopped at any time: what decides
-most is measured first, and the report shows what there is (`--measured`) and names what is missing.
+most is measured first, and the report shows what has been measured (`--measured`) and names what is missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ _FREQUENCY = "frequency {:g}"
 
 
 def _key(name: str) -> str:
-    """The key of a choice's claim, and part of a file's name."""
+    """Return the key of a choice's claim, which is also part of a file name."""
     return name.replace(",", "").replace(" ", "-")
 
 
@@ -106,11 +106,11 @@ CLAIMS = (
 
 
 _PLAIN: Mapping[str, Any] = {"ema": 0.0, "schedule": "constant", "warmup": 0, "clip": 0.0, "coupling": "independent"}
-"""A recipe without the choices that are studied."""
+"""Return a recipe without the choices under study."""
 
 
 def base_recipe(context: Context, dataset: str, seed: int) -> Recipe:
-    """The recipe that all choices start from, at the size of the run: the paper's, and a plain one for digits."""
+    """Return the recipe that all choices start from, at the size of the run: the paper's, or a plain one for digits."""
     sizes = context.sizes
     if dataset in ("moons", "circles"):
         recipe = context.points_recipe(dataset, seed)
@@ -139,20 +139,20 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 _REFLOW = "reflow"
 REFLOWED = ("moons", "circles")
-"""Data sets of points, on which a second model is trained on the paths of the first."""
+"""Data sets of points, for which a second model is trained on the paths of the first."""
 
 EVERYWHERE = ("ema 0.999", "cosine schedule", "OT coupling", "cosine and OT")
-"""Choices that are tried on all data sets; the others on moons only."""
+"""Choices tried on all data sets; the others are tried on moons only."""
 
 DECISIVE = (_FREQUENCY.format(BASE), _FREQUENCY.format(PAPER), "cosine and OT", "cosine and OT, half the epochs")
-"""Settings that are measured first, on points before digits."""
+"""Settings measured first, on points before digits."""
 
 NEXT = ("cosine schedule", "OT coupling")
-"""Those that are measured after them, before all others."""
+"""Settings measured next, before all others."""
 
 
 def settings(dataset: str) -> dict[str, Mapping[str, Any]]:
-    """All that is trained on a data set."""
+    """Return every setting trained on a data set."""
     frequencies = {_FREQUENCY.format(value): {"network.max_frequency": value} for value in FREQUENCIES}
     return {**frequencies, **{name: CHOICES[name] for name in CHOICES if dataset == "moons" or name in EVERYWHERE}}
 
@@ -173,7 +173,7 @@ def _measure(context: Context, model: Model) -> Results:
 
 
 class _Plain(nn.Module):
-    """A velocity as the plain module that `Validation` calls with other weights, here none."""
+    """A velocity as a plain module with no other weights, as `Validation` calls it."""
 
     def __init__(self, velocity: nn.Module) -> None:
         super().__init__()
@@ -184,15 +184,15 @@ class _Plain(nn.Module):
 
 
 def _trained(dataset: str) -> tuple[str, ...]:
-    """The names of all that is trained on a data set."""
+    """Return the names of all settings trained on a data set."""
     return (*settings(dataset), *((_REFLOW,) if dataset in REFLOWED else ()))
 
 
 def order(context: Context) -> list[tuple[str, str, int]]:
-    """All models as (data set, setting, seed): what a stopped run should have comes first.
+    """Return all models as (data set, setting, seed), the most important first in case the run is stopped.
 
-    First the decisive settings; of them and of the others, those on points before those on digits, which take longer.
-    On digits each setting gets all its seeds before the next begins, as a verdict needs them.
+    Decisive settings come first; in each group, points come before digits, which take longer. On digits each setting
+    gets all its seeds before the next begins, as a verdict needs them.
     """
     seeds = context.sizes.training_seeds
     points = [dataset for dataset in context.sizes.price_datasets if dataset in REFLOWED]
@@ -205,10 +205,10 @@ def order(context: Context) -> list[tuple[str, str, int]]:
 def run(context: Context) -> Results:
     """Train and measure every setting with every seed: {data set: {setting: {seed: numbers}}}.
 
-    Of cells that only report (`Measured`) those that are there.
+    With cells that are only read (`Measured`), return those that exist.
 
     Raises:
-        Missing: none is there.
+        Missing: none exists.
     """
     results: Results = {dataset: {name: {} for name in settings(dataset)} for dataset in context.sizes.price_datasets}
     missing = None
@@ -225,7 +225,7 @@ def run(context: Context) -> Results:
 
 
 def _cell(context: Context, dataset: str, name: str, seed: int) -> Results:
-    """The numbers of one model."""
+    """Return the numbers of one model."""
     base = base_recipe(context, dataset, seed)
     label, samples = f"{dataset}-{_key(name)}-{seed}", context.sizes.price_samples
     if name == _REFLOW:
@@ -239,13 +239,13 @@ def _cell(context: Context, dataset: str, name: str, seed: int) -> Results:
 
 
 def _reflow_epochs(context: Context, parent: Recipe) -> int:
-    """Epochs over the pairs that are as many steps as the parent had over its data."""
+    """Return the epochs over the pairs that give as many steps as the parent took over its data."""
     assert isinstance(parent.data, PointsData)  # noqa: S101  (`REFLOWED`)
     return max(1, round(parent.epochs * parent.data.samples / context.sizes.price_pairs))
 
 
 def _reflowed(context: Context, parent: Recipe) -> Results:
-    """Measure a model that was trained on the paths of another one, in as many steps."""
+    """Measure a model trained on the paths of another one, for the same number of steps."""
     path = context.models.get(parent).path
     recipe = parent.model_copy(
         update={
@@ -257,11 +257,11 @@ def _reflowed(context: Context, parent: Recipe) -> Results:
 
 
 Seeds = Mapping[str, Results]
-"""The numbers of one setting by training seed."""
+"""Return the numbers of one setting by training seed."""
 
 
 def _pairs(one: Seeds, other: Seeds) -> list[tuple[Results, Results]]:
-    """The models of two settings that were trained with the same seeds."""
+    """Return the models of two settings that were trained with the same seeds."""
     return [(one[seed], other[seed]) for seed in one if seed in other]
 
 
@@ -270,7 +270,7 @@ def _ratio(pairs: Sequence[tuple[Results, Results]], what: str) -> Interval:
 
 
 def _fixed(model: Results) -> int:
-    """NFE of the cheapest solver with fixed steps for 1 %; the most that was tried where none reaches it."""
+    """Return the NFE of the cheapest solver with fixed steps for 1 %, or the most tried if none reaches it."""
     best = model["cheapest"][0]
     return best[1] if best else MOST_NFE
 
@@ -301,7 +301,7 @@ COLUMNS = ("loss", "held_out_loss", "swd", "dopri5_nfe", "straightness", "bend",
 
 
 def tables(results: Results) -> list[Table]:
-    """One row a data set and setting; means over training seeds, with the spread of what is judged."""
+    """Tabulate one row per data set and setting: means over training seeds, with the spread of the judged numbers."""
     rows: list[list[str | float | int | None]] = []
     for dataset, models in results.items():
         for name, seeds in models.items():
@@ -323,7 +323,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def notes(results: Results) -> list[str]:
-    """Say which models have not been measured: settings that lack seeds, by data set."""
+    """Name the models that have not been measured: settings with missing seeds, by data set."""
     most = max((len(seeds) for models in results.values() for seeds in models.values()), default=0)
     missing = list[str]()
     for dataset, models in results.items():
@@ -337,7 +337,7 @@ def notes(results: Results) -> list[str]:
 
 
 def draw(results: Results, figures: Figures) -> None:
-    """NFE and SWD against the highest frequency, a column a data set."""
+    """Plot NFE and SWD against the highest frequency, one column per data set."""
     figure, axes = figures.panels(2, len(results), width=2.9, height=2.3)
     for column, (dataset, models) in enumerate(results.items()):
         measured = {value: models.get(_FREQUENCY.format(value)) for value in FREQUENCIES}

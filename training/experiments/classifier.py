@@ -15,7 +15,7 @@ from training.mnist import labels
 
 __all__ = ["SURE", "Judge", "project", "train_judge"]
 
-_EPOCHS = 30  # enough for what is asked
+_EPOCHS = 30  # enough for this purpose
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Judge(judge.Judge):
     """A trained classifier of digits.
 
     Attributes:
-        accuracy: share of MNIST's 10,000 test digits that it names rightly.
-        digits: how many real digits it was trained on.
+        accuracy: share of MNIST's 10,000 test digits that it classifies correctly.
+        digits: number of real digits it was trained on.
     """
 
     accuracy: float
     digits: int
 
     def classes(self, latent: NDArray[Any]) -> NDArray[np.int64]:
-        """Counts of the digits (n, components) that it takes for a 0, 1, ..., 9."""
+        """Return how many of the digits (n, components) it classifies as 0, 1, ..., 9."""
         return np.bincount(self.named(latent), minlength=10)
 
 
@@ -39,9 +39,9 @@ def train_judge(data_dir: Path | None, decoder: Decoder, digits: int, seed: int 
     """Train on real digits.
 
     Args:
-        data_dir: as for `mnist.load`; the label files lie beside the pictures.
-        decoder: the PCA decoder of the model that is judged.
-        digits: how many of the 60,000 training digits are used.
+        data_dir: as for `mnist.load`; the label files are in the same folder as the pictures.
+        decoder: the PCA decoder of the model under test.
+        digits: how many of the 60,000 training digits to use.
         seed: fixes their choice and the classifier's first weights.
 
     Raises:
@@ -56,7 +56,7 @@ def train_judge(data_dir: Path | None, decoder: Decoder, digits: int, seed: int 
 
 
 def project(decoder: Decoder, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Principal components of pictures (n, 784) of 0 ... 255, scaled as the flow's samples are."""
+    """Return principal components of pictures (n, 784) of 0 ... 255, scaled like the flow's samples."""
     mean, components, scale = (
         tensor.to(torch.float64).numpy() for tensor in (decoder.mean, decoder.components, decoder.latent_scale)
     )

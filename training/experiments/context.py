@@ -1,4 +1,4 @@
-"""The context of an experiment: sizes, trained models, and a place for its results."""
+"""The context of an experiment: sizes, trained models, and storage for its results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Context:
     """The surroundings of one experiment.
 
     Attributes:
-        sizes: how much is measured.
+        sizes: how much to measure.
         models: finds or trains models.
         cells: results of this experiment on disk.
         data_dir: folder with data files, or None.
@@ -29,17 +29,17 @@ class Context:
     data_dir: Path | None = None
 
     def cell(self, label: str, key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
-        """Return what `compute` measures; kept by `key` (see `Cells.get`)."""
+        """Return the result of `compute`, stored under `key` (see `Cells.get`)."""
         return self.cells.get(label, key, compute)
 
     def points_recipe(self, dataset: str, seed: int, hidden: int | None = None) -> Recipe:
-        """The paper's recipe for `moons` or `circles` at this size, with the largest number of epochs in use."""
+        """Return the paper's recipe for `moons` or `circles` at this size, with the largest number of epochs in use."""
         recipe = load_recipe(CONFIGS / f"{dataset}_paper.toml")
         network = recipe.network.model_copy(update={"hidden": hidden or self.sizes.hidden, "blocks": self.sizes.blocks})
         return recipe.model_copy(update={"seed": seed, "network": network, "epochs": self.sizes.epochs})
 
     def points_model(self, recipe: Recipe) -> Model:
-        """The model of a recipe for moons or circles; on moons one run also gives the ablation's numbers of epochs."""
+        """Return the model of a recipe for moons or circles; a run on moons also covers the ablation's epochs."""
         counts = (recipe.epochs,)
         if recipe.data.name == "moons" and size_of(recipe).hidden == self.sizes.hidden:
             counts = self.sizes.epoch_counts
@@ -55,11 +55,11 @@ class Context:
 
         Args:
             datasets: of `moons` and `circles`.
-            key: training seed -> what else than the recipe decides the result.
+            key: training seed -> what determines the result besides the recipe.
             measure: model, training seed -> its result.
 
         Returns:
-            For each data set the results, one a training seed.
+            For each data set, one result per training seed.
         """
 
         def result(dataset: str, seed: int) -> Any:
@@ -70,7 +70,7 @@ class Context:
         return {dataset: [result(dataset, seed) for seed in self.sizes.training_seeds] for dataset in datasets}
 
     def mnist_recipe(self) -> Recipe:
-        """The paper's recipe for MNIST at this size."""
+        """Return the paper's recipe for MNIST at this size."""
         recipe = load_recipe(CONFIGS / "mnist_paper.toml")
         sizes = self.sizes
         return recipe.model_copy(

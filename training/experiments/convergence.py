@@ -1,4 +1,4 @@
-"""Order of convergence of every method with fixed steps on y' = -y, and what accuracy costs."""
+"""Order of convergence of every method with fixed steps on y' = -y, and the cost of accuracy."""
 
 import math
 
@@ -14,9 +14,9 @@ from training.experiments.verdicts import at_least, exact, within
 
 DIMENSIONS = (1, 100, 1000)
 TOLERANCE = 0.1
-"""A slope is the order if it is this near."""
+"""Largest difference between a slope and the order."""
 ROUNDING = 1e-12
-"""Relative errors below this are left out of the regression: rounding, not the method."""
+"""Relative errors below this are left out of the regression, because they show rounding and not the method."""
 TARGET = 1e-8
 PAPER = {"euler": 1, "midpoint": 2, "rk4": 4}
 RATIO = 1e4
@@ -54,12 +54,12 @@ CLAIMS = (
 
 
 def _classical() -> list[str]:
-    """The methods for any ODE; DPM-Solver++ and UniPC are for the path from noise to data."""
+    """Return the methods for any ODE; DPM-Solver++ and UniPC only work on paths from noise to data."""
     return [name for name, entry in catalogue.solvers().items() if not entry.exponential]
 
 
 def _error(solver: str, steps: int, dimension: int) -> float:
-    """Relative error at t = 1, in the Euclidean norm, from a random start."""
+    """Return the relative error at t = 1, in the Euclidean norm, from a random start."""
     x0 = noise(0, 0, 1, (dimension,), torch.float64)
     start = "rk" if catalogue.find(solver).starts else None
     x = integrate(lambda x, t: -x, x0, solver=solver, steps=steps, start=start).x
@@ -72,12 +72,12 @@ def _fixed_nfe(solver: str, steps: int) -> int:
 
 
 def _euler_error(steps: int) -> float:
-    """Relative error of Euler's steps, (1 - h)^N / e^-1 - 1, without adding rounding to rounding N times."""
+    """Return the relative error of Euler's steps, (1 - h)^N / e^-1 - 1, without accumulating rounding over N steps."""
     return abs(math.expm1(steps * math.log1p(-1 / steps) + 1))
 
 
 def steps_needed(solver: str, target: float) -> int:
-    """The smallest number of steps with an error of at most `target`."""
+    """Return the smallest number of steps with an error of at most `target`."""
     known: dict[int, float] = {}
 
     def error(steps: int) -> float:
@@ -85,7 +85,7 @@ def steps_needed(solver: str, target: float) -> int:
             known[steps] = _euler_error(steps) if solver == "euler" else _error(solver, steps, 1)
         return known[steps]
 
-    # The error falls as steps^-order: this lands next to the answer, and the rest is walked.
+    # The error falls as steps^-order: this lands near the answer, and a walk finds it.
     order, steps = catalogue.find(solver).order, 32
     for _ in range(4):
         steps = max(order, math.ceil(steps * (error(steps) / target) ** (1 / order)))
@@ -121,7 +121,7 @@ def run(context: Context) -> Results:
 
 
 def slope(results: Results, solver: str, dimension: int) -> float:
-    """The slope of log error against log h, rounding left out."""
+    """Return the slope of log error against log h, without errors at rounding level."""
     errors = np.array(results["errors"][solver][str(dimension)])
     kept = errors > ROUNDING
     h = 1 / np.array(results["steps"])
@@ -129,7 +129,7 @@ def slope(results: Results, solver: str, dimension: int) -> float:
 
 
 def _finest_slope(results: Results, solver: str) -> float:
-    """The slope between the two smallest steps whose error in one dimension is above rounding."""
+    """Return the slope between the two smallest steps with errors in one dimension above rounding."""
     errors = np.array(results["errors"][solver]["1"])
     last = np.flatnonzero(errors > ROUNDING)[-2:]
     return float(np.diff(np.log(errors[last]))[0] / np.diff(np.log(1 / np.array(results["steps"])[last]))[0])
@@ -174,7 +174,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def tables(results: Results) -> list[Table]:
-    """Slopes and costs, one row a method."""
+    """Tabulate slopes and costs, one row per method."""
     at = results["steps"].index(10)
     rows = [
         [
@@ -193,7 +193,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def draw(results: Results, figures: Figures) -> None:
-    """Error against h in the smallest and the largest dimension."""
+    """Plot error against h in the smallest and the largest dimension."""
     figure, axes = figures.panels(1, 2, width=4.6, height=3.6)
     h = 1 / np.array(results["steps"])
     for axis, dimension in zip(axes, (DIMENSIONS[0], DIMENSIONS[-1]), strict=True):

@@ -11,18 +11,18 @@ from training.experiments.figures import COLOURS, Figures
 from training.experiments.verdicts import over_seeds
 
 Measured = Mapping[str, Any]
-"""What `sampling.quality` returned for one model."""
+"""Result of `sampling.quality` for one model."""
 
 _MARKERS = {"euler": "o", "midpoint": "s", "rk4": "^", "dopri5": "*"}
 
 
 def means(model: Measured, label: str, measure: str) -> float:
-    """Mean over sampling seeds of `swd` or `endpoint` of one solver."""
+    """Return the mean over sampling seeds of `swd` or `endpoint` for one solver."""
     return float(np.mean(model["solvers"][label][measure]))
 
 
 def quality_table(name: str, title: str, models: Sequence[Measured]) -> Table:
-    """One row a solver, one for the noise floor; spread over models, or over sampling seeds of a single model."""
+    """Tabulate the solvers and the noise floor; spread is over models, or over sampling seeds of a single model."""
     rows: list[list[str | float | int | None]] = []
     for label, row in models[0]["solvers"].items():
         nfe = float(np.mean([model["solvers"][label]["nfe"] for model in models]))
@@ -38,7 +38,7 @@ def quality_table(name: str, title: str, models: Sequence[Measured]) -> Table:
 
 
 def draw_curves(figures: Figures, name: str, datasets: Mapping[str, Sequence[Measured]]) -> None:
-    """SWD above, endpoint error below; a column a data set; a point is the mean, a bar the spread over models."""
+    """Plot SWD above endpoint error, one column per data set; a point is the mean, a bar the spread over models."""
     figure, axes = figures.panels(2, len(datasets), width=4.2)
     for column, (dataset, models) in enumerate(datasets.items()):
         for row, (measure, words) in enumerate((("swd", "SWD"), ("endpoint", "endpoint error"))):

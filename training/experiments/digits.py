@@ -1,4 +1,4 @@
-"""MNIST in principal components: variance kept, NFE against quality, sheets of samples, and a judge's verdict."""
+"""MNIST in principal components: variance kept, NFE against quality, sheets of samples, and a classifier's verdict."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +58,7 @@ CLAIMS = (
 
 
 def run(context: Context) -> Results:
-    """Train, or take what is there, and measure."""
+    """Train or reuse a model, and measure it."""
     sizes = context.sizes
     recipe = context.mnist_recipe()
     wanted = specs(sizes.euler, [n for n in sizes.midpoint if n <= 50], [n for n in sizes.rk4 if 5 <= n <= 20])
@@ -88,7 +88,7 @@ def run(context: Context) -> Results:
 
 
 def _look(context: Context, model: Model) -> Results:
-    """Sheets of decoded samples, and the classifier's confidence in samples and in real digits."""
+    """Return sheets of decoded samples, and the classifier's confidence in samples and in real digits."""
     sizes = context.sizes
     judge = train_judge(context.data_dir, model.data.decoder, sizes.classifier_digits)
     shape = tuple(model.data.train.shape[1:])
@@ -174,7 +174,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def tables(results: Results) -> list[Table]:
-    """Quality by solver, and the classifier's confidence."""
+    """Tabulate quality by solver, and the classifier's confidence."""
     title = "MNIST, one trained model: mean ± standard deviation over sampling seeds"
     sure = results["look"]["sure"]
     rows = [[label, over_seeds(values).mean, over_seeds(values).sd] for label, values in sure.items()]
@@ -185,7 +185,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def notes(results: Results) -> Sequence[str]:
-    """The training in one sentence."""
+    """Describe the training in one sentence."""
     training = results["training"]
     loss = "not recorded" if training["loss"] is None else f"{training['loss']:.4f}"
     return [
@@ -195,7 +195,7 @@ def notes(results: Results) -> Sequence[str]:
 
 
 def draw(results: Results, figures: Figures) -> None:
-    """Quality against NFE, and a sheet of pictures for each solver."""
+    """Plot quality against NFE, and a sheet of pictures for each solver."""
     draw_curves(figures, "mnist", {"mnist": [results["quality"]]})
     sheets = results["look"]["sheets"]
     figure, axes = figures.panels(2, 2, width=4.2, height=1.75)

@@ -9,19 +9,19 @@ from training.experiments.figures import Figures
 from training.experiments.verdicts import Interval, Verdict, combine
 
 Results = dict[str, Any]
-"""What a run returns: JSON-ready, with all that tables, figures and verdicts need."""
+"""Results of a run: JSON-ready, with everything that tables, figures and verdicts need."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement that is tested. It stands in the code, with its rule, before anything is measured.
+    """A statement under test. It is written in the code, with its rule, before anything is measured.
 
     Attributes:
-        key: names it within its experiment.
+        key: its name within its experiment.
         text: the statement.
-        rule: in words, what must be measured for the claim to hold; the numbers stand in the code.
-        figure: name of the figure that shows it, or "".
-        ours: whether it is this project's own promise and not the paper's.
+        rule: in words, the measurement that makes the claim hold; the code has the numbers.
+        figure: name of the figure for it, or "".
+        ours: whether it is this project's own claim and not the paper's.
     """
 
     key: str
@@ -33,12 +33,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Part:
-    """One measurement that bears on a claim.
+    """One measurement for a claim.
 
     Attributes:
         label: what was measured.
         measured: the number.
-        verdict: what the rule says of it.
+        verdict: outcome of the rule.
     """
 
     label: str
@@ -48,12 +48,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim after the measurement.
+    """A claim with its measurements.
 
     Attributes:
         claim: the claim.
         parts: the measurements; the verdict follows from theirs.
-        note: what else a reader should know.
+        note: further remarks for the reader.
     """
 
     claim: Claim
@@ -62,7 +62,7 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of all parts together."""
+        """Return the verdict of all parts together."""
         return combine(part.verdict for part in self.parts)
 
 
@@ -71,11 +71,11 @@ class Table:
     """A table of the report, also written as CSV.
 
     Attributes:
-        name: file name without its end.
-        title: what it shows.
+        name: file name without its suffix.
+        title: title of the table.
         columns: headings.
-        rows: one sequence of cells each, texts and numbers.
-        shown: how many rows the report shows; the CSV has all.
+        rows: one sequence of cells each, strings and numbers.
+        shown: number of rows in the report; the CSV has all.
     """
 
     name: str
@@ -90,10 +90,10 @@ class Experiment:
     """One result of the paper.
 
     Attributes:
-        name: what `--only` takes.
+        name: name for `--only`.
         title: heading in the report.
-        claims: what is tested.
-        run: measures; everything that takes time is kept in cells (see `Context.cell`).
+        claims: the statements under test.
+        run: measures; everything that takes time is stored in cells (see `Context.cell`).
         judge: results -> one finding for each claim; pure.
         tables: results -> tables; pure.
         draw: results -> figures.
@@ -111,5 +111,5 @@ class Experiment:
 
 
 def by_key(claims: Sequence[Claim]) -> Mapping[str, Claim]:
-    """Claims by their key."""
+    """Return the claims by key."""
     return {claim.key: claim for claim in claims}

@@ -1,4 +1,4 @@
-"""Pictures: one look for all, each written as PNG and SVG."""
+"""Figures: one style for all, each written as PNG and SVG."""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -28,7 +28,7 @@ COLOURS = {
     "ab3": "#9c6644",
     "ab4": "#5c4742",
 }
-"""One colour a solver, the same in every picture."""
+"""One colour per solver, the same in every figure."""
 
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -43,10 +43,10 @@ _STYLE: dict[Any, Any] = {
 
 
 class Figures:
-    """Writes the pictures of a report.
+    """Writes the figures of a report.
 
     Attributes:
-        written: names of the pictures so far, without their ends.
+        written: names of the figures so far, without suffixes.
     """
 
     def __init__(self, folder: Path, dpi: int = 100) -> None:
@@ -56,7 +56,7 @@ class Figures:
 
     @staticmethod
     def style() -> AbstractContextManager[None]:
-        """The look; figures are drawn and saved while it is entered."""
+        """Context with the style for drawing and saving figures."""
         return mpl.rc_context(_STYLE)
 
     def panels(self, rows: int, columns: int, width: float = 3.4, height: float = 2.8) -> tuple[Figure, list[Axes]]:

@@ -69,7 +69,7 @@ def _measure(context: Context, model: Model) -> Results:
 
 
 def run(context: Context) -> Results:
-    """Take the spectra of every model."""
+    """Compute the spectra of every model."""
     key = {"samples": context.sizes.jacobian_samples, "times": TIMES, "steps": STEPS}
     return context.over_models(DATASETS, lambda _: key, lambda model, _: _measure(context, model))
 
@@ -93,7 +93,7 @@ def judge(results: Results) -> list[Finding]:
             ratio = over_seeds([a / b for a, b in zip(lowest, middle, strict=True)])
             label = f"{dataset}: most negative real part, late over t = 0.5"
             stiff.append(Part(label, ratio, at_least(ratio, SHARPLY)))
-        else:  # nothing negative to compare with: ask for the difference instead
+        else:  # nothing negative to compare with: use the difference instead
             change = over_seeds([a - b for a, b in zip(lowest, middle, strict=True)])
             stiff.append(Part(f"{dataset}: real part, late minus t = 0.5", change, at_most(change, -1.0)))
         for statistic, name in (("mean", "mean"), ("50", "median")):
@@ -114,7 +114,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def tables(results: Results) -> list[Table]:
-    """One row a data set and time; means over training seeds."""
+    """Tabulate one row per data set and time: means over training seeds."""
     rows = []
     for dataset, models in results.items():
         for k, t in enumerate(TIMES):
@@ -129,7 +129,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def draw(results: Results, figures: Figures) -> None:
-    """Eigenvalues above, condition number below; band from the 5 % to the 95 % quantile of samples."""
+    """Plot eigenvalues above condition numbers; bands span the 5 % to 95 % quantiles of samples."""
     figure, axes = figures.panels(2, len(results), width=4.2, height=2.9)
     for column, (dataset, models) in enumerate(results.items()):
 

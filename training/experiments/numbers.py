@@ -1,4 +1,4 @@
-"""Numbers in the paper's text that can be counted: parameters and evaluations."""
+"""Countable numbers from the paper's text: parameters and evaluations."""
 
 from models.architectures import build
 from solvers import catalogue

@@ -1,4 +1,4 @@
-"""NFE against the quality of samples on moons and circles: SWD, which is what the paper uses, and endpoint error."""
+"""NFE against sample quality on moons and circles, by SWD, the paper's measure, and by endpoint error."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +14,9 @@ from training.experiments.verdicts import Verdict, at_most, over_seeds, within
 
 DATASETS = ("moons", "circles")
 SAME_ENDPOINT = 1.1
-"""RK4-20 has Euler-200's endpoint error if it is at most this many times as large."""
+"""RK4-20 matches Euler-200's endpoint error if its own is at most this many times as large."""
 COSTS = ((20, "euler-20", "midpoint-10", "rk4-5"), (200, "euler-200", "midpoint-100", "rk4-50"))
-"""NFE, and the solvers that need exactly that number."""
+"""NFE -> solvers that need exactly that number."""
 
 CLAIMS = (
     Claim(
@@ -94,7 +94,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def _smallest(results: Results) -> str:
-    """The cheapest RK4, Midpoint and Euler runs that match Euler-200 by the same rules."""
+    """Name the cheapest RK4, Midpoint and Euler runs that match Euler-200 by the same rules."""
     phrases = []
     for dataset, found in results.items():
         models = found["models"]
@@ -117,7 +117,7 @@ def _smallest(results: Results) -> str:
 
 
 def tables(results: Results) -> list[Table]:
-    """One table a data set."""
+    """Return one table per data set."""
     return [
         quality_table(f"pareto-{dataset}", f"{dataset}: mean ± standard deviation over training seeds", found["models"])
         for dataset, found in results.items()
@@ -125,7 +125,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def notes(results: Results) -> list[str]:
-    """Distance of the models themselves from the data: no solver does better than its model."""
+    """Report the distance of the models themselves from the data: no solver does better than its model."""
     phrases = []
     for dataset, found in results.items():
         best = over_seeds([means(model, "dopri5", "swd") for model in found["models"]])
@@ -135,7 +135,7 @@ def notes(results: Results) -> list[str]:
 
 
 def draw(results: Results, figures: Figures) -> None:
-    """SWD and endpoint error against NFE, a column a data set."""
+    """Plot SWD and endpoint error against NFE, one column per data set."""
     draw_curves(figures, "pareto", {dataset: found["models"] for dataset, found in results.items()})
 
 

@@ -26,9 +26,9 @@ class Section:
     """One experiment after its run.
 
     Attributes:
-        experiment: which.
-        results: its numbers, None if it could not be run.
-        seconds: time that it took, the training that it waited for included.
+        experiment: the experiment.
+        results: its numbers; None if it could not be run.
+        seconds: time taken, including the training that it waited for.
         problem: why it could not be run, or "".
     """
 
@@ -39,7 +39,7 @@ class Section:
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """Its claims with verdicts; none if it could not be run."""
+        """Return its claims with verdicts; none if it could not be run."""
         return () if self.results is None else self.experiment.judge(self.results)
 
 
@@ -51,14 +51,14 @@ def write_report(
     conditions: str = "",
     study: bool = False,
 ) -> Path:
-    """Write REPORT.md, one CSV a table, and numbers.json with all findings.
+    """Write REPORT.md, one CSV per table, and numbers.json with all findings.
 
     Args:
-        folder: where; the figures are in its `figures/`.
+        folder: where to write; the figures are in its `figures/`.
         sizes: how much was measured.
         sections: the experiments, in the order of the report.
-        training_s: seconds that the steps of all trainings took; those in `Section.seconds` are counted in both.
-        conditions: what else a reader should know of the run, one sentence.
+        training_s: seconds spent in all training steps; those in `Section.seconds` are counted in both.
+        conditions: one sentence on the conditions of the run.
         study: whether it is the project's own study of cheap flows, and not of the paper.
 
     Raises:
@@ -170,7 +170,7 @@ def _row(finding: Finding) -> str:
 
 
 def _extremes(finding: Finding) -> Sequence[Part]:
-    """Two parts that say most: the first that breaks the rule, if one does, and the first of all."""
+    """Return the two most telling parts: the first that breaks the rule, if any, and the first of all."""
     broken = [part for part in finding.parts if part.verdict != "holds"]
     return list(dict.fromkeys([*broken[:2], finding.parts[0]]))[:2]
 
@@ -201,7 +201,7 @@ def _section(section: Section) -> list[str]:
 
 
 _MORE = {"trajectories": ("samples",)}
-"""Figures that belong to no claim."""
+"""Return the figures that belong to no claim."""
 
 
 def _markdown(table: Table) -> list[str]:

@@ -1,4 +1,4 @@
-"""Samples by a list of solvers from the same noise, and how far each is from the exact end of its path."""
+"""Sampling with several solvers from the same noise, and the distance of each sample from the exact end of its path."""
 
 import copy
 import functools
@@ -24,16 +24,16 @@ Array = NDArray[np.floating]
 DOPRI5 = SolverSpec("dopri5", rtol=1e-5, atol=1e-5)
 """DOPRI5 at the paper's tolerance, relative and absolute."""
 _ROWS = 1000
-_FRESH_SEEDS = 1_000_000  # seeds of real data that no training uses
+_FRESH_SEEDS = 1_000_000  # seeds of real data not used in any training
 
 
 def label_of(spec: SolverSpec) -> str:
-    """Short name, as `rk4-20` or `dopri5`."""
+    """Return the short name, such as `rk4-20` or `dopri5`."""
     return spec.solver if spec.adaptive else f"{spec.solver}-{spec.steps}"
 
 
 def specs(euler: Sequence[int], midpoint: Sequence[int], rk4: Sequence[int]) -> tuple[SolverSpec, ...]:
-    """The four solvers of the paper at the given numbers of steps, DOPRI5 last."""
+    """Return the four solvers of the paper at the given numbers of steps, DOPRI5 last."""
     steps = {"euler": euler, "midpoint": midpoint, "rk4": rk4}
     return (*(SolverSpec(solver, count) for solver, counts in steps.items() for count in counts), DOPRI5)
 
@@ -42,7 +42,7 @@ def solve(velocity: nn.Module, x0: Tensor, spec: SolverSpec) -> Solution:
     """Integrate from t = 0 to 1 as the spec says.
 
     Raises:
-        TrainingError: a sample did not get to the end.
+        TrainingError: a sample did not reach t = 1.
     """
     with torch.no_grad():
         solution = integrate_indexed(lambda x, t, _: velocity(x, t), x0, compile(spec, x0.dtype))
@@ -54,7 +54,7 @@ def solve(velocity: nn.Module, x0: Tensor, spec: SolverSpec) -> Solution:
 
 
 def exact_end(velocity: nn.Module, x0: Tensor, tolerance: float) -> Array:
-    """The end of each path, by DOPRI5 in float64 with the same weights; (samples, *event)."""
+    """Return the end of each path by DOPRI5 in float64 with the same weights, (samples, *event)."""
     doubled = copy.deepcopy(velocity).double()
     solution = integrate(doubled, x0.double(), solver="dopri5", rtol=tolerance, atol=tolerance, controller="i")
     if any(status != Status.SUCCESS for status in solution.status):
@@ -63,13 +63,13 @@ def exact_end(velocity: nn.Module, x0: Tensor, tolerance: float) -> Array:
 
 
 def endpoint_error(x: Array, exact: Array) -> float:
-    """Mean Euclidean distance of samples from the exact ends of their own paths, (samples, *event) both."""
+    """Return the mean Euclidean distance of samples from the exact ends of their own paths, both (samples, *event)."""
     difference = np.asarray(x, dtype=np.float64) - exact
     return float(np.linalg.norm(difference.reshape(len(difference), -1), axis=1).mean())
 
 
 def real(context: Context, model: Model, seed: int, count: int) -> tuple[Array, Array]:
-    """Two sets of real data that no training saw and that share no sample, each (count, *event).
+    """Return two disjoint sets of real data that no training has used, each (count, *event).
 
     For moons and circles they are drawn anew for each seed; MNIST's test digits are shuffled and split for each seed.
     """
@@ -84,13 +84,13 @@ def real(context: Context, model: Model, seed: int, count: int) -> tuple[Array, 
 
 @dataclass(frozen=True)
 class Amount:
-    """Amount of measurement for one model.
+    """How much to measure for one model.
 
     Attributes:
         wanted: the solvers.
-        samples: how many samples of each sampling seed.
-        endpoints: how many of them have the exact end of their path computed.
-        tight: the tolerance of that.
+        samples: number of samples per sampling seed.
+        endpoints: number of those for which the exact end of the path is computed.
+        tight: the tolerance for the exact ends.
         seeds: the sampling seeds.
     """
 
@@ -101,24 +101,24 @@ class Amount:
     seeds: tuple[int, ...]
 
     def key(self) -> dict[str, object]:
-        """The part that decides the result of one seed."""
+        """Return the part that determines the result of one seed."""
         labels = [label_of(spec) for spec in self.wanted]
         return {"solvers": labels, "amount": [self.samples, self.endpoints, self.tight]}
 
 
 def quality(context: Context, label: str, recipe: Recipe, get: Callable[[], Model], amount: Amount) -> dict[str, Any]:
-    """Measure SWD, endpoint error and NFE of solvers, one cell a sampling seed.
+    """Measure SWD, endpoint error and NFE of solvers, one cell per sampling seed.
 
     Args:
-        context: keeps the results, and gives seeds and projections.
-        label: begins the names of the cells.
-        recipe: names the model.
-        get: returns the model; called if something has to be measured.
-        amount: what is measured.
+        context: stores the results, and provides seeds and projections.
+        label: prefix of the names of the cells.
+        recipe: identifies the model.
+        get: returns the model; called only if something has to be measured.
+        amount: how much to measure.
 
     Returns:
-        `floor`: SWD of real to fresh real data, one number a sampling seed; `solvers`: for each label of a spec `swd`
-        and `endpoint`, one number a sampling seed, and `nfe`, the mean over all samples.
+        `floor`: SWD of real to fresh real data, one number per sampling seed; `solvers`: for each label of a spec `swd`
+        and `endpoint`, one number per sampling seed, and `nfe`, the mean over all samples.
     """
     model = functools.cache(get)
     parts = []

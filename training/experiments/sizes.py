@@ -5,34 +5,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """Everything that makes a run long or short.
+    """All settings that affect the length of a run.
 
     Attributes:
-        name: what the report calls it.
+        name: its name in the report.
         training_seeds: seeds of the models trained on moons and circles.
         sampling_seeds: seeds of the starting noise, the real data and the projections on moons and circles.
-        samples: samples that are compared with as many real ones (SWD).
-        endpoint_samples: samples of each sampling seed that are also solved tightly in float64.
+        samples: samples compared with as many real ones (SWD).
+        endpoint_samples: samples per sampling seed that are also solved tightly in float64.
         projections: random directions of SWD.
         hidden, blocks, epochs: the network and the training on moons and circles; the paper's in the full run.
         widths: hidden widths of the ablation, `hidden` among them.
         epoch_counts: epochs of the ablation, `epochs` among them.
         euler, midpoint, rk4: numbers of steps.
-        jacobian_samples: samples whose Jacobian is taken.
-        trajectories: samples whose path is measured.
+        jacobian_samples: samples for which the Jacobian is computed.
+        trajectories: samples with measured paths.
         mnist_digits, mnist_components, mnist_hidden, mnist_blocks, mnist_epochs: data, network, training on MNIST.
         mnist_seeds: sampling seeds on MNIST.
-        mnist_samples: samples of each sampling seed on MNIST.
+        mnist_samples: samples per sampling seed on MNIST.
         mnist_endpoint_samples: of those, how many are also solved tightly in float64.
         classifier_digits: real digits that the classifier is trained on.
         finest: the most steps in the convergence experiment.
-        target: the relative error whose cost it measures.
+        target: the relative error for which it measures the cost.
         tight: tolerance of the float64 solutions that stand for the exact ends of paths on moons and circles.
         grid: points along each side of the map of stability.
         price_datasets: data sets of the study of prices.
-        price_samples: paths whose price is measured.
-        price_pairs: paths of the parent that its reflow is trained on.
-        price_digits, price_mnist_epochs: digits and epochs of the study's models of MNIST.
+        price_samples: paths on which the price is measured.
+        price_pairs: paths of the parent used to train its reflow.
+        price_digits, price_mnist_epochs: digits and epochs for the study's MNIST models.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Regions of absolute stability of all methods, and what they mean on y' = -15 y."""
+"""Regions of absolute stability of all methods, and their effect on y' = -15 y."""
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ CLAIMS = (
 
 
 def growth(solver: str, z: NDArray[np.complexfloating]) -> NDArray[np.float64]:
-    """By how much a step multiplies the solution of y' = lambda y, z = h lambda.
+    """Return the factor by which a step multiplies the solution of y' = lambda y, z = h lambda.
 
     Runge-Kutta: |R(z)| with R(z) = 1 + sum_k z^k b A^(k-1) 1 (Hairer & Wanner II, IV.2). Adams-Bashforth: the largest
     root of its characteristic polynomial (Hairer & Wanner II, V.1).
@@ -62,21 +62,21 @@ def _grid(points: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _area(solver: str, points: int) -> float:
-    """Area of the region of stability left of the imaginary axis, by counting points of a grid."""
+    """Return the area of the region of stability left of the imaginary axis, by counting grid points."""
     x, y = _grid(points)
     inside = growth(solver, x[None, :] + 1j * y[:, None])[:, x <= 0] <= 1
     return float(inside.sum() * (x[1] - x[0]) * (y[1] - y[0]))
 
 
 def _imaginary_limit(solver: str) -> float:
-    """The largest y with |growth(i w)| <= 1 for all w in [0, y], 0 where there is none; to three digits."""
+    """Return the largest y with |growth(i w)| <= 1 for all w in [0, y], or 0 if there is none; to three digits."""
     w = np.arange(0, 4, 1e-3)
     outside = np.flatnonzero(growth(solver, 1j * w) > 1 + 1e-9)
     return float(w[outside[0] - 1]) if len(outside) and outside[0] > 1 else 0.0
 
 
 def _decay(solver: str, h: float) -> list[float]:
-    """|y| at every step of y' = -15 y, y(0) = 1."""
+    """Return |y| at every step of y' = -15 y, y(0) = 1."""
     steps = round(SPAN / h)
     times = np.linspace(0.0, SPAN, steps + 1)
     solution = integrate(
@@ -92,7 +92,7 @@ def _decay(solver: str, h: float) -> list[float]:
 
 
 def run(context: Context) -> Results:
-    """Limits of all methods, and the decay with the paper's."""
+    """Compute the limits of all methods, and the decay with the paper's methods."""
     points = context.sizes.grid
 
     def measure() -> Results:
@@ -140,7 +140,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def tables(results: Results) -> list[Table]:
-    """Limits of all methods."""
+    """Tabulate the limits of all methods."""
     rows = [
         [
             name,
@@ -164,7 +164,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def draw(results: Results, figures: Figures) -> None:
-    """The regions, and the decay."""
+    """Plot the regions and the decay."""
     x, y = _grid(results["points"])
     z = x[None, :] + 1j * y[:, None]
     figure, axes = figures.panels(1, 2, width=4.4, height=4.4)

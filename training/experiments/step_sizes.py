@@ -1,4 +1,4 @@
-"""The steps that DOPRI5 chooses: sizes against t, rejections, evaluations; one step for the batch, or one a sample."""
+"""The steps that DOPRI5 chooses: sizes against t, rejections, evaluations; one step for the batch or per sample."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,7 +49,7 @@ def _measure(model: Model) -> Results:
     for control in CONTROLS:
         solution = solve(model.velocity, x0, replace(DOPRI5, error_control=control))
         trace = solution.trace
-        # In a batch all samples take the same steps: the first one's say everything.
+        # In a batch all samples take the same steps: the first sample's are enough.
         mine = trace.sample == 0 if control == "batch" else np.ones(len(trace), dtype=bool)
         t, h, accepted = trace.t[mine], trace.h[mine], trace.accepted[mine]
         bins = np.minimum((t * _BINS).astype(int), _BINS - 1)
@@ -68,7 +68,7 @@ def _measure(model: Model) -> Results:
 
 
 def _quantiles(h: NDArray[np.float64], bins: NDArray[np.int64], accepted: NDArray[np.bool_]) -> list[list[float]]:
-    """5 %, 50 % and 95 % quantiles of accepted steps that begin in each bin of t; NaN where none does."""
+    """Return the 5 %, 50 % and 95 % quantiles of accepted steps that begin in each bin of t; NaN for empty bins."""
     groups = [h[(bins == k) & accepted] for k in range(_BINS)]
     return [np.quantile(g, [0.05, 0.5, 0.95]).tolist() if len(g) else [float("nan")] * 3 for g in groups]
 
@@ -102,7 +102,7 @@ def judge(results: Results) -> list[Finding]:
 
 
 def tables(results: Results) -> list[Table]:
-    """One row a model and kind of error control."""
+    """Tabulate one row per model and kind of error control."""
     rows = [
         [dataset, index, control, *(model[control][key] for key in _COLUMNS)]
         for dataset, models in results.items()
@@ -117,7 +117,7 @@ _COLUMNS = ("nfe_mean", "nfe_min", "nfe_max", "late_share", "rejected_share")
 
 
 def draw(results: Results, figures: Figures) -> None:
-    """Above the steps of the batch, below those of single samples; the first training seed."""
+    """Plot the steps of the batch above those of single samples, for the first training seed."""
     figure, axes = figures.panels(2, len(results), width=4.2, height=2.8)
     middle = (np.arange(_BINS) + 0.5) / _BINS
     for column, (dataset, models) in enumerate(results.items()):

@@ -1,7 +1,7 @@
-"""The models that experiments need, trained once and kept by the hash of their recipe.
+"""Models for the experiments, trained once and stored by the hash of their recipe.
 
-The folder is a model repository like any other, so what is trained here can be served, and a model that
-`python -m training fit` made counts as well. One run to the largest number of epochs gives all smaller ones on the way:
+The folder is a model repository like any other, so models trained here can be served, and models from
+`python -m training fit` are used too. One run to the largest number of epochs also produces all smaller ones:
 the rate is constant and each random number is a function of the seed and the step, so the weights after k epochs are
 bit for bit those of a run of k epochs.
 """
@@ -40,11 +40,11 @@ class Model:
 
     Attributes:
         velocity: the network, in eval mode, float32.
-        data: what it was trained on and is judged against.
+        data: its training and reference data.
         recipe: how it was trained.
         path: its checkpoint.
-        loss: mean training loss of its last epoch, None where the card does not say.
-        train_s: seconds spent in training steps up to it.
+        loss: mean training loss of its last epoch; None if the card does not record it.
+        train_s: seconds spent in its training steps.
     """
 
     velocity: nn.Module
@@ -59,11 +59,11 @@ class TrainedModels:
     """Finds or trains models.
 
     Attributes:
-        folder: the model repository that is written to.
+        folder: the model repository to write to.
     """
 
     def __init__(self, folder: Path, runs: Path, also: Path | None = None, data_dir: Path | None = None) -> None:
-        """Use `folder` and `runs` (the state of unfinished runs); look in the repository `also`, too."""
+        """Use `folder` and `runs` (the state of unfinished runs); look in the repository `also` too."""
         self.folder = folder
         self._runs = runs
         self._also = also
@@ -71,7 +71,7 @@ class TrainedModels:
         self._data: dict[str, DataSet] = {}
 
     def get(self, recipe: Recipe) -> Model:
-        """Return the model of a recipe, trained now if need be.
+        """Return the model of a recipe, training it if needed.
 
         Raises:
             TrainingError: the training failed or was stopped.
@@ -91,7 +91,7 @@ class TrainedModels:
         return [self._load(one) for one in recipes]
 
     def data(self, recipe: Recipe) -> DataSet:
-        """Return the data set of a recipe, made once."""
+        """Return the data set of a recipe, creating it once."""
         key = f"{recipe.seed} {recipe.data.model_dump_json()} {recipe.reflow and recipe.reflow.model_dump_json()}"
         if key not in self._data:
             data = prepare(recipe, self._data_dir)
@@ -158,7 +158,7 @@ class TrainedModels:
 
 
 def _resume(trainer: Trainer, run: RunFolder, data: DataSet, first: int) -> None:
-    """Go on from a saved state, unless it lies behind the first model that is wanted (then that was deleted)."""
+    """Resume from a saved state, unless it is past the first requested model (which was then deleted)."""
     saved = run.read()
     if saved is None or saved[1].step >= first:
         return
@@ -166,11 +166,11 @@ def _resume(trainer: Trainer, run: RunFolder, data: DataSet, first: int) -> None
         trainer.restore(*saved, data.digest)
     except StateError as error:
         raise StateError(f"{run.file}: {error}; delete {run.folder} to train from the start") from None
-    torch.set_num_threads(saved[1].threads)  # another number would change the last bits
+    torch.set_num_threads(saved[1].threads)  # a different number would change the last bits
 
 
 def size_of(recipe: Recipe) -> ResidualMLPSize:
-    """The size of a network of the paper; all of them are residual MLPs."""
+    """Return the size of a network from the paper; all of them are residual MLPs."""
     assert isinstance(recipe.network, ResidualMLPSize)  # noqa: S101
     return recipe.network
 
@@ -181,7 +181,7 @@ def _label(recipe: Recipe) -> str:
 
 
 def training_seconds(folder: Path) -> float:
-    """Seconds that training the models of a repository took; those of one run (a snapshot each) are counted once."""
+    """Return the seconds spent training the models of a repository; snapshots of one run are counted once."""
     longest: dict[str, float] = {}
     for file in sorted(folder.glob("*/*/card.json")):
         try:
@@ -190,5 +190,5 @@ def training_seconds(folder: Path) -> float:
             run = json.dumps(recipe, sort_keys=True)
             longest[run] = max(longest.get(run, 0.0), float(record["train_s"]))
         except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # not one of ours
+            continue  # not written by this project
     return sum(longest.values())

@@ -23,7 +23,7 @@ SHOWN = (
     DOPRI5,
 )
 STRAIGHT = 1.05
-"""A path is nearly straight if it is at most this many times as long as the line between its ends."""
+"""Largest ratio of length to distance between the ends for a path to count as nearly straight."""
 _STEPS = 100
 _POINTS = 500
 _PATHS = 60
@@ -43,9 +43,9 @@ def straightness(velocity: torch.nn.Module, x0: torch.Tensor) -> tuple[NDArray[n
     """Follow paths with RK4 in 100 steps.
 
     Returns:
-        The states (samples, 101, D); for each sample the length of its path over the distance of its ends; and the mean
-        squared distance of the velocity from that of the straight line, as a share of the latter's mean square: 0 for
-        straight paths at constant speed (Liu et al. 2023, "Flow straight and fast", eq. 3, made dimensionless).
+        The states (samples, 101, D); for each sample the length of its path over the distance between its ends; and the
+        mean squared distance of the velocity from that of the straight line, as a share of the latter's mean square: 0
+        for straight paths at constant speed (Liu et al. 2023, "Flow straight and fast", eq. 3, made dimensionless).
     """
     times = np.linspace(0.0, 1.0, _STEPS + 1)
     solution = integrate(velocity, x0, solver="rk4", steps=_STEPS, save_at=times.tolist())
@@ -78,7 +78,7 @@ def _measure(context: Context, model: Model, pictures: bool) -> Results:
 
 
 def run(context: Context) -> Results:
-    """Measure every model; keep pictures of the first."""
+    """Measure every model; store pictures for the first."""
     sizes = context.sizes
 
     def shown(seed: int) -> bool:
@@ -120,7 +120,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def draw(results: Results, figures: Figures) -> None:
-    """A sheet of samples by solver, and the paths."""
+    """Plot a sheet of samples by solver, and the paths."""
     labels = ["real data", *(label_of(spec) for spec in SHOWN)]
     figure, axes = figures.panels(len(results), len(labels), width=1.75, height=1.75)
     for row, (dataset, models) in enumerate(results.items()):

@@ -1,8 +1,8 @@
-"""Verdicts on measured numbers, by rules that know nothing of what is measured.
+"""Verdicts on measured numbers, by rules that do not depend on what was measured.
 
 A number that was measured over seeds is an interval: mean and 95 % confidence limits of the mean (Student's t). A rule
-holds when the whole interval keeps it and does not hold when the whole interval breaks it. In between, the measurement
-cannot tell.
+holds if the whole interval satisfies it, and does not hold if the whole interval violates it. Otherwise it is
+inconclusive.
 """
 
 import math
@@ -31,7 +31,7 @@ class Interval:
         mean: the mean over seeds.
         low, high: 95 % confidence limits of the mean; both equal the mean for a number without spread.
         sd: standard deviation over seeds, 0 for a number without spread.
-        n: how many seeds.
+        n: number of seeds.
     """
 
     mean: float
@@ -48,14 +48,14 @@ class Interval:
 
 
 def exact(value: float) -> Interval:
-    """A number that has no spread: a count, or the answer of a deterministic calculation."""
+    """Return a number without spread: a count, or the result of a deterministic calculation."""
     return Interval(value, value, value)
 
 
 def over_seeds(values: Sequence[float]) -> Interval:
-    """Mean and confidence limits of values that were measured with different seeds.
+    """Return mean and confidence limits of values measured with different seeds.
 
-    One value alone has limits at infinity: it says nothing of the spread.
+    A single value has infinite limits, as it gives no information on the spread.
 
     Raises:
         ValueError: there is no value, or one is not finite.
@@ -91,10 +91,10 @@ def at_least(measured: Interval, bound: float) -> Verdict:
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of a claim with several parts.
+    """Return the verdict of a claim with several parts.
 
-    All alike: that. Some part holds and another does not, or cannot be told: partly. None holds and at least one does
-    not: does not hold.
+    If all parts agree, their verdict. If one holds and another does not, or is inconclusive: partly. If none holds and
+    at least one does not: does not hold.
 
     Raises:
         ValueError: there is no part.
