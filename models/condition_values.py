@@ -115,7 +115,7 @@ class Values:
             raise NamedConditionError(
                 name,
                 f"condition {name!r} has the shape {list(shape)}, expected {entry.describe()} for all samples, or "
-                f"{self._samples} of it, one for each",
+                f"{self._samples} of these, one for each",
             )
 
     def tensors(self) -> dict[str, Distinct]:
@@ -209,7 +209,9 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
     if kind.is_floating_point:
         return array
     if array.size and np.abs(array).max() > _EXACT:
-        raise NamedConditionError(name, f"condition {name!r} holds an integer over 2**53; send it as an array (npz)")
+        raise NamedConditionError(
+            name, f"condition {name!r} holds an integer over 2**53; send the condition as an array (npz)"
+        )
     return array.astype(np.int64)
 
 

@@ -79,7 +79,10 @@ class DecoderConfig(BaseModel):
                 )
         self._check_axes()
         if (self.kind == "program") != (self.program is not None):
-            raise ValueError(f"kind is {self.kind}, {'without' if self.program is None else 'with'} a program")
+            raise ValueError(
+                f"kind is {self.kind}, {'without' if self.program is None else 'with'} a program; "
+                "give a program with the kind program, and only then"
+            )
         if self.program is not None:
             if (set(self.program.inputs), set(self.program.outputs)) != ({"x"}, {"data"}):
                 raise ValueError("the program of a decoder must turn x into data")
@@ -96,13 +99,13 @@ class DecoderConfig(BaseModel):
         free = [sorted(free_axes(shape)) for shape in (self.event_shape, self.data_shape)]
         if self.kind == "program":
             if unknown := sorted(set(free[1]) - set(free[0])):
-                raise ValueError(f"the free axes of samples are {free[0]}, and data have {unknown[0]}")
+                raise ValueError(f"the free axes of samples are {free[0]}, but data have {unknown[0]}")
         elif free[0] != free[1]:
-            raise ValueError(f"the free axes of samples are {free[0]}, and those of data {free[1]}")
+            raise ValueError(f"the free axes of samples are {free[0]}, those of data {free[1]}; they must agree")
         elif free[0] and self.kind == "pca":
-            raise ValueError(f"a decoder of kind pca takes samples of one shape, and axis {free[0][0]} is free")
+            raise ValueError(f"a decoder of kind pca takes samples of a fixed shape, but axis {free[0][0]} is free")
         elif sizes := computed(self.data_shape):
-            raise ValueError(f"data have a size of {sizes[0]}, which only a program can make")
+            raise ValueError(f"data have the size {sizes[0]}, which only a program can make")
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The names and shapes of this kind's tensors; samples are flattened to vectors."""

@@ -222,7 +222,7 @@ class NamedConditions:
             flag = self.entries.get(entry.null.flag)
             if flag is None or flag.dtype != "bool" or flag.shape or flag.null is not None or flag.default is not None:
                 raise ValueError(
-                    f"the null of {name} is the flag {entry.null.flag!r}; that must be a condition of its own, bool of "
+                    f"the null of {name} is the flag {entry.null.flag!r}; that must be a separate condition, bool of "
                     "shape [], without null and default"
                 )
 

@@ -63,15 +63,15 @@ class PreludeCard(Frozen):
         """
         made = set(self.program.outputs)
         if unknown := sorted(made - set(taken)):
-            raise ValueError(f"the prelude makes {unknown[0]!r}, which is no condition of the network")
+            raise ValueError(f"the prelude makes {unknown[0]!r}, which is not a condition of the network")
         for name in sorted(made):
             entry = taken[name]
             if name in self.conditions:
                 raise ValueError(f"the prelude takes and makes {name!r}; give one of them another name")
             if entry.null is not None or entry.default is not None or entry.scale is not None:
                 raise ValueError(
-                    f"{name} is made by the prelude, so requests cannot leave it out: give null, default and scale to "
-                    "what the prelude takes"
+                    f"{name} is made by the prelude, so requests cannot leave it out: declare null, default and scale "
+                    "for the prelude's own conditions"
                 )
         asked = dict(self.conditions)
         for name, entry in taken.items():
@@ -83,7 +83,7 @@ class PreludeCard(Frozen):
         axes = NamedConditions(asked).axes
         for name in sorted(made):
             if lacking := [axis for axis in taken[name].free if axis not in axes]:
-                raise ValueError(f"axis {lacking[0]} of {name} is of no condition that requests give")
+                raise ValueError(f"axis {lacking[0]} of {name} is in no condition that requests give")
         return asked
 
 

@@ -32,7 +32,7 @@ class Members:
         self.path, self._archive = path, archive
         roots = {name.split("/", 1)[0] for name in archive.namelist() if name.endswith("/models/model.json")}
         if len(roots) != 1:
-            raise ForeignError(f"{path}: holds {len(roots)} programs of torch.export; it must be one")
+            raise ForeignError(f"{path}: holds {len(roots)} programs of torch.export; it must hold exactly one")
         self._root = roots.pop()
 
     def read(self, name: str, most: int) -> bytes:

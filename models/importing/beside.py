@@ -82,8 +82,8 @@ def _spread(given: Any, option: str, event_shape: Shape, dtype: torch.dtype) -> 
     for size, of_state in zip(values.shape, event_shape, strict=False):
         if values.ndim == len(event_shape) and size > 1 and isinstance(of_state, str):
             raise ForeignError(
-                f"{option} has the shape {found}, with {size} numbers along the axis {of_state}, which is free: states "
-                f"have another size there in each request; give one number, or the shape {list(across)}"
+                f"{option} has the shape {found}, with {size} numbers along the axis {of_state}, which is free: its "
+                f"size differs between requests; give one number, or the shape {list(across)}"
             )
     if values.ndim and not (
         values.ndim == len(across) and all(size in (1, most) for size, most in zip(values.shape, across, strict=True))
@@ -106,7 +106,7 @@ def _from_program(
         config = FunctionConfig.model_validate(found.config)
         data = found.shapes["data"]
         if not data:
-            raise ForeignError(f"{file}: returns data of the shape {data}; each sample must have numbers of its own")
+            raise ForeignError(f"{file}: returns data of the shape {data}; each sample must have its own data")
         if None in data:
             data = data_sizes(file, _shapes_by(config, found.tensors, event_shape, dtype), mine)
         shape = tuple(wanted.get("data_shape", data))
@@ -143,7 +143,7 @@ def _check_states(file: Path, found: ReadFunction, event_shape: Shape, axes: Map
         if same.setdefault(name, size) != size:
             raise ForeignError(
                 f"{file}: takes states with an axis of the same size as another, where the network's have "
-                f"{list(event_shape)}; export it with a size of its own (Dim) for each"
+                f"{list(event_shape)}; export it with a separate size (Dim) for each"
             )
         of_program = found.axes[name]
         of_states = axes[size] if isinstance(size, str) else Axis(min=size, max=size)

@@ -85,15 +85,15 @@ class FreeSizes:
         free = _free(size)
         if free is None:
             raise ForeignError(
-                f"{self._path}: dimension {place} of its {what} is computed from other sizes; export it as a size of "
-                "its own (Dim) or a multiple of one"
+                f"{self._path}: dimension {place} of its {what} is computed from other sizes; export it as a "
+                "separate size (Dim) or a multiple of one"
             )
         for known, other in self._axes.items():
             if other == free and (known == name or not said):
                 return known
             if other == free or known == name:
                 raise ForeignError(
-                    f"{self._path}: dimension {place} of its {what} is called {name!r}, and "
+                    f"{self._path}: dimension {place} of its {what} is called {name!r}, but "
                     + (f"{known!r} elsewhere" if other == free else f"{name!r} is another size elsewhere")
                 )
             if other.symbol == free.symbol:

@@ -309,7 +309,7 @@ class _Reader:
             theirs_dtype = SCALAR_TYPES[meta["dtype"]]
             if entry.scale is None and entry.dtype != theirs_dtype:
                 raise ForeignError(
-                    f"{self.path}: condition {name} is {theirs_dtype}, and {entry.dtype} was declared without a scale"
+                    f"{self.path}: condition {name} is {theirs_dtype}, but declared as {entry.dtype} without a scale"
                 )
             found[name] = entry.model_dump(mode="json")
         return found
@@ -317,7 +317,9 @@ class _Reader:
     def _axes(self, what: str, sizes: list[Mapping[str, Any]], said: Sequence[Any] | None) -> Shape:
         """A shape with free axes named by the user, or by default names."""
         if said is not None and len(said) != len(sizes):
-            raise ForeignError(f"{self.path}: {what} has {len(sizes)} axes beside rows; shape is {list(said)}")
+            raise ForeignError(
+                f"{self.path}: {what} has {len(sizes)} axes besides rows; the shape given is {list(said)}"
+            )
         states = what == "states"
         usual = iter(_STATE_AXES.get(sum("as_int" not in size for size in sizes), ()) if states else ())
         shape: list[int | str] = []
@@ -342,7 +344,7 @@ class _Reader:
         )
         if other or min((size for size in found if size != "free"), default=1) < 1:
             raise ForeignError(
-                f"{self.path}: its states have the shape {found}, --event-shape is {list(said or found)}"
+                f"{self.path}: its states have the shape {found}, but --event-shape is {list(said or found)}"
             )
         return self._axes("states", sizes, said)
 
@@ -390,7 +392,7 @@ class _Reader:
         specs, outputs = self.document["graph_module"]["signature"]["output_specs"], self.graph["outputs"]
         if len(specs) != 1 or "user_output" not in specs[0] or "as_tensor" not in outputs[0]:
             raise ForeignError(
-                f"{self.path}: answers {len(specs)} values or changes its inputs; a velocity is one tensor"
+                f"{self.path}: returns {len(specs)} values or changes its inputs; a velocity is one tensor"
             )
         return outputs[0]["as_tensor"]["name"]
 
@@ -403,7 +405,9 @@ class _Reader:
         answered = [size.get("as_int", "a free size") for size in v["sizes"][1:]]
         wanted = ["a free size" if isinstance(size, str) else size for size in shape]
         if answered != wanted:
-            raise ForeignError(f"{self.path}: answers the shape {answered}, and its states have {wanted}")
+            raise ForeignError(
+                f"{self.path}: returns the shape {answered}, but its states have {wanted}; they must agree"
+            )
         vectors = [meta for meta in given if len(meta["sizes"]) > 1] if "c" in theirs else []
         kinds = {SCALAR_TYPES.get(meta["dtype"], "another type") for meta in (x, v, *vectors)}
         half = len(kinds) == 1 and kinds <= HALVES.keys()
@@ -426,14 +430,16 @@ class _Reader:
         rows = symbol(sizes[0])
         if rows is None or any(symbol(size) != rows for size in sizes):
             raise ForeignError(
-                f"{self.path}: its first dimension is not one number of rows in all it takes and returns; "
+                f"{self.path}: the first dimension is not the same number of rows in all inputs and outputs; "
                 "export with dynamic_shapes={'x': {0: Dim('rows')}, 't': {0: Dim('rows')}}"
             )
         limits = self.document["range_constraints"].get(rows, {})
         low, high = limits.get("min_val"), limits.get("max_val")
         least = max(1, low or 1)
         if high is not None and high < least:
-            raise ForeignError(f"{self.path}: takes {low} to {high} rows")
+            raise ForeignError(
+                f"{self.path}: takes {low} to {high} rows, so it takes none; export it with other bounds"
+            )
         # Exporters write 2 to mean only that one row is not a special case.
         return [1 if least == 2 else least, None if high is None or high >= _UNBOUNDED_ROWS else high]
 

@@ -91,7 +91,7 @@ Command = Open | Retire | Submit | Cancel | Built | GiveUp | Stop
 
 
 class _Mark(NamedTuple):
-    """The start of a turn, on the engine's clock and on the thread's CPU clock."""
+    """The start of a turn, on the engine's clock, and on the device's clock of work (`Device.seconds`)."""
 
     now: float
     cost: float

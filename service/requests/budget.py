@@ -76,7 +76,7 @@ def choose(request: SampleRequest, model: ModelVersion, settings: Settings) -> l
         raise invalid("budget", _nearest(budget, offered, model))
     if budget.max_error is not None:
         fitting.sort(key=lambda each: (each[1], each[0].nfe, each[0].error_95))
-        why = f"the fastest of {len(points)} measured solvers whose error is within {budget.max_error:g}"
+        why = f"the fastest of {len(points)} measured solvers with an error within {budget.max_error:g}"
     else:
         fitting.sort(key=lambda each: (each[0].error_95, each[1]))
         why = f"the closest of {len(points)} measured solvers"

@@ -237,7 +237,7 @@ def test_an_identity_reshapes_samples_of_any_size() -> None:
         ({"event_shape": (2, "T"), "data_shape": (2, "2*T")}, "which only a program can make"),
         ({"event_shape": (2, "2*T"), "data_shape": (2, "2*T")}, "event_shape"),
         ({"event_shape": (2, "T"), "data_shape": (2, "T/2")}, "data_shape"),
-        ({"kind": "program", "event_shape": (2, "T"), "data_shape": ("2*N",)}, "and data have N"),
+        ({"kind": "program", "event_shape": (2, "T"), "data_shape": ("2*N",)}, "but data have N"),
         ({"event_shape": (2, "T"), "data_shape": (3, "T")}, "cannot turn shape"),
         ({"event_shape": (0, "T"), "data_shape": (0, "T")}, "must be at least 1"),
     ],

@@ -71,10 +71,10 @@ def test_requests_give_what_the_prelude_takes_and_what_it_does_not_make() -> Non
 @pytest.mark.parametrize(
     ("changed", "taken", "said"),
     [
-        ({}, {"state": STATE}, "makes 'tokens', which is no condition of the network"),
-        ({}, {"tokens": NamedCondition(shape=(2,), null="zeros")}, "give null, default and scale to what the prelude"),
+        ({}, {"state": STATE}, "makes 'tokens', which is not a condition of the network"),
+        ({}, {"tokens": NamedCondition(shape=(2,), null="zeros")}, "declare null, default and scale for the prelude"),
         ({}, {"tokens": TOKENS, "image": STATE}, "take 'image' in different ways"),
-        ({}, {"tokens": NamedCondition(shape=("L",), max={"L": 4})}, "axis L of tokens is of no condition"),
+        ({}, {"tokens": NamedCondition(shape=("L",), max={"L": 4})}, "axis L of tokens is in no condition"),
         ({"conditions": {"tokens": IMAGE}, "program": SWAPPED}, {"tokens": TOKENS}, "takes and makes 'tokens'"),
     ],
 )

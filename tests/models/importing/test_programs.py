@@ -269,7 +269,7 @@ def custom_object(members: dict[str, bytes], target: Path) -> None:
         (pickled_weight, "is pickled or not a plain file; it was not read"),
         (weight_elsewhere, "is pickled or not a plain file; it was not read"),
         (huge_weight, "is larger than its"),
-        (evil_size, "not one number of rows"),
+        (evil_size, "not the same number of rows"),
         (custom_object, "has an input of kind custom_obj"),
         (target_of("os.system"), "'os.system' is not an ATen operation"),
         (target_of("torch.ops.aten.from_file.default"), "not among those that a program may use"),
@@ -307,10 +307,10 @@ class Flat(nn.Module):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (lambda x, t: x[:, :1] * t[:, None], r"answers the shape \[1\]"),
-        (lambda x, t: (x, t), "answers 2 values"),
+        (lambda x, t: x[:, :1] * t[:, None], r"returns the shape \[1\]"),
+        (lambda x, t: (x, t), "returns 2 values"),
         (lambda x, t: x.double(), "float32, float64"),
-        (lambda x, t: x.sum(0, keepdim=True) * t[:1, None], "not one number of rows"),
+        (lambda x, t: x.sum(0, keepdim=True) * t[:1, None], "not the same number of rows"),
     ],
 )
 def test_programs_that_are_no_velocity(tmp_path: Path, answer: Any, said: str) -> None:
