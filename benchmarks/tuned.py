@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=512, metavar="N")
     parser.add_argument("--guidance", type=float, default=1.0, metavar="G", help="guidance of conditional models (1)")
     parser.add_argument(
-        "--euler", default="euler-200", metavar="SOLVER", help="solver whose error is the unit (euler-200)"
+        "--euler", default="euler-200", metavar="SOLVER", help="solver with the error used as the unit (euler-200)"
     )
     options = parser.parse_args()
     first: TunedPlans | None = None

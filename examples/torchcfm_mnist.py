@@ -111,10 +111,12 @@ def export(network: nn.Module, path: Path) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Train, save, and print how to import the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--network", choices=NETWORKS, default="torchcfm", help="whose UNet (default: %(default)s)")
+    parser.add_argument(
+        "--network", choices=NETWORKS, default="torchcfm", help="source of the UNet (default: %(default)s)"
+    )
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("PATHLINE_DATA_DIR") or None, metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path("runs/torchcfm"), metavar="DIR", help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=1500, metavar="N", help="of training (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1500, metavar="N", help="training steps (default: %(default)s)")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
     options = parser.parse_args(arguments)
     if options.threads:

@@ -102,7 +102,7 @@ class Simulated(Engine):
 
 
 class _Costly(nn.Module):
-    """A network whose calls take simulated time."""
+    """A network with calls that take simulated time."""
 
     def __init__(self, inner: nn.Module, world: World, seconds: Callable[[int], float]) -> None:
         super().__init__()

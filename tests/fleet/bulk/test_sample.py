@@ -214,7 +214,7 @@ def test_a_model_that_has_changed_is_refused(
         ({"tries": 0}, "--tries is 0"),
         ({"model_version": 9}, "has 1"),
         ({"first_index": 2**63 - 100}, "below 2^63"),
-        ({"solver": "dopri5@1e-5+batch"}, "cannot be cut into shards"),
+        ({"solver": "dopri5@1e-5+batch"}, "cannot be split into shards"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(

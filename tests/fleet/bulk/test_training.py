@@ -79,7 +79,7 @@ def test_pairs_that_do_not_fit_are_refused(fleet: Fleet, parent: Path, capsys: p
 
     assert fleet("sample", "moons", to="data", **JOB) == 0
     assert fleet("export", "data", "pairs.npz", "--pairs") == 2
-    assert "make the job with --states" in capsys.readouterr().err
+    assert "run the job with --states" in capsys.readouterr().err
     assert fleet("sample", "moons", "--states", to="job", **JOB) == 0
     assert fleet("export", "job", "pairs.npy", "--pairs") == 2
     assert fleet("export", "job", "pairs.npz", "--pairs") == 0

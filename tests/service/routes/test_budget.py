@@ -276,7 +276,7 @@ async def test_checks_count_promises_kept_and_broken(measured: Any) -> None:
     await http.post("/v1/sample", json=ask)
     await _until(lambda: _count(service, "budget_checks_total", outcome="done") == 1)
     kept, broken = (_count(service, "budget_samples_total", promise=each) for each in ("kept", "broken"))
-    assert kept + broken == 256  # a check is of at most so many
+    assert kept + broken == 256  # a check has at most this many samples
     assert broken <= 0.05 * 256
     assert _count(service, "budget_error_count") == 256
     field = Gaussian(GaussianConfig())

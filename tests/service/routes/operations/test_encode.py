@@ -152,7 +152,7 @@ async def test_a_sample_that_does_not_reach_the_end_is_null(real: Real) -> None:
 
 
 async def test_a_deadline(real: Real) -> None:
-    # A plan that is too slow even alone is refused; how many calls the other takes nobody knows beforehand.
+    # A plan that is too slow even alone is refused; how many calls the other takes is not known beforehand.
     body = {"samples": [[0.0, 0.0]] * 500, "timeout_s": 0.02}
     plan: httpx.Response = await real.http.post(
         "/v1/models/net/encode", json={**body, "solver": "euler", "steps": 10_000}
