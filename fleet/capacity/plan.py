@@ -127,14 +127,14 @@ def run(options: argparse.Namespace) -> int:
     samples = sum(kind.share * kind.samples for kind in kinds) / sum(kind.share for kind in kinds)
     print(f"t(n) = {1e3 * speed.call_s:.3g} ms + {1e6 * speed.row_s:.3g} us n for a network call of n rows")
     print(
-        f"{1e3 * speed.request_s:.3g} ms of a request beside its network calls; "
-        f"in {1e3 * speed.handling_s:.3g} ms of them it holds up the others"
+        f"{1e3 * speed.request_s:.3g} ms of a request outside its network calls; "
+        f"in {1e3 * speed.handling_s:.3g} ms of them it blocks the others"
     )
     if speed.cpu_s is not None:
-        print(f"CPU of a request beside its network calls: {1e3 * speed.cpu_s:.3g} ms")
+        print(f"CPU time of a request outside its network calls: {1e3 * speed.cpu_s:.3g} ms")
     print(f"{found.replicas} replicas, each busy {found.rho:.0%} of the time (simulated)")
     print(f"p50 {1e3 * found.p50:.3g} ms, p99 {1e3 * found.p99:.3g} ms, refused {found.refused:.2%}")
     if options.price:
         cost = found.replicas * options.price / 3600 / (options.rate * samples) * 1000
-        print(f"{cost:.3g} for a thousand samples, at {options.price:g} for a replica and hour")
+        print(f"{cost:.3g} for a thousand samples, at {options.price:g} per replica and hour")
     return 0

@@ -203,15 +203,6 @@ def test_async_jobs_are_the_same(async_client: AsyncClient, client: Client, tmp_
     assert asyncio.run(run()).fingerprint == client.bulk("moons", 200, to=tmp_path / "b", **JOB).fingerprint
 
 
-@pytest.fixture
-def interrupted() -> Iterator[None]:
-    """Have SIGINT raise KeyboardInterrupt: processes that run tests in parallel ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interrupted")
 def test_ctrl_c_stops_the_threads_and_keeps_what_is_done(client: Client, service: FakeService, tmp_path: Path) -> None:
     whole = client.bulk("moons", 64 * 40, to=tmp_path / "whole", **JOB)
     answer, held = service._sample, threading.Event()

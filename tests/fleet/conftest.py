@@ -1,4 +1,4 @@
-"""A repository of small real checkpoints, and the command in this process."""
+"""Fixtures: a repository of small real checkpoints, and the command run in this process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ Fleet = Callable[..., int]
 
 
 def write_net(repository: Path, seed: int = 0) -> Path:
-    """Save the model `net`, next version."""
+    """Save the next version of the model `net`."""
     torch.manual_seed(seed)
     net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1))
     return save(repository, "net", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)

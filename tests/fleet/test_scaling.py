@@ -1,4 +1,4 @@
-"""Replicas by work, without Ray: what it tells the policy, and what the policy asks for."""
+"""Autoscaling by work, without Ray: the metric that replicas report, and the number that the policy requests."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,18 +13,18 @@ def asked(target_s: float, **seconds: float) -> float:
     return ByWork(target_s)(context)[0]
 
 
-def test_each_replica_has_its_share_of_the_work() -> None:
+def test_each_replica_gets_its_share_of_the_work() -> None:
     assert asked(2.0, a=9.0, b=1.0) == 5.0
     assert asked(2.0, a=0.0, b=0.0) == 0.0  # Ray keeps the least number
     assert asked(0.5, a=1.0) == 2.0
 
 
-def test_nothing_changes_before_replicas_have_said_anything() -> None:
+def test_nothing_changes_before_replicas_have_reported() -> None:
     assert asked(2.0) == 3
     silent: Any = SimpleNamespace(aggregated_metrics=None, target_num_replicas=2)
     assert ByWork(1.0)(silent) == (2, {})
 
 
-def test_a_target_of_nothing_is_refused() -> None:
+def test_a_target_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="target_s is 0; seconds above 0"):
         ByWork(0)

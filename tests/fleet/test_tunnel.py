@@ -1,4 +1,4 @@
-"""The service behind the tunnel, without Ray: what comes out is what the service says."""
+"""The service behind the tunnel, without Ray: responses equal those of the service itself."""
 
 import asyncio
 import subprocess
@@ -23,7 +23,7 @@ def anyio_backend() -> str:
 
 
 class Local:
-    """An answer of an application in this process."""
+    """A response from an application in this process."""
 
     def __init__(self, app: Any, call: Call) -> None:
         self._messages = answered(app, call)
@@ -49,7 +49,7 @@ async def both(repository: Path) -> AsyncIterator[tuple[httpx.AsyncClient, httpx
         yield direct, through
 
 
-async def test_everything_is_as_the_service_says(both: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
+async def test_responses_equal_those_of_the_service(both: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
     direct, through = both
     body = {"model": "net", "solver": "rk4-4", "seed": 5, "num_samples": 20}
     v2 = {"id": "1", "inputs": [], "parameters": {"num_samples": 2, "seed": 1, "solver": "euler-2"}}
@@ -69,7 +69,7 @@ async def test_everything_is_as_the_service_says(both: tuple[httpx.AsyncClient, 
     assert direct is not through
 
 
-async def test_a_short_response_is_one_item_on_its_way(repository: Path) -> None:
+async def test_a_short_response_is_sent_as_one_item(repository: Path) -> None:
     app = create_app(Settings(threads=1))
     async with app.router.lifespan_context(app):
         scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": "/v1/solvers"}
@@ -78,20 +78,20 @@ async def test_a_short_response_is_one_item_on_its_way(repository: Path) -> None
     assert [[message["type"] for message in item] for item in items] == [["http.response.start", "http.response.body"]]
 
 
-async def test_streams_come_through(both: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
+async def test_streams_pass_through(both: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
     _, through = both
     answer = await through.post("/v1/sample/stream", json={"model": "net", "solver": "rk4-4", "num_samples": 2})
     events = [line for line in answer.text.splitlines() if line.startswith("event:")]
     assert (events[0], events[-1]) == ("event: start", "event: completed")
 
 
-async def test_too_many_headers_are_refused_before_a_replica_is_asked(both: tuple[Any, httpx.AsyncClient]) -> None:
+async def test_too_large_headers_are_refused_before_a_replica_is_called(both: tuple[Any, httpx.AsyncClient]) -> None:
     answer = await both[1].get("/v1/models", headers={"X-Long": "x" * 5000})
     assert answer.status_code == 431
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-async def test_a_client_that_leaves_cancels_the_call() -> None:
+async def test_a_client_that_disconnects_cancels_the_call() -> None:
     seen, left, cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""Work is counted when it is sent, and the least loaded place is first."""
+"""Dispatched work: it counts from the moment of dispatch, and the least loaded place comes first."""
 
 import json
 import random
@@ -29,13 +29,13 @@ def test_work_is_rows_times_calls(body: Any, work: float) -> None:
     assert work_of("/pathline/v1/sample/stream", json.dumps(body).encode()) == work
 
 
-def test_what_is_not_for_samples_or_not_json_is_light() -> None:
+def test_other_routes_and_bad_json_count_as_little_work() -> None:
     assert work_of("/v1/models", b"") == 1
     assert work_of("/v1/sample", b"{") == 1
     assert work_of("/v1/sample", b"x" * (1 << 24)) == 1 << 20
 
 
-def test_the_least_loaded_comes_first_and_what_is_done_counts_no_more() -> None:
+def test_the_least_loaded_comes_first_and_finished_work_does_not_count() -> None:
     found = Dispatched()
     found.send("1", "a", 5)
     found.send("2", "b", 3)
@@ -46,7 +46,7 @@ def test_the_least_loaded_comes_first_and_what_is_done_counts_no_more() -> None:
     assert found.work("a") == 0
 
 
-def test_what_was_reserved_but_never_sent_is_forgotten() -> None:
+def test_a_reservation_that_is_never_sent_is_forgotten() -> None:
     now = [0.0]
     found = Dispatched(lambda: now[0])
     found.reserve("1", "a", 5)
@@ -57,7 +57,7 @@ def test_what_was_reserved_but_never_sent_is_forgotten() -> None:
     assert found.order("abc") == ["a", "b", "c"]
 
 
-def test_waiting_is_shorter_than_with_the_fewest_requests() -> None:
+def test_least_work_waits_less_than_fewest_requests() -> None:
     """Eight places at load 0.8, one request in ten a hundred times as large; the same arrivals for both rules."""
 
     def waited(least_work: bool) -> list[float]:

@@ -57,8 +57,8 @@ def test_the_papers_recipes_keep_their_hashes():
 def test_the_recipes_of_known_data_follow_the_study(name: str):
     recipe = load_recipe(CONFIGS / f"{name}.toml")
     assert recipe.network.model_dump()["max_frequency"] == 6.0
-    assert recipe.schedule == ("cosine" if name in ("moons", "circles") else "constant")
-    assert recipe.coupling == ("ot" if name == "circles" else "independent")
+    assert recipe.schedule == ("constant" if name == "digits" else "cosine")
+    assert recipe.coupling == ("ot" if name in ("circles", "mnist") else "independent")
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)

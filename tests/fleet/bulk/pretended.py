@@ -1,4 +1,4 @@
-"""A worker that makes nothing and imports little, so that it starts at once."""
+"""A fake worker that makes nothing and imports little, so that it starts quickly."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from fleet.bulk.launchers import Event
 
 
 def pretend(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
-    """A worker that makes nothing; shard 1 kills it, always, and shard 2 once."""
+    """A fake worker that makes nothing; shard 1 always kills it, and shard 2 once."""
     while True:
         try:
             shard = pipe.recv()

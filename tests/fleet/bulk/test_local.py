@@ -1,4 +1,4 @@
-"""Worker processes that are really killed."""
+"""Local worker processes that are killed."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from tests.fleet.conftest import Fleet
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_worker_that_dies_is_replaced_and_its_shard_tried_again(
+def test_a_worker_that_dies_is_replaced_and_its_shard_is_retried(
     fleet: Fleet, job: dict[str, Any], tmp_path: Path
 ) -> None:
     assert fleet("sample", "net", to=tmp_path / "job", **job) == 0
@@ -36,7 +36,7 @@ def test_a_worker_that_dies_is_replaced_and_its_shard_tried_again(
     assert outcome.failed == {1: "its worker died (signal SIGKILL, perhaps out of memory)"}
 
 
-def test_each_worker_has_a_device_of_its_own(
+def test_each_worker_has_its_own_device(
     fleet: Fleet, job: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -73,7 +73,7 @@ def await_receipts(folder: Path, many: int, process: subprocess.Popen[str]) -> N
         time.sleep(0.01)
 
 
-def test_ctrl_c_leaves_a_job_that_goes_on(
+def test_ctrl_c_leaves_a_job_that_can_be_resumed(
     fleet: Fleet, job: dict[str, Any], repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job |= {"total": 64 * 40, "solver": "rk4-300"}

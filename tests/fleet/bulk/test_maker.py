@@ -1,4 +1,4 @@
-"""Models that a bulk job cannot make samples of."""
+"""Models that bulk jobs refuse."""
 
 from pathlib import Path
 

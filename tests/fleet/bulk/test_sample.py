@@ -1,4 +1,4 @@
-"""Whole jobs in this process: rows, receipts, continuations and refusals."""
+"""Complete bulk jobs in this process: rows, receipts, resumption and refusals."""
 
 import io
 import json
@@ -31,7 +31,7 @@ def anyio_backend() -> str:
 
 
 def printed(capsys: Capsys) -> str:
-    """The fingerprint that the last command printed."""
+    """Return the fingerprint that the last command printed."""
     return capsys.readouterr().out.split("fingerprint ")[-1].strip()
 
 
@@ -40,7 +40,7 @@ def rows_of(folder: Path) -> np.ndarray[Any, Any]:
     return np.concatenate([np.array(pq.read_table(file)["sample"].to_pylist(), np.float32) for file in files])
 
 
-async def test_rows_are_those_of_the_service_bit_for_bit(fleet: Fleet, job: dict[str, Any], tmp_path: Path) -> None:
+async def test_rows_equal_those_of_the_service_bit_for_bit(fleet: Fleet, job: dict[str, Any], tmp_path: Path) -> None:
     assert fleet("sample", "net", to=tmp_path / "job", first_index=1000, **job) == 0
     rows = rows_of(tmp_path / "job")
     app = create_app(Settings(threads=1))
@@ -54,7 +54,7 @@ async def test_rows_are_those_of_the_service_bit_for_bit(fleet: Fleet, job: dict
     assert page.tobytes() == rows[50:150].tobytes()
 
 
-def test_one_fingerprint_however_rows_are_cut(
+def test_the_fingerprint_does_not_depend_on_the_shard_size(
     fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys
 ) -> None:
     found = set()
@@ -67,7 +67,7 @@ def test_one_fingerprint_however_rows_are_cut(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "npy", "zarr"])
-def test_every_format_holds_the_same_rows(
+def test_every_format_stores_the_same_rows(
     fleet: Fleet, job: dict[str, Any], tmp_path: Path, kind: str, capsys: Capsys
 ) -> None:
     assert fleet("sample", "net", to="memory://same" + kind, **job) == 0
@@ -87,7 +87,7 @@ def test_parquet_has_index_nfe_and_status(fleet: Fleet, job: dict[str, Any], tmp
     assert json.loads(table.schema.metadata[b"pathline"])["shape"] == [2]
 
 
-def test_only_what_has_no_receipt_is_made_again(
+def test_only_shards_without_a_receipt_are_made_again(
     fleet: Fleet,
     job: dict[str, Any],
     tmp_path: Path,
@@ -105,7 +105,7 @@ def test_only_what_has_no_receipt_is_made_again(
     assert printed(capsys) == whole
 
 
-def test_a_poison_shard_is_named_after_its_tries_and_the_rest_is_done(
+def test_a_poison_shard_is_reported_after_its_tries_and_the_others_are_made(
     fleet: Fleet,
     job: dict[str, Any],
     tmp_path: Path,
@@ -132,7 +132,7 @@ def test_a_poison_shard_is_named_after_its_tries_and_the_rest_is_done(
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_table_of_conditions_says_how_many_of_each(
+def test_a_table_of_conditions_sets_the_number_of_samples_for_each(
     fleet: Fleet, tmp_path: Path, suffix: str, repository: Path
 ) -> None:
     table = tmp_path / f"wanted.{suffix}"
@@ -159,7 +159,7 @@ def refused(capsys: Capsys) -> str:
     return capsys.readouterr().err
 
 
-def test_another_job_is_refused_with_what_differs(
+def test_another_job_is_refused_and_the_difference_named(
     fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys
 ) -> None:
     assert fleet("sample", "net", to=tmp_path, **job) == 0
@@ -170,7 +170,7 @@ def test_another_job_is_refused_with_what_differs(
         assert repr(value) in said
 
 
-def test_a_folder_with_something_else_is_left_alone(
+def test_a_folder_with_other_content_is_left_alone(
     fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / "thesis.tex").touch()
@@ -265,7 +265,7 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(
     assert fleet("sample", to=tmp_path) == 0
 
 
-def test_damage_is_found(fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
+def test_damage_is_detected(fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
     assert fleet("sample", "net", to=tmp_path, format="npy", **job) == 0
     shards = tmp_path / "shards"
     content = bytearray((shards / "00000.npy").read_bytes())
@@ -281,7 +281,7 @@ def test_damage_is_found(fleet: Fleet, job: dict[str, Any], tmp_path: Path, caps
     assert "shard 3: is damaged" in said
 
 
-def test_samples_that_fail_are_counted_and_named(fleet: Fleet, tmp_path: Path, capsys: Capsys) -> None:
+def test_failed_samples_are_counted_and_listed(fleet: Fleet, tmp_path: Path, capsys: Capsys) -> None:
     assert fleet("sample", "net", to=tmp_path, total=70, seed=0, solver="dopri5@1e-6", max_nfe=9, shard_rows=64) == 0
     assert "not every sample succeeded: 70 max_nfe" in capsys.readouterr().out
     receipt = json.loads((tmp_path / "receipts" / "00001.json").read_text())
@@ -307,6 +307,6 @@ def test_the_pods_of_an_indexed_job_share_the_shards(
     assert main(["sample", "net", "--to", str(tmp_path), "--on", "indexed", "--workers", "2", "--quiet"]) == 2
 
 
-def test_memory_is_for_one_process(fleet: Fleet, job: dict[str, Any], capsys: Capsys) -> None:
+def test_a_memory_target_is_for_one_process(fleet: Fleet, job: dict[str, Any], capsys: Capsys) -> None:
     assert fleet("sample", "net", to="memory://x", on="local", workers=2, **job) == 2
     assert "is the memory of a single process" in refused(capsys)

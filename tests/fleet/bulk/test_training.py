@@ -1,4 +1,4 @@
-"""Samples of a bulk job are data that `training` learns from and scores: as rows, and as pairs for reflow."""
+"""Bulk jobs as training data: rows, and pairs for reflow, on which `training` fits and evaluates models."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ JOB: dict[str, Any] = {"seed": 5, "total": 200, "solver": "rk4-4", "shard_rows":
 
 @pytest.fixture
 def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A trained model, in the repository that commands use."""
+    """A trained model in the repository that the commands use."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(RECIPE)
     assert main(["fit", "moons", "--config", "small.toml", "--models-dir", "models", "--device", "cpu"]) == 0
@@ -44,12 +44,12 @@ def fit(*arguments: str) -> int:
 
 
 def evaluate(folder: str) -> str:
-    """What was measured, as it is written."""
+    """Return the measured values as they are written."""
     assert main(["evaluate", folder, "--solver", "rk4-4", "--samples", "100", "--out", "out"]) == 0
     return Path("out/evaluation.csv").read_text()
 
 
-def test_pairs_of_a_job_are_reflowed_and_the_child_is_evaluated(fleet: Fleet, parent: Path) -> None:
+def test_a_model_is_reflowed_on_pairs_of_a_job_and_evaluated(fleet: Fleet, parent: Path) -> None:
     assert fleet("sample", "moons", "--states", to="job", **JOB) == 0
     assert fleet("export", "job", "pairs.npz", "--pairs") == 0
     with np.load("pairs.npz") as pairs:
@@ -64,7 +64,7 @@ def test_pairs_of_a_job_are_reflowed_and_the_child_is_evaluated(fleet: Fleet, pa
     assert "rk4-4" in evaluate("models/moons-reflow/1")
 
 
-def test_rows_of_a_job_are_data_of_a_model_that_is_evaluated(fleet: Fleet, parent: Path) -> None:
+def test_a_model_is_trained_on_rows_of_a_job_and_evaluated(fleet: Fleet, parent: Path) -> None:
     assert fleet("sample", "moons", to="job", **JOB) == 0
     assert fleet("export", "job", "moons.npz") == 0
     assert fit("vectors", "--data", "moons.npz", "--name", "copy") == 0

@@ -1,4 +1,4 @@
-"""Plans against what queues and arithmetic say."""
+"""Capacity plans against queueing theory and arithmetic."""
 
 import json
 from pathlib import Path
@@ -22,14 +22,14 @@ def mix_of(folder: Path, content: Any) -> Path:
     return path
 
 
-def test_a_request_alone_takes_its_calls(tmp_path: Path) -> None:
+def test_a_single_request_takes_the_time_of_its_calls(tmp_path: Path) -> None:
     found = simulate(read_mix(mix_of(tmp_path, ONE)), 0.1, SPEED, 20, 30.0)
     assert found.refused == 0
     assert found.quantile(0.5) == pytest.approx(20 * SPEED.call(16) + SPEED.request_s, rel=1e-6)
     assert found.busy < 0.01
 
 
-def test_a_request_holds_up_the_others_while_it_is_handled(tmp_path: Path) -> None:
+def test_a_request_blocks_others_while_it_is_handled(tmp_path: Path) -> None:
     kinds = read_mix(mix_of(tmp_path, ONE))
     free, held = (simulate(kinds, 60, Speed(1e-4, 1e-6, 3e-3, handling), 300, 30.0) for handling in (0.0, 3e-3))
     assert free.quantile(0.5) == pytest.approx(20 * 1.16e-4 + 3e-3, rel=0.2)
@@ -55,7 +55,7 @@ def test_the_fewest_replicas_are_found(tmp_path: Path) -> None:
     assert fewer.refused or fewer.quantile(0.99) > 0.1
 
 
-def test_the_command_says_replicas_and_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_replicas_and_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "--rate", "5", "--p99", "0.5", "--mix", str(mix_of(tmp_path, ONE)), "--call-ms", "0.75"]
     assert main([*arguments, "--row-us", "26.4", "--price", "3.6"]) == 0
     said = capsys.readouterr().out
@@ -75,13 +75,13 @@ def test_the_command_says_replicas_and_cost(tmp_path: Path, capsys: pytest.Captu
         ([{"share": 1, "num_samples": 1, "solver": "dopri5"}], "has no fixed cost"),
     ],
 )
-def test_a_faulty_mix_is_named(tmp_path: Path, content: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_in_a_mix_are_named(tmp_path: Path, content: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "--rate", "5", "--p99", "0.5", "--mix", str(mix_of(tmp_path, content))]
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
 
 
-def test_what_cannot_be_planned_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_plans_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mix = ["--mix", str(mix_of(tmp_path, ONE))]
     assert main(["plan", "--rate", "0", "--p99", "1", *mix]) == 2
     assert main(["plan", "--rate", "1", "--p99", "1", *mix]) == 2

@@ -1,4 +1,4 @@
-"""Budgets: what the service chooses, every refusal, and that what it promises is kept."""
+"""Budgets: the chosen solver, every refusal, and the promised errors."""
 
 import asyncio
 import io
@@ -84,7 +84,7 @@ async def test_the_best_that_fits_is_chosen_and_echoed(running: Any, budget: Any
     assert found["predicted_ms"] > 0
 
 
-async def test_streams_npz_replay_and_v2_say_it_too(running: Any) -> None:
+async def test_streams_npz_replay_and_v2_echo_the_budget(running: Any) -> None:
     body = {"model": "moons", "num_samples": 2, "seed": 0, "budget": {"max_error": 0.01}}
     stream = (await running.http.post("/v1/sample/stream", json=body)).text
     start = json.loads(stream.partition("event: start\ndata: ")[2].partition("\n")[0])
@@ -113,7 +113,7 @@ async def test_streams_npz_replay_and_v2_say_it_too(running: Any) -> None:
         {"t_span": [0, 0.5]},
     ],
 )
-async def test_a_budget_is_in_place_of_a_solver(running: Any, apart: Any) -> None:
+async def test_a_budget_replaces_a_solver(running: Any, apart: Any) -> None:
     assert next(iter(apart)) in await _refused(running, budget={"max_error": 0.1}, **apart)
 
 
@@ -122,7 +122,7 @@ async def test_a_budget_is_in_place_of_a_solver(running: Any, apart: Any) -> Non
     [{}, {"max_error": 0}, {"max_error": -1}, {"max_nfe": 0}, {"max_nfe": 1.5}, {"max_ms": "40"}, {"error": 1}, [], 3,
      "error=0.1"],
 )  # fmt: skip
-async def test_what_is_no_budget_is_refused(running: Any, budget: Any) -> None:
+async def test_malformed_budgets_are_refused(running: Any, budget: Any) -> None:
     await _refused(running, budget=budget)
 
 
@@ -159,7 +159,7 @@ async def test_times_and_limits_narrow_the_choice(repository: Path, engine: Any)
 
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A conditional model, measured with guidance 1 and 2; and one whose frontier is of other weights."""
+    """A conditional model, measured with guidance 1 and 2; and one with a frontier for other weights."""
     root = tmp_path_factory.mktemp("labelled")
     torch.manual_seed(0)
     network = ResidualMLP(
@@ -174,7 +174,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-async def test_guidance_is_that_which_was_measured(labels: Path, engine: Any) -> None:
+async def test_guidance_must_be_the_measured_one(labels: Path, engine: Any) -> None:
     app = create_app(Settings(models_dir=labels), engine)
     async with calling(app) as http:
         ask = {"model": "labels", "num_samples": 1, "budget": {"max_error": 0.05}, "condition": 1}
@@ -211,7 +211,7 @@ POINTS = st.builds(
 
 
 @given(POINTS, st.floats(1e-3, 1), st.integers(1, 200), st.floats(1, 200))
-def test_what_fits_keeps_every_part_of_the_budget(pair: Any, error: float, nfe: int, ms: float) -> None:
+def test_the_chosen_solver_meets_every_part_of_the_budget(pair: Any, error: float, nfe: int, ms: float) -> None:
     point, seconds = pair
     whole = _fits(point, seconds, Budget(max_error=error, max_nfe=nfe, max_ms=ms))
     parts = [_fits(point, seconds, part) for part in (Budget(max_error=error), Budget(max_nfe=nfe), Budget(max_ms=ms))]
@@ -225,7 +225,7 @@ def test_what_fits_keeps_every_part_of_the_budget(pair: Any, error: float, nfe: 
 
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Gaussian field with the frontier that is measured on it."""
+    """The Gaussian field with a frontier measured on it."""
     root = tmp_path_factory.mktemp("exact")
     folder = save(root, "gaussian", Gaussian(GaussianConfig()), Decoder.identity((2,)), **ABOUT)
     x0 = noise(0, 0, 256, (2,), torch.float64)
@@ -291,7 +291,7 @@ async def test_checks_count_promises_kept_and_broken(measured: Any) -> None:
     assert service.registry.lease("gaussian", None).fill_now()
 
 
-async def test_checks_are_one_at_a_time_dropped_under_load_and_over_when_draining(
+async def test_checks_run_one_at_a_time_and_are_dropped_under_load_and_when_draining(
     repository: Path, engine: Any
 ) -> None:
     app = create_app(Settings(models_dir=repository, budget_check_fraction=1.0), engine)
@@ -336,7 +336,7 @@ async def test_a_sample_that_failed_breaks_the_promise(repository: Path, engine:
         assert _count(app.state.service, "budget_samples_total", promise="kept") == 1
 
 
-async def test_what_was_tuned_and_not_measured_is_named(exact: Path, tmp_path: Path) -> None:
+async def test_tuned_solvers_that_were_not_measured_are_named(exact: Path, tmp_path: Path) -> None:
     shutil.copytree(exact / "gaussian", tmp_path / "gaussian")
     folder = tmp_path / "gaussian" / "1"
     plan = StoredPlan(solver="ab4-4/tuned", times=(0, 0.2, 0.5, 0.8, 1), error=0.1, start_error=0.2)

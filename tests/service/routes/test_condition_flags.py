@@ -1,4 +1,4 @@
-"""A null that is a flag, replays with conditions by name, the SDK, and memory of conditions that is taken."""
+"""Nulls as flags, replays with conditions by name, conditions from the SDK, and the memory that they take."""
 
 import math
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ BODY: dict[str, Any] = {"model": "flagged", "num_samples": 3, "seed": 2, "solver
 
 
 class Flagged(nn.Module):
-    """A velocity of 2 numbers that is told a text, or that there is none."""
+    """A velocity of 2 numbers, given a text or a flag that there is none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,13 +98,13 @@ async def test_a_missing_condition_raises_its_flag(http: httpx.AsyncClient, made
     np.testing.assert_allclose(negative["samples"], solved(network, TEXT, 3.0, other), atol=1e-4)
 
 
-async def test_a_flag_is_not_for_requests(http: httpx.AsyncClient) -> None:
+async def test_requests_cannot_set_a_flag(http: httpx.AsyncClient) -> None:
     refused = await ask(http, conditions={"missing": True})
     assert refused["code"] == 422
     assert refused["errors"][0]["field"] == "conditions.missing"
 
 
-async def test_a_replay_takes_the_same_conditions_again(http: httpx.AsyncClient) -> None:
+async def test_a_replay_needs_the_same_conditions_again(http: httpx.AsyncClient) -> None:
     first = await ask(http, conditions={"text": TEXT}, guidance=3, negative={"text": [1.0, 0.0, 0.0]})
     own = {"token": first["replay"], "conditions": {"text": TEXT}, "negative": {"text": [1.0, 0.0, 0.0]}}
     again = (await http.post("/v1/replay", json=own)).json()
@@ -115,7 +115,7 @@ async def test_a_replay_takes_the_same_conditions_again(http: httpx.AsyncClient)
         assert "hash" in refused.json()["errors"][0]["message"]
 
 
-async def test_a_replay_without_conditions_takes_the_nulls(http: httpx.AsyncClient) -> None:
+async def test_a_replay_without_conditions_uses_the_nulls(http: httpx.AsyncClient) -> None:
     first = await ask(http)
     again = (await http.post("/v1/replay", json={"token": first["replay"]})).json()
     assert (again["digest_matches"], again["samples"]) == (True, first["samples"])
@@ -138,7 +138,7 @@ async def test_the_sdk_sends_arrays_and_tensors_alike(made: tuple[Flagged, Path]
             await client.sample("flagged", 3, conditions={"text": torch.zeros(4)})
 
 
-async def test_conditions_wait_for_memory_or_are_refused_for_good(made: tuple[Flagged, Path]) -> None:
+async def test_conditions_wait_for_memory_or_are_refused(made: tuple[Flagged, Path]) -> None:
     app = app_of(made, max_condition_bytes=400)
     async with calling(app) as http:
         hold = app.state.service.conditions.take(390, math.inf)

@@ -58,7 +58,7 @@ async def test_labels_for_all_for_each_and_by_name(http: httpx.AsyncClient) -> N
     assert mixed["network_rows"] == 3 * 20
 
 
-async def test_guidance_costs_two_rows_a_call_and_says_so(http: httpx.AsyncClient) -> None:
+async def test_guidance_costs_two_rows_per_call_and_reports_it(http: httpx.AsyncClient) -> None:
     plain = await ask(http, "labels", condition=1)
     for guidance, rows in ((2.0, 120), (1, 60), (0, 60)):
         answer = await ask(http, "labels", condition=1, guidance=guidance)
@@ -93,7 +93,7 @@ async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
         ("plain", {"guidance": 1.0}, "guidance", "unconditional"),
     ],
 )
-async def test_what_does_not_fit_is_said(
+async def test_conditions_that_do_not_fit_are_refused(
     http: httpx.AsyncClient, model: str, body: dict[str, Any], field: str, said: str
 ) -> None:
     answer = await ask(http, model, **body)
@@ -104,7 +104,7 @@ async def test_what_does_not_fit_is_said(
 
 @pytest.mark.parametrize("model", ["plain", "labels"])
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-6])
-async def test_data_to_noise_to_data_comes_back(http: httpx.AsyncClient, model: str, tolerance: float) -> None:
+async def test_data_to_noise_to_data_is_a_round_trip(http: httpx.AsyncClient, model: str, tolerance: float) -> None:
     given: dict[str, Any] = {"solver": "dopri5", "steps": None, "rtol": tolerance, "atol": tolerance}
     if model == "labels":
         given |= {"condition": 2, "guidance": 1.5}
@@ -115,7 +115,7 @@ async def test_data_to_noise_to_data_comes_back(http: httpx.AsyncClient, model: 
     assert np.abs(np.array(back["samples"]) - np.array(data)).max() < max(20 * tolerance, 1e-5)
 
 
-async def test_a_span_in_two_parts_is_the_span(http: httpx.AsyncClient) -> None:
+async def test_a_span_in_two_parts_equals_the_whole_span(http: httpx.AsyncClient) -> None:
     whole = await ask(http, "plain", steps=10)
     half = await ask(http, "plain", steps=5, t_span=[0, 0.5])
     rest = await ask(http, "plain", steps=5, t_span=[0.5, 1], x0=half["samples"])

@@ -1,4 +1,4 @@
-"""/docs needs nothing from elsewhere, and the type of every error leads to its explanation."""
+"""The /docs page loads nothing from other hosts, and the type of every error leads to its explanation."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from service.errors import Kind
 pytestmark = pytest.mark.anyio
 
 
-async def test_the_page_loads_from_here_only(running: Any) -> None:
+async def test_the_page_loads_nothing_from_other_hosts(running: Any) -> None:
     page = await running.http.get("/docs")
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
@@ -26,14 +26,14 @@ async def test_the_page_loads_from_here_only(running: Any) -> None:
     assert (await running.http.get("/openapi.json")).json()["openapi"].startswith("3.1")
 
 
-async def test_other_files_are_not_there(running: Any) -> None:
+async def test_other_files_are_not_served(running: Any) -> None:
     for name in ("main.py", "..%2f__init__.py"):
         answer = await running.http.get(f"/docs/{name}")
         assert (answer.status_code, answer.json()["type"]) == (404, "/problems/no-such-route")
 
 
 @pytest.mark.parametrize("kind", Kind)
-async def test_the_type_of_an_error_is_the_address_of_its_explanation(running: Any, kind: Kind) -> None:
+async def test_the_type_of_an_error_links_to_its_explanation(running: Any, kind: Kind) -> None:
     answer = await running.http.get(kind.type)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     assert (answer.json()["title"], answer.json()["status"]) == (kind.value.title, kind.value.status)
@@ -46,7 +46,7 @@ async def test_the_type_of_an_error_is_the_address_of_its_explanation(running: A
     assert all(link.startswith("../") for link in re.findall(r'(?:src|href)="([^"]+)"', page.text))
 
 
-async def test_all_errors_are_listed_and_others_are_not_there(running: Any) -> None:
+async def test_all_errors_are_listed_and_unknown_ones_are_not_found(running: Any) -> None:
     listed = (await running.http.get("/problems")).json()["problems"]
     assert [each["type"] for each in listed] == [kind.type for kind in Kind]
     page = (await running.http.get("/problems", headers={"Accept": "text/html"})).text

@@ -1,4 +1,4 @@
-"""Decoders of states with free axes over HTTP: the data of each shape, back again, and their density; a real engine."""
+"""Decoders of states with free axes over HTTP with a real engine: data of each shape, encoding, and density."""
 
 import asyncio
 import io
@@ -72,7 +72,7 @@ async def test_states_are_scaled_by_channel_at_any_length(http: httpx.AsyncClien
     assert described["outputs"][0]["shape"] == [-1, 3, -1]
 
 
-async def test_saved_states_and_archives_are_data_too(http: httpx.AsyncClient) -> None:
+async def test_saved_states_and_archives_are_decoded_too(http: httpx.AsyncClient) -> None:
     body = BODY | {"shape": {"T": 6}, "save_at": [0.5, 1.0]}
     answer = await http.post("/v1/sample", json=body, headers={"Accept": "application/x-npz"})
     found = np.load(io.BytesIO(answer.content))
@@ -82,7 +82,7 @@ async def test_saved_states_and_archives_are_data_too(http: httpx.AsyncClient) -
     np.testing.assert_array_equal(found["samples"], found["saved"][:, 1])
 
 
-async def test_no_bit_depends_on_company(http: httpx.AsyncClient) -> None:
+async def test_no_bit_depends_on_other_requests(http: httpx.AsyncClient) -> None:
     asked = [{"shape": {"T": frames}, "seed": frames, "num_samples": n} for frames in (8, 12) for n in (1, 3, 70)]
     alone = [await ask(http, **each) for each in asked]
     together = await asyncio.gather(*(ask(http, **each) for each in asked))
@@ -91,7 +91,7 @@ async def test_no_bit_depends_on_company(http: httpx.AsyncClient) -> None:
     assert all(each["deterministic"] for each in alone)
 
 
-async def test_data_go_back_and_their_density_counts_each_number(http: httpx.AsyncClient) -> None:
+async def test_data_are_encoded_and_their_density_counts_each_number(http: httpx.AsyncClient) -> None:
     for frames in (4, 10):
         data = (await ask(http, shape={"T": frames}))["samples"]
         x = ((np.float32(data) - MEAN[:, None]) / SCALE[:, None]).tolist()
@@ -110,13 +110,13 @@ async def test_data_go_back_and_their_density_counts_each_number(http: httpx.Asy
         assert np.subtract(of_states["log_prob"], dense["log_prob"]) == pytest.approx([volume] * 2)
 
 
-async def test_samples_of_a_length_that_is_not_allowed_are_told(http: httpx.AsyncClient) -> None:
+async def test_samples_of_a_disallowed_length_are_refused(http: httpx.AsyncClient) -> None:
     answer = await http.post("/v1/models/mel/encode", json={"samples": np.zeros((1, 3, 5)).tolist()})
     assert answer.status_code == 422
     assert "samples has T = 5, expected 4 to 40" in answer.json()["errors"][0]["message"]
 
 
-def test_a_checkpoint_keeps_one_number_a_channel(repository: Path) -> None:
+def test_a_checkpoint_stores_one_number_per_channel(repository: Path) -> None:
     found = load(repository / "mel" / "1")
     assert found.card.data_shape == (3, "T")
     assert found.decoder.state_dict()["scale"].tolist() == SCALE.tolist()
@@ -143,7 +143,7 @@ async def test_a_program_decodes_each_shape(
         assert data["latency"]["decoder_s"] > 0
 
 
-async def test_no_bit_of_a_program_depends_on_company(http: httpx.AsyncClient) -> None:
+async def test_no_bit_of_a_program_depends_on_other_requests(http: httpx.AsyncClient) -> None:
     asked = [{"model": "speech", "shape": {"T": frames}, "num_samples": n} for frames in (8, 12) for n in (1, 3, 20)]
     asked += [{"model": "picture", "shape": {"H": 4, "W": frames}, "num_samples": 3} for frames in (4, 7)]
     alone = [await ask(http, **each) for each in asked]

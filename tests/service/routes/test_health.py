@@ -1,4 +1,4 @@
-"""Alive, ready, metrics, and the list of addresses."""
+"""Liveness, readiness, metrics, and the list of addresses."""
 
 import re
 from typing import Any
@@ -18,7 +18,7 @@ async def test_alive_and_ready(running: Any) -> None:
     assert list(ready.json()["unavailable"]) == ["broken"]
 
 
-async def test_load_is_what_the_engine_has_to_do(running: Any) -> None:
+async def test_load_reports_the_work_of_the_engine(running: Any) -> None:
     found = (await running.http.get("/v1/load")).json()
     assert found.pop("models") == [
         {
@@ -63,7 +63,7 @@ async def test_not_ready_before_the_models_are_loaded(running: Any) -> None:
     assert (await running.post()).status_code == 503
 
 
-async def test_metrics_count_what_clients_count(running: Any) -> None:
+async def test_metrics_agree_with_the_counts_of_clients(running: Any) -> None:
     for _ in range(3):
         await running.post(num_samples=4)
     await running.post(solver="rk4", steps=5)
@@ -96,8 +96,8 @@ async def test_metrics_count_what_clients_count(running: Any) -> None:
     assert found["pathline_device_info", ("device", "cpu"), ("name", "cpu")] == 1
 
 
-async def test_every_request_is_one_of_a_series_that_started_at_zero(running: Any) -> None:
-    """A rate sees the first event of a series only if the series was there before."""
+async def test_every_request_counts_in_a_series_that_started_at_zero(running: Any) -> None:
+    """A rate includes the first event of a series only if the series existed before."""
 
     async def series() -> dict[str, float]:
         text = (await running.http.get("/metrics")).text
@@ -161,7 +161,7 @@ async def test_index_links_lead_somewhere(running: Any) -> None:
         assert (await running.http.get(f"/{path}")).status_code == 200, path
 
 
-async def test_a_network_call_that_does_not_end(running: Any) -> None:
+async def test_a_network_call_that_hangs(running: Any) -> None:
     running.engine.turn_s = 59.0
     assert (await running.http.get("/livez")).status_code == 200
     running.engine.turn_s = 61.0

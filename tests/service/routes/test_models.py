@@ -1,4 +1,4 @@
-"""Lists of models and solvers, and that they are true."""
+"""Lists of models and solvers, checked against the repository and the catalogue."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The administrator's addresses."""
+"""Admin routes for models."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ def settings(repository: Path, tmp_path: Path) -> Settings:
 
 @pytest.mark.parametrize("path", ["/v1/models:reload", "/v1/models/moons:unload"])
 @pytest.mark.parametrize("sent", [None, "", "Bearer", "Bearer wrong", "Basic correct-horse", "Bearer korrekt hörse"])
-async def test_others_are_refused(running: Any, path: str, sent: str | None) -> None:
+async def test_wrong_keys_are_refused(running: Any, path: str, sent: str | None) -> None:
     headers = {} if sent is None else {b"Authorization": sent.encode()}
     answer = await running.http.post(path, headers=headers)
     assert answer.status_code == 401
@@ -58,7 +58,7 @@ async def test_reload(running: Any, settings: Settings) -> None:
     assert 'version="2"' not in text
 
 
-async def test_a_repository_that_is_gone(running: Any, settings: Settings) -> None:
+async def test_a_missing_repository(running: Any, settings: Settings) -> None:
     settings.models_dir.rename(settings.models_dir.with_name("elsewhere"))
     answer = await running.http.post("/v1/models:reload", headers=KEY)
     assert answer.status_code == 503
@@ -89,7 +89,7 @@ async def test_the_watch_sees_new_versions(repository: Path, tmp_path: Path, eng
 
 @pytest.mark.parametrize("path", ["/v1/models:reload", "/v1/models/moons:unload"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "HEAD"])
-async def test_other_methods_are_told_the_right_one(running: Any, path: str, method: str) -> None:
+async def test_other_methods_get_the_allowed_one(running: Any, path: str, method: str) -> None:
     answer = await running.http.request(method, path, headers=KEY)
     assert answer.status_code == 405
     assert answer.headers["allow"] == "POST"

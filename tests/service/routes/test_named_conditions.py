@@ -1,4 +1,4 @@
-"""Conditions by name over HTTP: JSON, npz, the protocol, and what is refused, with a real engine."""
+"""Conditions by name over HTTP: JSON, npz, the protocol and refusals, with a real engine."""
 
 import io
 import json
@@ -75,7 +75,7 @@ def arrays(text: np.ndarray | None = None) -> dict[str, np.ndarray]:
     }
 
 
-async def test_json_npz_and_the_protocol_say_the_same(http: httpx.AsyncClient) -> None:
+async def test_json_npz_and_the_protocol_agree(http: httpx.AsyncClient) -> None:
     asked = await ask(http)
     assert asked["code"] == 200, asked
     answer = await http.post("/v1/sample", content=npz(BODY, **arrays()), headers=NPZ)
@@ -129,7 +129,7 @@ async def test_guidance_and_negatives(http: httpx.AsyncClient) -> None:
     assert other["samples"] != twice[0]["samples"]
 
 
-async def test_stream_and_operations_know_them(http: httpx.AsyncClient) -> None:
+async def test_stream_and_operations_accept_named_conditions(http: httpx.AsyncClient) -> None:
     asked = await ask(http)
     events = (await http.post("/v1/sample/stream", json=BODY | {"conditions": GIVEN})).text
     [completed] = [line for event in events.split("\n\n") if "event: completed" in event for line in event.split("\n")][
@@ -163,7 +163,9 @@ async def test_stream_and_operations_know_them(http: httpx.AsyncClient) -> None:
         ({"strength": "much"}, "conditions.strength", '"much"'),
     ],
 )
-async def test_what_is_refused_is_named(http: httpx.AsyncClient, change: dict[str, Any], field: str, said: str) -> None:
+async def test_refused_conditions_are_named(
+    http: httpx.AsyncClient, change: dict[str, Any], field: str, said: str
+) -> None:
     found = await ask(http, conditions=GIVEN | change)
     assert found["code"] == (422 if field else 200), found
     if field:

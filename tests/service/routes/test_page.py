@@ -1,4 +1,4 @@
-"""The playground's files: what is sent, how browsers may keep it, and that nothing is taken from elsewhere."""
+"""The playground's files: their content, browser caching, and no loading from other hosts."""
 
 import gzip
 import importlib.metadata
@@ -23,20 +23,20 @@ async def test_the_page_is_at_the_root(running: Any, accept: str | None) -> None
     assert PLOTLY[1:] in answer.text
 
 
-async def test_the_page_names_its_modules_so_that_none_is_waited_for(running: Any) -> None:
+async def test_the_page_preloads_its_modules(running: Any) -> None:
     named = re.findall(r'<link rel="modulepreload" href="static/(.*?)">', (await running.http.get("/")).text)
     imported = [re.findall(r'from "\./(.*?)"', path.read_text()) for path in STATIC.glob("*.js")]
     assert named == sorted(set().union(*imported))
     assert len(named) > 5
 
 
-async def test_who_takes_only_json_gets_the_addresses(running: Any) -> None:
+async def test_a_client_that_accepts_only_json_gets_the_addresses(running: Any) -> None:
     answer = await running.http.get("/", headers={"Accept": "application/json"})
     assert answer.json()["links"]["sample"] == "v1/sample"
     assert answer.headers["vary"] == "Accept"
 
 
-async def test_the_page_forbids_what_comes_from_elsewhere(running: Any) -> None:
+async def test_the_page_forbids_content_from_other_hosts(running: Any) -> None:
     policy = (await running.http.get("/")).headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self';")
     assert "unsafe-eval" not in policy
@@ -57,14 +57,14 @@ async def test_every_file_is_sent_as_it_is(running: Any, name: str) -> None:
     assert again.headers["etag"] == answer.headers["etag"]
 
 
-async def test_large_files_are_packed_for_those_who_can_read_them(running: Any) -> None:
+async def test_large_files_are_compressed_for_clients_that_accept_it(running: Any) -> None:
     async with running.http.stream("GET", "/static/main.js", headers={"Accept-Encoding": "gzip"}) as answer:
         packed = b"".join([piece async for piece in answer.aiter_raw()])
     assert answer.headers["content-encoding"] == "gzip"
     assert gzip.decompress(packed) == (STATIC / "main.js").read_bytes()
 
 
-async def test_plotly_comes_from_the_installed_package_and_may_be_kept(running: Any) -> None:
+async def test_plotly_comes_from_the_installed_package_and_may_be_cached(running: Any) -> None:
     answer: httpx.Response = await running.http.get(PLOTLY)
     assert answer.status_code == 200
     assert "plotly.js v" in answer.text[:200]
@@ -73,13 +73,13 @@ async def test_plotly_comes_from_the_installed_package_and_may_be_kept(running: 
 
 
 @pytest.mark.parametrize("path", ["/static/nothing.js", "/static/..%2Fapp.py", "/static/", "/static/%00"])
-async def test_nothing_else_is_sent(running: Any, path: str) -> None:
+async def test_nothing_else_is_served(running: Any, path: str) -> None:
     answer = await running.http.get(path)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_files_name_only_files_that_are_there() -> None:
+def test_files_refer_only_to_existing_files() -> None:
     known = {path.name for path in STATIC.iterdir()}
     for path in STATIC.glob("*.js"):
         assert set(re.findall(r'from "\./(.*?)"', path.read_text())) <= known, path
@@ -88,7 +88,7 @@ def test_files_name_only_files_that_are_there() -> None:
     assert not re.search(r"https?://|//cdn", page)
 
 
-def test_labels_name_controls_and_ids_are_used_once() -> None:
+def test_labels_refer_to_controls_and_ids_are_unique() -> None:
     page = (STATIC / "index.html").read_text()
     ids = re.findall(r'\bid="(.*?)"', page)
     assert len(ids) == len(set(ids))

@@ -1,4 +1,4 @@
-"""A prelude and a decoder program behind HTTP: values, bits, guidance, bad input, and what is told of them."""
+"""A prelude and a decoder program behind HTTP: values, bits, guidance, bad input, and their description."""
 
 import asyncio
 import base64
@@ -66,7 +66,7 @@ def solved(made: Latent, rows: int, field: Any) -> Tensor:
         return made.decoder(x)
 
 
-async def test_samples_are_those_of_a_plain_loop(http: httpx.AsyncClient, made: Latent) -> None:
+async def test_samples_equal_those_of_a_plain_loop(http: httpx.AsyncClient, made: Latent) -> None:
     asked = await ask(http)
     assert asked["code"] == 200, asked
     assert asked["shape"] == [3, 3, 2, 2]
@@ -179,7 +179,7 @@ async def test_a_picture_by_the_open_inference_protocol(http: httpx.AsyncClient)
     assert "condition.tokens" not in names
 
 
-async def test_what_is_told_of_the_model(http: httpx.AsyncClient) -> None:
+async def test_the_description_of_the_model(http: httpx.AsyncClient) -> None:
     [line] = (await http.get("/v1/models")).json()["models"]
     assert set(line["conditions"]) == {"image", "strength", "state"}
     assert line["conditions"]["image"]["shape"] == [3, 4, 4]
@@ -198,7 +198,7 @@ async def test_what_is_told_of_the_model(http: httpx.AsyncClient) -> None:
         ({"guidance": {"terms": [{"weight": 1, "drop": ["tokens"]}]}}, "guidance", "this model has image"),
     ],
 )
-async def test_what_the_prelude_does_not_take_is_refused(
+async def test_conditions_that_the_prelude_does_not_take_are_refused(
     http: httpx.AsyncClient, body: dict[str, Any], field: str, said: str
 ) -> None:
     refused = await ask(http, **body)

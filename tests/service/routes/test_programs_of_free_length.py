@@ -39,7 +39,7 @@ class Reader(nn.Module):
 
 
 class Velocity(nn.Module):
-    """A velocity of 3 numbers, told tokens."""
+    """A velocity of 3 numbers, given tokens."""
 
     def __init__(self) -> None:
         super().__init__()

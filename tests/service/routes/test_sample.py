@@ -1,4 +1,4 @@
-"""Requests that are answered: the echo, the formats, failed samples, and what the engine was asked."""
+"""Sample requests that succeed: the echo, the formats, failed samples, and the jobs given to the engine."""
 
 import asyncio
 import io
@@ -49,7 +49,7 @@ async def test_a_drawn_seed_differs(running: Any) -> None:
     assert len(seeds) == 3
 
 
-async def test_both_addresses_are_one_handler(running: Any) -> None:
+async def test_both_addresses_share_one_handler(running: Any) -> None:
     body = {"model": "moons", "num_samples": 2, "seed": 5}
     first, second = [(await running.http.post(path, json=body)).json() for path in ("/sample", "/v1/sample")]
     assert first["samples"] == second["samples"]
@@ -248,8 +248,8 @@ async def test_client_that_leaves_cancels_its_job(running: Any) -> None:
     assert 'outcome="client_gone"' in running.service.metrics.text().decode()
 
 
-async def test_a_client_is_watched_only_while_its_job_takes_long(running: Any) -> None:
-    """A watcher is a task and a call to receive; a job that is done at once needs neither."""
+async def test_a_client_is_only_watched_during_a_long_job(running: Any) -> None:
+    """A watcher is a task and a call to receive; a job that finishes at once needs neither."""
     body = json.dumps({"model": "moons", "num_samples": 1}).encode()
     received, sent, tasks = 0, [], set[asyncio.Task[Any]]()
 
@@ -269,7 +269,7 @@ async def test_a_client_is_watched_only_while_its_job_takes_long(running: Any) -
     assert (sent[0]["status"], received, tasks - before) == (200, 1, set())
 
 
-async def test_a_job_given_up_by_the_engine_is_no_cancelled_request(running: Any) -> None:
+async def test_a_job_given_up_by_the_engine_is_not_a_cancelled_request(running: Any) -> None:
     running.engine.hold = True
     asking = asyncio.ensure_future(running.post())
     while not running.engine.jobs:
@@ -279,7 +279,7 @@ async def test_a_job_given_up_by_the_engine_is_no_cancelled_request(running: Any
     assert (await asking).status_code == 500
 
 
-async def test_small_and_large_bodies_take_the_same_way(running: Any) -> None:
+async def test_small_and_large_bodies_take_the_same_path(running: Any) -> None:
     x0 = np.arange(20_000, dtype=float).reshape(-1, 2) / 7
     answer = await running.post(num_samples=10_000, x0=x0.tolist())
     assert answer.status_code == 200

@@ -1,4 +1,4 @@
-"""Every request that must be refused: the status, the field, and a message that says what is allowed."""
+"""Sample requests that must be refused: the status, the field, and a message that says what is allowed."""
 
 import json
 from pathlib import Path
@@ -145,14 +145,14 @@ async def test_input_is_not_repeated_at_length(running: Any, body: dict[str, Any
     assert len(answer.json()["detail"]) <= 1001
 
 
-async def test_further_faults_are_counted(running: Any) -> None:
+async def test_additional_faults_are_counted(running: Any) -> None:
     problem = (await running.post(**{f"field{k}": 1 for k in range(5000)})).json()
     assert len(problem["errors"]) == 20
     assert problem["more_errors"] == 4980
     assert problem["detail"].endswith("and 4980 more")
 
 
-async def test_long_addresses_and_headers_are_cut(running: Any) -> None:
+async def test_long_addresses_and_headers_are_truncated(running: Any) -> None:
     for path in ("/", "/v1/models/"):
         assert len((await running.http.get(path + LONG[:50_000])).content) < 3000
     assert len((await running.post({"Accept": LONG})).content) < 3000
@@ -172,7 +172,7 @@ async def test_malformed_json(running: Any, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"moons"', b"3"])
-async def test_json_that_is_no_object(running: Any, body: bytes) -> None:
+async def test_json_that_is_not_an_object(running: Any, body: bytes) -> None:
     answer = await running.http.post("/v1/sample", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert "must be a JSON object" in answer.json()["detail"]
@@ -198,21 +198,21 @@ async def test_compressed_body(running: Any) -> None:
     assert "gzip" in answer.json()["detail"]
 
 
-async def test_unknown_model_names_those_there_are(running: Any) -> None:
+async def test_unknown_model_lists_the_existing_ones(running: Any) -> None:
     answer = await running.http.post("/v1/sample", json={"model": "../moons"})
     assert answer.status_code == 404
     assert answer.json()["type"] == "/problems/unknown-model"
     assert answer.json()["available"] == ["broken", "digits", "gaussian", "moons"]
 
 
-async def test_unknown_version_names_those_there_are(running: Any) -> None:
+async def test_unknown_version_lists_the_existing_ones(running: Any) -> None:
     answer = await running.post(version=7)
     assert answer.status_code == 404
     assert answer.json()["type"] == "/problems/unknown-version"
     assert answer.json()["available"] == [1, 2]
 
 
-async def test_broken_model_says_why(running: Any, repository: Path) -> None:
+async def test_broken_model_reports_the_reason(running: Any, repository: Path) -> None:
     answer = await running.http.post("/v1/sample", json={"model": "broken"})
     assert answer.status_code == 503
     assert answer.json()["type"] == "/problems/model-unavailable"

@@ -1,4 +1,4 @@
-"""``POST /v1/replay``: the same samples again, and every reason why not."""
+"""``POST /v1/replay``: the same samples again, and every reason for a refusal."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """plain with tuned plans, by label, by a vector of 80 numbers, and one with a decoder."""
+    """Models: plain with tuned plans, by label, by a vector of 80 numbers, and one with a decoder."""
     root = tmp_path_factory.mktemp("replayed")
     about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
     torch.manual_seed(0)
@@ -101,7 +101,7 @@ GRID = [0.0, *(k**1.5 / 100**1.5 for k in range(1, 100)), 1.0]
         ({"model": "digits", "num_samples": 7}, {}),
     ],
 )
-async def test_the_same_samples_come_again(http: httpx.AsyncClient, body: Any, again: Any) -> None:
+async def test_a_replay_returns_the_same_samples(http: httpx.AsyncClient, body: Any, again: Any) -> None:
     first = await _sampled(http, **body)
     answer = await _replayed(http, first["replay"], **again)
     assert answer.status_code == 200, answer.text
@@ -116,7 +116,7 @@ async def test_the_same_samples_come_again(http: httpx.AsyncClient, body: Any, a
         assert next(iter(again)) in refused.json()["detail"]
 
 
-async def test_what_is_given_again_must_be_the_same(http: httpx.AsyncClient) -> None:
+async def test_repeated_inputs_must_be_the_same(http: httpx.AsyncClient) -> None:
     x0 = [[k, -k] for k in range(40)]
     first = await _sampled(http, x0=x0, num_samples=40)
     other = await _replayed(http, first["replay"], x0=[[k, 1 - k] for k in range(40)])
@@ -178,7 +178,7 @@ async def test_a_tuned_plan_is_streamed_and_batched_like_any_solver(http: httpx.
     assert completed["trace"]
 
 
-async def test_another_tuned_plan_is_named(http: httpx.AsyncClient) -> None:
+async def test_a_different_tuned_plan_is_named(http: httpx.AsyncClient) -> None:
     token = _changed((await _sampled(http))["replay"], plan="sha256:" + "0" * 64)
     refused = await _replayed(http, token)
     assert refused.status_code == 409
@@ -203,7 +203,7 @@ async def test_threads_matter_where_torch_computes(http: httpx.AsyncClient) -> N
     assert [each["what"] for each in refused.json()["differences"]] == ["threads"]
 
 
-async def test_other_samples_are_no_replay(http: httpx.AsyncClient) -> None:
+async def test_other_samples_are_not_a_replay(http: httpx.AsyncClient) -> None:
     token = _changed((await _sampled(http))["replay"], digest="sha256:" + "0" * 64)
     refused = await _replayed(http, token)
     assert refused.status_code == 409
@@ -212,7 +212,7 @@ async def test_other_samples_are_no_replay(http: httpx.AsyncClient) -> None:
     assert anyway["digest_matches"] is False
 
 
-async def test_an_answer_that_was_cut_short_is_not_promised(running: Any) -> None:
+async def test_a_partial_response_is_not_promised(running: Any) -> None:
     from dataclasses import replace
 
     running.engine.edit = lambda result: replace(result, status=np.array(["deadline"] * len(result.status)))
@@ -230,7 +230,7 @@ def _damaged() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", list(_damaged()))
-async def test_a_text_that_is_no_token_is_refused(http: httpx.AsyncClient, name: str) -> None:
+async def test_a_malformed_token_is_refused(http: httpx.AsyncClient, name: str) -> None:
     refused = await _replayed(http, _damaged()[name])
     assert refused.status_code == 422, refused.text
     assert refused.json()["errors"][0]["field"] == "token"
@@ -259,7 +259,9 @@ async def test_a_text_that_is_no_token_is_refused(http: httpx.AsyncClient, name:
         ({"environment": {"torch": "x" * 1000}}, 422, "environment"),
     ],
 )
-async def test_what_a_token_says_is_validated(http: httpx.AsyncClient, changes: Any, status: int, word: str) -> None:
+async def test_the_content_of_a_token_is_validated(
+    http: httpx.AsyncClient, changes: Any, status: int, word: str
+) -> None:
     token = _changed((await _sampled(http))["replay"], **changes)
     refused = await _replayed(http, token)
     assert refused.status_code == status, refused.text
@@ -268,7 +270,7 @@ async def test_what_a_token_says_is_validated(http: httpx.AsyncClient, changes: 
         assert {fault["field"] for fault in refused.json()["errors"]} == {"token"}
 
 
-async def test_limits_hold_for_tokens_too(http: httpx.AsyncClient) -> None:
+async def test_limits_apply_to_tokens_too(http: httpx.AsyncClient) -> None:
     token = (await _sampled(http))["replay"]
     late = await _replayed(http, token, timeout_s=10**9)
     assert late.status_code == 422

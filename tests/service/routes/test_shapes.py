@@ -1,4 +1,4 @@
-"""Free shapes over HTTP: by the request or by a condition, through all doors, and what is refused; a real engine."""
+"""Free shapes over HTTP with a real engine: set by the request or a condition, on all routes, and refusals."""
 
 import asyncio
 import io
@@ -53,13 +53,13 @@ def mu_of(frames: int) -> np.ndarray:
 
 
 def expected(network: Mel, frames: int, mu: np.ndarray | None = None, samples: int = 2) -> np.ndarray:
-    """What a plain loop gives."""
+    """Return the result of a plain loop."""
     told = torch.zeros(samples, 3, frames) if mu is None else torch.from_numpy(mu).expand(samples, -1, -1)
     start = noise(3, 0, samples, (3, frames), free=(1,))
     return integrate(lambda x, t: network(x, t, told[: len(x)]), start, solver="euler", steps=4).x.numpy()
 
 
-async def test_the_request_says_it_or_a_condition_does(http: httpx.AsyncClient, made: tuple[Mel, Path]) -> None:
+async def test_the_request_or_a_condition_sets_the_shape(http: httpx.AsyncClient, made: tuple[Mel, Path]) -> None:
     said = await ask(http, shape={"T": 12})
     assert said["code"] == 200, said
     assert said["shape"] == [2, 3, 12]
@@ -118,7 +118,7 @@ async def test_two_free_axes(http: httpx.AsyncClient) -> None:
         ({"shape": {"T": 12}, "budget": {"max_nfe": 4}}, "budget", "--shape T=12"),
     ],
 )  # fmt: skip
-async def test_a_wrong_one_is_named(http: httpx.AsyncClient, body: dict[str, Any], field: str, message: str) -> None:
+async def test_a_wrong_shape_is_named(http: httpx.AsyncClient, body: dict[str, Any], field: str, message: str) -> None:
     if "budget" in body:
         answer = (await http.post("/v1/sample", json={k: v for k, v in (BODY | body).items() if k != "solver"})).json()
     else:
@@ -128,7 +128,7 @@ async def test_a_wrong_one_is_named(http: httpx.AsyncClient, body: dict[str, Any
     assert message in answer["errors"][0]["message"]
 
 
-async def test_x0_gives_the_size_and_a_span_back(http: httpx.AsyncClient) -> None:
+async def test_x0_sets_the_shape_and_a_reverse_span_returns_to_it(http: httpx.AsyncClient) -> None:
     forth = await ask(http, shape={"T": 8}, solver="rk4-20")
     again = await ask(http, solver="rk4-20", x0=noise(3, 0, 2, (3, 8), free=(1,)).tolist())
     np.testing.assert_allclose(again["samples"], forth["samples"], rtol=0, atol=1e-6)
@@ -197,7 +197,7 @@ async def test_models_show_axes(http: httpx.AsyncClient) -> None:
     assert described["outputs"][0]["shape"] == [-1, 1, -1, -1]
 
 
-async def test_equal_shapes_share_calls_and_no_others_do(http: httpx.AsyncClient) -> None:
+async def test_only_equal_shapes_share_calls(http: httpx.AsyncClient) -> None:
     frames = [8, 12, 8, 12, 8, 20]
     alone = [await ask(http, shape={"T": each}, seed=place, num_samples=40) for place, each in enumerate(frames)]
     asked = [ask(http, shape={"T": each}, seed=place, num_samples=40) for place, each in enumerate(frames)]
@@ -205,7 +205,7 @@ async def test_equal_shapes_share_calls_and_no_others_do(http: httpx.AsyncClient
     assert [each["samples"] for each in together] == [each["samples"] for each in alone]
 
 
-async def test_memory_is_counted_by_numbers(made: tuple[Mel, Path]) -> None:
+async def test_memory_counts_the_numbers_of_a_sample(made: tuple[Mel, Path]) -> None:
     settings = Settings(
         models_dir=made[1], device="cpu", threads=1, watch_s=0, allow_programs=True, max_job_bytes=2**14
     )
@@ -217,7 +217,7 @@ async def test_memory_is_counted_by_numbers(made: tuple[Mel, Path]) -> None:
     assert long["code"] == 413, long
 
 
-async def test_a_frontier_holds_for_the_shape_it_was_measured_at(
+async def test_a_frontier_applies_to_the_shape_it_was_measured_at(
     http: httpx.AsyncClient, made: tuple[Mel, Path]
 ) -> None:
     folder = made[1] / "picture" / "1"

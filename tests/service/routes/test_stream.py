@@ -1,4 +1,4 @@
-"""Streams in process: events, errors before and after the start, and a client that leaves or reads slowly."""
+"""Streams in process: events, errors before and after the start, and clients that disconnect or read slowly."""
 
 import asyncio
 import io
@@ -44,7 +44,7 @@ async def test_events_in_order_and_the_body_of_a_plain_request(running: Any) -> 
     ]
 
 
-async def test_the_result_comes_as_npz_where_that_is_asked_for(running: Any) -> None:
+async def test_the_result_comes_as_npz_if_requested(running: Any) -> None:
     body = {"model": "moons", "num_samples": 300, "seed": 5, "solver": "dopri5", "trace": "full", "save_at": [0.5]}
     accept = {"Accept": "text/event-stream; Completed=npz; q=0.9"}
     found = events((await running.http.post("/v1/sample/stream", json=body, headers=accept)).text)
@@ -62,7 +62,7 @@ async def test_the_result_comes_as_npz_where_that_is_asked_for(running: Any) -> 
     assert {**metas[0], "latency": 0} == {**metas[1], "latency": 0}
 
 
-async def test_errors_before_the_start_are_answers_and_later_ones_events(running: Any) -> None:
+async def test_errors_before_the_start_are_responses_and_later_ones_events(running: Any) -> None:
     assert (await running.http.post("/v1/sample/stream", json={"model": "none"})).status_code == 404
     refused = await running.http.post("/v1/sample/stream", json={"model": "moons"}, headers={"Accept": "image/png"})
     assert refused.status_code == 406
@@ -76,7 +76,7 @@ async def test_errors_before_the_start_are_answers_and_later_ones_events(running
     assert 'outcome="504",route="/v1/sample/stream"' in (await running.http.get("/metrics")).text
 
 
-async def test_a_quiet_stream_is_kept_alive_and_a_client_that_leaves_ends_its_job(
+async def test_a_quiet_stream_is_kept_alive_and_a_disconnect_ends_its_job(
     running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "KEEP_ALIVE_S", 0.01)
@@ -105,7 +105,7 @@ async def test_a_quiet_stream_is_kept_alive_and_a_client_that_leaves_ends_its_jo
     assert 'outcome="client_gone",route="/v1/sample/stream"' in (await running.http.get("/metrics")).text
 
 
-async def test_a_feed_keeps_the_newest_progress_only() -> None:
+async def test_a_feed_keeps_only_the_newest_progress() -> None:
     feed = Feed()
     for k in range(10_000):
         await asyncio.to_thread(feed.put, Progress(k, 0.0, 0.0, 0)) if k % 5000 == 0 else feed.put(
@@ -120,8 +120,8 @@ async def test_a_feed_keeps_the_newest_progress_only() -> None:
 
 
 @pytest.mark.parametrize("spare", [-1, 0, 700])
-async def test_a_stream_is_never_larger_than_the_limit_of_answers(running: Any, spare: int) -> None:
-    """Saved states are sent twice; progress is told while there is room beside what must be sent."""
+async def test_a_stream_never_exceeds_the_limit_of_responses(running: Any, spare: int) -> None:
+    """Saved states are sent twice; progress is sent while there is room for it."""
     body: dict[str, Any] = {"model": "moons", "num_samples": 400, "solver": "rk4", "steps": 4, "trace": "none"}
     body |= {"save_at": [0.25, 0.5, 1.0]}
     async with running.service.lease("moons", None) as model:

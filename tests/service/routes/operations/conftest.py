@@ -1,4 +1,4 @@
-"""A real engine behind an in-process client, with models of every kind that the operations tell apart."""
+"""Fixtures: a real engine behind an in-process client, with models of every kind that the operations distinguish."""
 
 import asyncio
 import io
@@ -83,7 +83,7 @@ async def real(kinds: Path, anyio_backend: str) -> AsyncIterator[Real]:
 
 @pytest.fixture
 def arrays_of(real: Real) -> Callable[..., Awaitable[dict[str, np.ndarray]]]:
-    """Asks for the arrays of an npz answer."""
+    """Request the arrays of an npz response."""
 
     async def ask(model: str, operation: str, **body: Any) -> dict[str, np.ndarray]:
         headers = {"Accept": "application/x-npz"}

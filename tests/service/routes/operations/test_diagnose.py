@@ -33,7 +33,7 @@ async def test_the_gaussian_field_has_its_known_eigenvalues(real: Real) -> None:
 
 
 @pytest.mark.parametrize(("model", "shape"), [("net", (2,)), ("pictures", (1, 6, 6))])
-async def test_it_is_what_the_offline_function_finds(real: Real, model: str, shape: tuple[int, ...]) -> None:
+async def test_results_equal_those_of_the_offline_function(real: Real, model: str, shape: tuple[int, ...]) -> None:
     times = [0.0, 0.5]
     found = await real.ask(model, "diagnose", num_samples=2, seed=4, first_index=3, times=times)
     velocity = load(real.service.settings.models_dir / model / "1").velocity
@@ -43,7 +43,7 @@ async def test_it_is_what_the_offline_function_finds(real: Real, model: str, sha
     np.testing.assert_allclose(found["stiffness"], offline.stiffness, atol=2e-4)
 
 
-async def test_sample_i_does_not_depend_on_how_many_there_are(real: Real) -> None:
+async def test_sample_i_does_not_depend_on_the_number_of_samples(real: Real) -> None:
     many = await real.ask("net", "diagnose", num_samples=9, seed=1, times=[0.3])
     one = await real.ask("net", "diagnose", num_samples=1, seed=1, first_index=8, times=[0.3])
     for name in ("eigenvalues_real", "eigenvalues_imag", "condition_number"):
@@ -82,7 +82,7 @@ async def test_a_path_that_ends_early_has_no_jacobian_after_it(real: Real) -> No
 @pytest.mark.parametrize(
     "times", [[0.0, *accumulate([0.1] * 10)], np.array(range(11), dtype=np.float32) / np.float32(10)], ids=str
 )
-async def test_rounded_times_are_the_grid_points_that_they_stand_for(real: Real, times: Any) -> None:
+async def test_rounded_times_snap_to_their_grid_points(real: Real, times: Any) -> None:
     body: dict[str, Any] = {"num_samples": 1, "seed": 0}
     found = await real.ask("net", "diagnose", **body, times=list(map(float, times)))
     exact = await real.ask("net", "diagnose", **body)

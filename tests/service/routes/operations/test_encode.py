@@ -1,4 +1,4 @@
-"""Data to noise and back."""
+"""Encoding: data to noise and back."""
 
 import io
 import re
@@ -29,13 +29,13 @@ async def test_data_to_noise_to_data_is_a_round_trip_within_the_tolerance(
     np.testing.assert_allclose(back["samples"], data, rtol=0, atol=near)
 
 
-async def test_the_noise_is_that_which_the_samples_were_drawn_from(real: Real) -> None:
+async def test_encoding_returns_the_noise_of_the_samples(real: Real) -> None:
     data = np.array((await real.sample("gaussian", num_samples=5, seed=1, rtol=1e-10, atol=1e-10))["samples"])
     found = await real.ask("gaussian", "encode", samples=data.tolist(), rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(found["x0"], (data - 2.0) / 0.5, atol=1e-8)  # x(1) = m + s x(0)
 
 
-async def test_it_is_what_a_reverse_span_gives_to_the_bit(real: Real) -> None:
+async def test_encoding_equals_a_reverse_span_bit_for_bit(real: Real) -> None:
     data = [[1.0, 0.5], [-0.5, 2.0]]
     encoded = await real.ask("net", "encode", samples=data)
     sampled = await real.sample("net", num_samples=2, x0=data, t_span=[1, 0])
@@ -46,7 +46,7 @@ async def test_it_is_what_a_reverse_span_gives_to_the_bit(real: Real) -> None:
 
 
 @pytest.mark.parametrize("model", ["scaled", "components"])
-async def test_data_go_through_the_decoder_backwards(real: Real, model: str) -> None:
+async def test_data_pass_through_the_inverse_of_the_decoder(real: Real, model: str) -> None:
     data = np.array((await real.sample(model, num_samples=6, seed=0, rtol=1e-9, atol=1e-9))["samples"])
     found = await real.ask(model, "encode", samples=data.tolist(), rtol=1e-9, atol=1e-9)
     assert found["shape"] == [6, 3]
@@ -56,7 +56,7 @@ async def test_data_go_through_the_decoder_backwards(real: Real, model: str) -> 
     np.testing.assert_allclose(found["x0"], same["x0"], atol=1e-8)
 
 
-async def test_data_far_from_zero_keep_the_digits_that_float32_would_drop(real: Real) -> None:
+async def test_data_far_from_zero_keep_digits_that_float32_would_lose(real: Real) -> None:
     ask: dict[str, Any] = {"num_samples": 8, "seed": 0, "rtol": 1e-6, "atol": 1e-6}
     states = np.array((await real.sample("far", **ask, decode=False))["samples"])
     data = np.array((await real.sample("far", **ask))["samples"])
@@ -72,14 +72,14 @@ async def test_data_far_from_zero_keep_the_digits_that_float32_would_drop(real: 
     np.testing.assert_allclose(there["x0"], same["x0"], atol=1e-4)
 
 
-async def test_what_the_components_do_not_hold_is_told(real: Real) -> None:
+async def test_the_residual_outside_the_components_is_reported(real: Real) -> None:
     data = np.array((await real.sample("components", num_samples=1, seed=0))["samples"])
     data[0, 0, 0] += 1.0
     found = await real.ask("components", "encode", samples=data.tolist())
     assert 0.05 < found["residual"][0] <= 1.0
 
 
-async def test_npz_holds_the_same(real: Real) -> None:
+async def test_npz_has_the_same_content(real: Real) -> None:
     body = {"samples": [[1.0, 2.0]]}
     answer = await real.http.post("/v1/models/net/encode", json=body, headers={"Accept": "application/x-npz"})
     with np.load(io.BytesIO(answer.content)) as archive:
@@ -122,7 +122,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("model", "body", "match"), BAD)
 @pytest.mark.parametrize("operation", ["encode", "log_prob"])
-async def test_what_is_wrong_is_named(real: Real, model: str, body: dict[str, Any], match: str, operation: str) -> None:
+async def test_faults_are_named(real: Real, model: str, body: dict[str, Any], match: str, operation: str) -> None:
     found = await real.ask(model, operation, 422, **body)
     assert re.search(match, found["detail"]), found["detail"]
     assert found["errors"][0]["field"]
@@ -144,7 +144,7 @@ async def test_models_versions_formats_and_json(real: Real, operation: str) -> N
     assert (await real.http.get(path)).status_code == 405
 
 
-async def test_a_sample_that_does_not_get_there_is_null(real: Real) -> None:
+async def test_a_sample_that_does_not_reach_the_end_is_null(real: Real) -> None:
     found = await real.ask("net", "encode", samples=[[0.0, 0.0], [1.0, 1.0]], max_nfe=9, rtol=1e-6, atol=1e-6)
     assert found["status"] == "max_nfe"
     assert found["x0"] == [None, None]

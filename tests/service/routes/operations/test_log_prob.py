@@ -54,7 +54,7 @@ async def test_scaling_changes_the_density_of_data(real: Real) -> None:
     np.testing.assert_allclose(np.subtract(latent["log_prob"], found["log_prob"]), np.log(scale).sum(), atol=1e-6)
 
 
-async def test_components_have_a_density_in_the_space_they_span(real: Real) -> None:
+async def test_components_have_a_density_in_the_space_that_they_span(real: Real) -> None:
     data = (await real.sample("components", num_samples=4, seed=0, **TIGHT))["samples"]
     states = (await real.sample("components", num_samples=4, seed=0, decode=False, **TIGHT))["samples"]
     found = await real.ask("components", "log_prob", samples=data, **TIGHT)
@@ -62,7 +62,7 @@ async def test_components_have_a_density_in_the_space_they_span(real: Real) -> N
     np.testing.assert_allclose(found["log_prob"], expected, atol=1e-5)
 
 
-async def test_a_network_has_what_the_offline_function_finds_and_neighbours_change_no_bit(real: Real) -> None:
+async def test_results_equal_the_offline_function_and_do_not_depend_on_neighbours(real: Real) -> None:
     data = [[0.3, -0.2], [1.0, 1.0], [-0.4, 0.9]]
     found = await real.ask("net", "log_prob", samples=data)
     net = load(real.service.settings.models_dir / "net" / "1")
@@ -73,7 +73,7 @@ async def test_a_network_has_what_the_offline_function_finds_and_neighbours_chan
     assert alone["log_prob"] == found["log_prob"][2:]
 
 
-async def test_an_estimate_comes_near_and_says_how_near(real: Real) -> None:
+async def test_an_estimate_is_close_and_reports_its_standard_error(real: Real) -> None:
     data = [[0.3, -0.2], [1.0, 1.0]]
     exact = np.array((await real.ask("net", "log_prob", samples=data, rtol=1e-4, atol=1e-4))["log_prob"])
     body: dict[str, Any] = {"divergence": "hutchinson", "probes": 200, "rtol": 1e-3, "atol": 1e-3}
@@ -121,7 +121,7 @@ async def test_one_error_norm_for_all_samples(real: Real) -> None:
     np.testing.assert_allclose(found["log_prob"], normal(np.array([[2.0, 2.0], [9.0, 9.0]]), 2.0, 0.5), rtol=1e-6)
 
 
-async def test_a_sample_that_does_not_get_there_has_none(real: Real) -> None:
+async def test_a_sample_that_does_not_reach_the_end_has_no_density(real: Real) -> None:
     found = await real.ask("net", "log_prob", samples=[[0.0, 0.0]], max_nfe=9, rtol=1e-6, atol=1e-6)
     assert found["log_prob"] == [None]
     assert found["status"] == "max_nfe"

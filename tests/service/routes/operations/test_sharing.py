@@ -1,4 +1,4 @@
-"""Operations run in the engine beside samples: who waits for whom, who leaves, and what is freed."""
+"""Operations sharing the engine with samples: waiting, disconnects, and what is freed."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Told(Observed):
-    """Keeps the operation of each network call."""
+    """Records the operation of each network call."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -52,7 +52,7 @@ def sharing(net: Checkpoint, field: Field, told: Told) -> Any:  # noqa: F811
 
 
 @pytest.mark.parametrize("priority", ["bulk", "interactive"])
-def test_a_sample_is_not_held_up_by_a_large_log_prob(sharing: Engine, told: Told, priority: str) -> None:
+def test_a_large_log_prob_does_not_delay_a_sample(sharing: Engine, told: Told, priority: str) -> None:
     large = sharing.submit(density_job(50_000, operation=Operation.LOG_PROB_EXACT, priority=priority))
     assert eventually(lambda: len(told.operations) > 3)
     begun = len(told.operations)
@@ -63,7 +63,7 @@ def test_a_sample_is_not_held_up_by_a_large_log_prob(sharing: Engine, told: Told
     assert eventually(lambda: sharing.active_jobs == 0)
 
 
-def test_it_must_be_prepared_first(sharing: Engine) -> None:
+def test_an_operation_must_be_prepared_first(sharing: Engine) -> None:
     assert sharing.prepared("net", 1, Operation.SAMPLE) is not None
     assert sharing.prepared("net", 1, Operation.JACOBIAN) is None
     with pytest.raises(KeyError):
@@ -74,7 +74,7 @@ def test_it_must_be_prepared_first(sharing: Engine) -> None:
     assert sharing.prepared("net", 1, Operation.LOG_PROB_EXACT) is made
 
 
-def test_it_is_unloaded_with_its_model_once_its_jobs_are_done(sharing: Engine, field: Field) -> None:  # noqa: F811
+def test_an_operation_is_unloaded_with_its_model_once_its_jobs_are_done(sharing: Engine, field: Field) -> None:  # noqa: F811
     field.hook = lambda x, t: time.sleep(0.001)
     running = sharing.submit(density_job(2, operation=Operation.LOG_PROB_EXACT))
     loaded = sharing.prepared("net", 1, Operation.SAMPLE)
@@ -107,7 +107,7 @@ def test_a_stopped_engine_prepares_nothing(sharing: Engine) -> None:
 # Through HTTP.
 
 
-async def test_who_leaves_frees_the_engine(real: Real) -> None:
+async def test_a_client_that_disconnects_frees_the_engine(real: Real) -> None:
     engine = real.service.engine
     for operation in ("encode", "log_prob"):
         body = {"samples": [[0.0, 0.0]] * 2000, "solver": "euler", "steps": 10_000, "timeout_s": 600}
@@ -121,7 +121,7 @@ async def test_who_leaves_frees_the_engine(real: Real) -> None:
 
 
 @pytest.mark.parametrize("operation", ["log_prob", "diagnose"])
-async def test_a_deadline_ends_it(real: Real, operation: str) -> None:
+async def test_a_deadline_ends_an_operation(real: Real, operation: str) -> None:
     # Tens of thousands of calls, which no forecast knows beforehand, and time for many more than the least.
     body: dict[str, Any] = {"solver": "bosh3", "rtol": 1e-13, "atol": 1e-13, "max_nfe": 100_000, "timeout_s": 0.2}
     body |= {"num_samples": 40} if operation == "diagnose" else {"samples": [[0.0, 0.0]] * 200}
