@@ -227,7 +227,7 @@ class ConditionEmbedding(nn.Module):
             (rows, width)
 
         Raises:
-            ConditionError: a wrong shape or type, or None for a model whose null was not trained.
+            ConditionError: a wrong shape or type, or None for a model without a trained null.
         """
         if condition is None:
             condition = self.config.nulls(len(x), x.dtype, x.device)

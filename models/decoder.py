@@ -167,7 +167,7 @@ class Decoder(nn.Module):
         """Data = sample * scale + shift; scale and shift have the shape of one sample.
 
         Args:
-            scale, shift: of the shape of one sample, 1 along its free axes.
+            scale, shift: tensors in the shape of one sample, with size 1 along its free axes.
             data_shape: shape of one decoded sample; None for that of a sample.
             clip, dtype: see `DecoderConfig`.
             event_shape: shape of one sample, if it has free axes; None for that of `scale`.

@@ -272,7 +272,7 @@ def measure(
         seconds: time limit of all curves together; the cheapest solvers come first.
         whole: see `measure_curve`.
         only_tuned: whether to measure only the tuned solvers of the checkpoint.
-        sizes: of the free axes.
+        sizes: sizes of the free axes.
         progress: called with the solver being measured.
 
     Raises:

@@ -51,8 +51,8 @@ class NamedCondition(BaseModel):
     """One condition.
 
     Attributes:
-        dtype: of the values that requests give.
-        shape: of one row; a name is a free axis.
+        dtype: dtype of the values that requests give.
+        shape: shape of one row; a name is a free axis.
         max: the largest size of each free axis.
         null: the value that means "not given", so that the model also samples without it and can be guided: `zeros`, a
             number that fills it (such as the label that means none), `stored` (a tensor of the weights file), or a

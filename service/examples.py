@@ -91,7 +91,7 @@ SAMPLES["budget"] = SAMPLES["fixed"] | {
         "promised_distance": 0.0075,
         "measured_nfe": 9.0,
         "predicted_ms": 2.1,
-        "reason": "the fastest of 241 measured solvers whose error is within 0.01",
+        "reason": "the fastest of 241 measured solvers with an error within 0.01",
     },
 }
 """The responses, by the same names."""

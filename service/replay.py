@@ -59,7 +59,7 @@ class Token(BaseModel):
         model, version, checkpoint: name, version and checkpoint digest of the model.
         plan: hash of the tuned plan, if the solver is one.
         solver, t_span: the solver as text (without the grid if that is in `given`), and its span.
-        seed, first_index, num_samples: which samples.
+        seed, first_index, num_samples: the samples, as in a request.
         condition, guidance, x0, save_at: as in a request, or None.
         shape: sizes of the free axes, by name.
         given: hashes of members that are too long for a token; the client sends them again.
@@ -291,7 +291,7 @@ def differences(token: Mapping[str, str], here: Mapping[str, str], threads_matte
 
     Args:
         token, here: the environment of the answer, and of this process.
-        threads_matter: whether anything was computed by torch, whose bits depend on the number of threads.
+        threads_matter: whether torch computed anything, as its bits depend on the number of threads.
     """
     return [
         Difference(name, token.get(name, "not named"), here[name], _REASONS.get(name, _LIBRARY))

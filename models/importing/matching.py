@@ -23,7 +23,7 @@ class Candidate:
     """One state dict in a file.
 
     Attributes:
-        prefix: what precedes the architecture's own keys, such as `ema_model.module.`.
+        prefix: the text before the architecture's own keys, such as `ema_model.module.`.
         which: `ema` if words in the prefix mark averaged weights, else `raw`.
         matched: number of the architecture's keys found.
     """

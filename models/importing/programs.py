@@ -67,10 +67,10 @@ class ReadFunction:
     """An exported function other than a velocity.
 
     Attributes:
-        config: of a `models.program.function.Function`.
+        config: config of a `models.program.function.Function`.
         tensors: its tensors by name.
         conditions: its inputs in the form of a card's conditions, by name.
-        shapes: of one row of each input and result, by name; None for a size that is free.
+        shapes: shape of one row of each input and result, by name; None for a free size.
         free: for each size of one row of `x`, the name of its free axis (equal sizes share one), or None if fixed.
         axes: the allowed sizes of the free axes, by name.
     """
@@ -122,7 +122,7 @@ class Read:
     """A program that was read.
 
     Attributes:
-        config: of a `models.program.network.Program`.
+        config: config of a `models.program.network.Program`.
         tensors: its tensors.
         order: the order of its arguments, such as `t, x`.
         axes: the allowed sizes of its free axes.

@@ -26,9 +26,9 @@ class FunctionConfig(Frozen):
 
     Attributes:
         inputs: the dtype of each input by its name; steps know it as `c_name`.
-        outputs: by the name of each result, the name of its value in the steps.
+        outputs: name of each result -> name of its value in the steps.
         tensors: weights and constants by name.
-        steps: in order; each uses only values already computed.
+        steps: the steps in order; each uses only values already computed.
         rows: minimum and maximum number of rows per call; None for no limit.
     """
 

@@ -24,11 +24,11 @@ class ProgramConfig(NetworkConfig):
         dtype: dtype of states, times and velocities.
         time_dtype: dtype of times if it differs: float32 with half precision.
         tensors: its weights and constants by name.
-        steps: in order; each uses only values already computed.
+        steps: the steps in order; each uses only values already computed.
         output: the name of the velocity. The names `x` and `t` stand for states and times, `c` for the condition, and
             `c_name` for one that has a name.
-        condition: what it is conditioned on, or None.
-        conditions: what it is conditioned on by name, in place of `condition`.
+        condition: its condition if that has no name, or None.
+        conditions: its named conditions, instead of `condition`.
         rows: minimum and maximum number of rows per call; None for no limit.
     """
 
@@ -54,7 +54,7 @@ class ProgramConfig(NetworkConfig):
 
     @property
     def takes(self) -> Conditioning | None:
-        """What the program is conditioned on."""
+        """The conditions of the program."""
         return NamedConditions(self.conditions) if self.conditions else self.condition
 
     @property

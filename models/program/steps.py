@@ -92,7 +92,7 @@ def check_steps(
 
     Args:
         tensors: weights and constants by name.
-        steps: in order.
+        steps: the steps in order.
         given: the names of the inputs.
         outputs: the names of the results.
     """

@@ -1,4 +1,4 @@
-"""Conditions and constants of the rows of a network call, found by job and sample.
+"""Conditions and constants of the rows of a network call, looked up by job and sample.
 
 Each distinct condition of a job is stored once, and each sample has the places of its conditions. The cost of adding a
 job depends only on that job, not on the number of running jobs.
@@ -26,10 +26,10 @@ Places = NDArray[np.int64]
 
 
 class RowStore:
-    """Rows of one shape, in blocks that stay where they are; a row is found by its place.
+    """Rows of one shape, in blocks that never move; a row is found by its place.
 
-    Small rows share blocks, so that a tick gathers them in one operation; a large row has its own block, whose
-    memory is freed with it.
+    Small rows share blocks, so that a tick gathers them in one operation; a large row has its own block, freed along
+    with it.
     """
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:

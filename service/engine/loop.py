@@ -2,7 +2,7 @@
 
 Each turn:
 
-    take commands -> end what is too late -> schedule -> publish and deliver -> tick
+    take commands -> end late jobs -> schedule -> publish and deliver -> tick
 
 A turn goes to the arena that has used the least time, so that models share the device fairly. Other threads send
 commands, the only way to change its state, and read `snapshot`; they touch nothing else.

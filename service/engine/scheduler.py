@@ -75,7 +75,7 @@ class Place(NamedTuple):
         small: whether it is a small job.
         most: maximum number of lanes that take part in a tick.
         samples: number of samples; fewer than in the entry once no more are admitted.
-        cost, calls, bears_s: as in the entry, or estimated anew since.
+        cost, calls, bears_s: as in the entry, or re-estimated since.
         admitted: number of samples that became lanes so far.
         active: number of those lanes still running.
         begun: the average tick in which the running lanes were admitted.

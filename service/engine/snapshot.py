@@ -39,7 +39,7 @@ class EngineSnapshot(NamedTuple):
     """The jobs of the engine.
 
     Attributes:
-        arenas: by number.
+        arenas: the arenas by number.
         jobs: number of jobs, including those with results being built.
         seen: number of the newest job among them; later jobs have not arrived yet.
         working_since: time of the snapshot by the engine's clock if there was more work; else None.

@@ -1,4 +1,4 @@
-"""Stages: the programs of a model version that run beside its network, the prelude before it and the decoder after it.
+"""Stages: the other programs of a model version, the prelude before its network and the decoder after it.
 
 A stage processes rows of several jobs together, one slice at a time between the ticks of arenas, so that no job is held
 up by another's rows. As in the network, a row has the same bits whatever other rows share its call.
@@ -81,7 +81,7 @@ class Turn(NamedTuple):
     """The outcome of a slice.
 
     Attributes:
-        rows, passes, solvers: of the call.
+        rows, passes, solvers: numbers of rows, passes and distinct solvers in the call.
         ended: passes with all rows done.
         failed: passes with rows that made the program fail, and its error message.
     """
@@ -127,7 +127,7 @@ class Stage:
             checkpoint: the checkpoint that it is part of.
             device: the device that it runs on.
             rows: minimum and maximum number of rows per call.
-            sizes: of the free axes.
+            sizes: sizes of the free axes.
             allowance: time limit for measuring, in seconds; None for no limit.
             fetch: whether to copy the results to the host.
         """

@@ -188,7 +188,7 @@ class ModelVersion:
         return encode, inverse.log_volume(self.event_shape)
 
     def describe(self) -> dict[str, Any]:
-        """Return what ``GET /v1/models/{name}`` shows of this version."""
+        """Return the members of ``GET /v1/models/{name}`` about this version."""
         card = self.card.model_dump(mode="json")
         if self.card.architecture.name == PROGRAM:  # readers do not need thousands of steps
             config = card["architecture"]["config"]
@@ -210,7 +210,7 @@ class ModelVersion:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Return what ``GET /v1/models`` shows of this version."""
+        """Return the entry of this version in ``GET /v1/models``."""
         return {
             "version": self.version,
             "dtype": self.card.dtype,

@@ -43,7 +43,7 @@ class BudgetChecks:
 
     Attributes:
         fraction: share of budgeted answers to check.
-        engine, ledger, metrics: of the service.
+        engine, ledger, metrics: those of the service.
         lease: (name, version) -> an empty lease.
         draw: a number in [0, 1).
     """

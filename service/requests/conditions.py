@@ -27,7 +27,7 @@ class Told:
         guidance: the combination of velocities, or None.
         bytes: memory of the conditions, both in the job and in the engine's table.
         a_sample: additional bytes of memory per sample.
-        values, negative: the conditions, and those in place of nulls; None if there are none.
+        values, negative: the conditions, and those that replace nulls; None if there are none.
     """
 
     guidance: Guidance | None = None
