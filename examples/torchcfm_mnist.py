@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("PATHLINE_DATA_DIR") or None, metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path("runs/torchcfm"), metavar="DIR", help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=1500, metavar="N", help="training steps (default: %(default)s)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
+    parser.add_argument("--threads", type=int, metavar="N", help="torch threads (default: torch's choice)")
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)

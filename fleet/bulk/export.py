@@ -77,7 +77,7 @@ def export(target: Target, file: Path) -> int:
 def _complete(target: Target) -> JobSpec:
     spec = target.spec()
     if spec is None:
-        raise UsageError(f"{target.url}: holds no job")
+        raise UsageError(f"{target.url}: holds no job; check the address")
     done = target.done()
     if len(done) < spec.shards:
         raise UsageError(f"{target.url}: {spec.shards - len(done)} shards are missing; run `sample` again first")

@@ -42,7 +42,7 @@ def verify(target: Target, quiet: bool = False) -> Verdict:
     """
     spec = target.spec()
     if spec is None:
-        raise UsageError(f"{target.url}: holds no job")
+        raise UsageError(f"{target.url}: holds no job; check the address")
     done, faults, prints, rows = target.done(), [], [], 0
     for receipt in tqdm(target.receipts(done), total=len(done), unit="shard", disable=quiet, file=sys.stderr):
         found, said = _check(spec, target, receipt)

@@ -106,7 +106,7 @@ CLAIMS = (
 
 
 _PLAIN: Mapping[str, Any] = {"ema": 0.0, "schedule": "constant", "warmup": 0, "clip": 0.0, "coupling": "independent"}
-"""Return a recipe without the choices under study."""
+"""A recipe without the choices under study."""
 
 
 def base_recipe(context: Context, dataset: str, seed: int) -> Recipe:
@@ -257,7 +257,7 @@ def _reflowed(context: Context, parent: Recipe) -> Results:
 
 
 Seeds = Mapping[str, Results]
-"""Return the numbers of one setting by training seed."""
+"""The numbers of one setting by training seed."""
 
 
 def _pairs(one: Seeds, other: Seeds) -> list[tuple[Results, Results]]:

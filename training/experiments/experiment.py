@@ -62,7 +62,7 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict of all parts together."""
+        """The verdict of all parts together."""
         return combine(part.verdict for part in self.parts)
 
 

@@ -39,7 +39,7 @@ class Section:
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """Return its claims with verdicts; none if it could not be run."""
+        """Its claims with verdicts; none if it could not be run."""
         return () if self.results is None else self.experiment.judge(self.results)
 
 
@@ -201,7 +201,7 @@ def _section(section: Section) -> list[str]:
 
 
 _MORE = {"trajectories": ("samples",)}
-"""Return the figures that belong to no claim."""
+"""Figures that belong to no claim."""
 
 
 def _markdown(table: Table) -> list[str]:

@@ -59,7 +59,7 @@ class Worker:
         if self._spec is None or self._maker is None:
             self._spec = self.target.spec()
             if self._spec is None:
-                raise UsageError(f"{self.target.url}: holds no job")
+                raise UsageError(f"{self.target.url}: holds no job; check the address")
             self._conditions = self.target.conditions(self._spec)
             self._maker = Maker.of(self._spec, self._settings, self._device)
         return self._spec, self._maker
