@@ -107,7 +107,7 @@ def _index(workers: int) -> int:
     text = os.environ.get(_INDEX, "")
     if not text.isdecimal() or int(text) >= workers:
         raise UsageError(
-            f"--on indexed needs {_INDEX}, a number below --workers {workers}, which Kubernetes sets; found {text!r}"
+            f"--on indexed needs {_INDEX}, set by Kubernetes to a number below --workers {workers}; found {text!r}"
         )
     return int(text)
 

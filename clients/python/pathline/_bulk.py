@@ -414,7 +414,7 @@ def begin(calls: Calls, to: str | PathLike[str], asked: Asked) -> Flow[Job]:
         OSError: The folder cannot be read or written.
     """
     if "://" in str(to):
-        raise InvalidValue(f"to={str(to)!r} is not a folder of this machine; `python -m fleet sample` writes to stores")
+        raise InvalidValue(f"to={str(to)!r} is not a local folder; use `python -m fleet sample` for stores")
     folder = Folder(Path(to).expanduser())
     spec = yield Do(folder.spec)
     if spec is None:
