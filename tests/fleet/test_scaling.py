@@ -26,5 +26,5 @@ def test_nothing_changes_before_replicas_have_reported() -> None:
 
 
 def test_a_target_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="target_s is 0; seconds above 0"):
+    with pytest.raises(ValueError, match="target_s is 0; it must be above 0"):
         ByWork(0)

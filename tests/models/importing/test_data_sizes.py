@@ -48,7 +48,7 @@ def test_sizes_are_found(axes: Mapping[str, Axis], made: Callable[..., Any], exp
     ],
 )
 def test_others_are_refused(axes: Mapping[str, Axis], made: Callable[..., Any], said: str) -> None:
-    axes = {"H": Axis(min=14, max=40), "W": axes["W"]} if "another" in said else axes
+    axes = {"H": Axis(min=14, max=40), "W": axes["W"]} if "number of axes" in said else axes
     with pytest.raises(ForeignError, match=f"vae.pt2: .*{said}"):
         data_sizes(FILE, lambda sizes: made(**sizes), axes)
 

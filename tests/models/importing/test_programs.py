@@ -443,7 +443,7 @@ def test_sizes_that_depend_on_each_other(tmp_path: Path) -> None:
 
 
 def test_another_event_shape_than_declared(archive: Path, tmp_path: Path) -> None:
-    with pytest.raises(ForeignError, match=r"have the shape \[1, 8, 8\], --event-shape is \[3, 8, 8\]"):
+    with pytest.raises(ForeignError, match=r"have the shape \[1, 8, 8\], but --event-shape is \[3, 8, 8\]"):
         take(archive, tmp_path, event_shape=(3, 8, 8))
 
 

@@ -242,7 +242,7 @@ def test_eight_bits_become_single_and_are_said(
 def test_double_beside_single_becomes_single_and_is_said(trained: State, saved: Save) -> None:
     imported = take(saved({**trained, "output.bias": torch.zeros(2).double()}))
     assert "precision: float64 became float32" in imported.report
-    with pytest.raises(ForeignError, match=r"key output.bias: has numbers too large for float32"):
+    with pytest.raises(ForeignError, match=r"key output.bias: holds numbers that are too large for float32"):
         take(saved({**trained, "output.bias": torch.full((2,), 1e300, dtype=torch.float64)}))
 
 
