@@ -82,7 +82,7 @@ class Engine(Protocol):
         ...
 
     def workload(self) -> Workload:
-        """Return the work in progress, for every arena."""
+        """Return the work left, for every arena."""
         ...
 
     def start(self) -> None:
