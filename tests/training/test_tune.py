@@ -93,7 +93,7 @@ def test_the_file_holds_what_was_asked_for_and_more_is_added(folder: Path, capsy
     assert main(["evaluate", str(folder), "--solver", "tuned-3", "--samples", "8", "--out", str(folder.parent)]) == 0
     assert "tuned-3" in capsys.readouterr().out
     assert main(["evaluate", str(folder), "--solver", "tuned-4", "--samples", "8", "--out", str(folder.parent)]) == 2
-    assert "there are tuned-2, tuned-3" in capsys.readouterr().err
+    assert "available: tuned-2, tuned-3" in capsys.readouterr().err
 
 
 def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

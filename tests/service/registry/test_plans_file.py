@@ -118,7 +118,7 @@ async def test_requests(running: Any) -> None:
     answer = await running.post(solver="tuned-5")
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "steps"
-    assert "there are tuned-4, tuned-6" in answer.json()["errors"][0]["message"]
+    assert "available: tuned-4, tuned-6" in answer.json()["errors"][0]["message"]
     answer = await running.post(solver="tuned-4", t_span=[0, 0.5])
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "t_span")
     listed = (await running.http.get("/v1/solvers")).json()["solvers"]
