@@ -62,7 +62,7 @@ def _value(name: str, array: Array) -> Any:
     if array.dtype.kind not in INPUTS[name]:
         raise invalid(name, f"input {name!r} must be {_KINDS[INPUTS[name]]}, not {datatype_of(array)}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise invalid(name, f"input {name!r} contains a number that is not finite")
+        raise invalid(name, f"input {name!r} holds a number that is not finite")
     if name == "condition" and array.ndim == 0:
         return array.item()
     if name in ("x0", "condition"):
