@@ -284,23 +284,28 @@ class ProblemError(Exception):
         named = ", ".join(fields[:_TITLED]) + (" ..." if len(fields) > _TITLED else "")
         return f"Invalid field{'s' if len(fields) > 1 else ''}: {named}"
 
-    def body(self, request_id: str) -> dict[str, Any]:
-        """Return the members of the problem document."""
+    def body(self, request_id: str, url_path: str = "") -> dict[str, Any]:
+        """Return the members of the problem document; `type` begins with the path at which users reach the service."""
         kind = self.kind.value
-        document = {"type": self.kind.type, "title": self.title, "status": kind.status, "detail": self.detail}
+        document = {
+            "type": url_path + self.kind.type,
+            "title": self.title,
+            "status": kind.status,
+            "detail": self.detail,
+        }
         document |= {"request_id": request_id} | self.members
         return document | ({"errors": self.errors} if self.errors else {})
 
-    def response_at(self, path: str, request_id: str) -> Response:
+    def response_at(self, path: str, request_id: str, url_path: str = "") -> Response:
         """Return the response for a path: under /v2 in the form of the Open Inference Protocol."""
         if path != "/v2" and not path.startswith("/v2/"):
-            return self.response(request_id)
+            return self.response(request_id, url_path)
         content = orjson.dumps({"error": self.detail})
         return self._response(content, self.kind.oip_status, "application/json")
 
-    def response(self, request_id: str) -> Response:
+    def response(self, request_id: str, url_path: str = "") -> Response:
         """Return the response as a problem document."""
-        content = orjson.dumps(self.body(request_id), default=str)
+        content = orjson.dumps(self.body(request_id, url_path), default=str)
         return self._response(content, self.kind.value.status, MEDIA_TYPE)
 
     def _response(self, content: bytes, status: int, media: str) -> Response:

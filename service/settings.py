@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -111,8 +112,8 @@ class Settings(BaseSettings):
     )
     public_url: Annotated[str, AfterValidator(_public_url)] = Field(
         default="",
-        description="address at which users reach the service, printed at startup: none, or one like "
-        "https://lab.example/pathline",
+        description="address at which users reach the service, printed at startup; its path begins the links of error "
+        "responses: none, or one like https://lab.example/pathline",
     )
     models_dir: Path = Field(default=Path("checkpoints"), description="model repository: a readable folder")
     data_dir: Path = Field(default=Path("data"), description="training data: a folder")
@@ -265,6 +266,11 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources of values; the first one that has a value wins."""
         return _sources(settings_cls, init_settings, env_settings)
+
+    @property
+    def url_path(self) -> str:
+        """Path under which users reach the service: a proxy's path, or that of the public address; else empty."""
+        return self.root_path or urlsplit(self.public_url).path
 
     def changed(self) -> list[str]:
         """Return a line for each setting that differs from its default: variable and value, secrets hidden."""

@@ -23,7 +23,7 @@ from models.checkpoint.plans import Plans, PlansError, StoredPlan, read_plans, w
 from models.guidance import Guided
 from models.measure import MeasureError, add_tuned, measure
 from models.noise import noise
-from solvers import SolverSpec, Status, compile  # noqa: A004  (a solver is what is compiled)
+from solvers import SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
 from solvers.errors import SolverError
 from solvers.integrate import integrate_indexed
 from solvers.tuned import TUNED

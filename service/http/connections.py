@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):
         if reserved is None:
             self.transport, self._refused = transport, True
             self.metrics.refused(Kind.CONNECTIONS.value.slug)
-            transport.write(_message(self._too_many()))
+            transport.write(self._message(self._too_many()))
             transport.close()
             return
         self._reserved = reserved
@@ -172,7 +172,9 @@ class Connection(HttpToolsProtocol):
             return
         detail = "the service was stopped; send the request to another instance"
         with contextlib.suppress(OSError):
-            os.write(self.transport.get_extra_info("socket").fileno(), _message(ProblemError(Kind.DRAINING, detail)))
+            os.write(
+                self.transport.get_extra_info("socket").fileno(), self._message(ProblemError(Kind.DRAINING, detail))
+            )
 
     # Receiving a request.
 
@@ -375,26 +377,29 @@ class Connection(HttpToolsProtocol):
         """Send a problem in place of the application, and close once the client had time to read."""
         self._unset_keepalive_if_required()
         if problem is not None:
-            self.transport.write(_message(problem))
+            self.transport.write(self._message(problem))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.slots.mark_idle(self)
         self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _message(self, problem: ProblemError) -> bytes:
+        """Return a complete HTTP response."""
+        identity = uuid4().hex
+        response = problem.response(identity, self.limits.url_path)
+        headers = [*response.raw_headers, (b"x-request-id", identity.encode()), (b"connection", b"close")]
+        lines = [
+            STATUS_LINE[response.status_code],
+            *(name + b": " + value + b"\r\n" for name, value in headers),
+            b"\r\n",
+        ]
+        return b"".join(lines) + bytes(response.body)
 
 
 def _disconnect(cycle: RequestResponseCycle) -> None:
     """Make the application find its client gone."""
     cycle.disconnected = True
     cycle.message_event.set()
-
-
-def _message(problem: ProblemError) -> bytes:
-    """Return a complete HTTP response."""
-    identity = uuid4().hex
-    response = problem.response(identity)
-    headers = [*response.raw_headers, (b"x-request-id", identity.encode()), (b"connection", b"close")]
-    lines = [STATUS_LINE[response.status_code], *(name + b": " + value + b"\r\n" for name, value in headers), b"\r\n"]
-    return b"".join(lines) + bytes(response.body)
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:

@@ -26,6 +26,7 @@ class Context:
 
     Attributes:
         request_id: sent by the client, else made here.
+        url_path: path under which users reach the service, as ``/pathline``; usually empty.
         started: arrival, in `time.perf_counter`.
         model: name of the model; empty until it is known to exist, so that it can be an attribute of a span.
         solver: name of the solver; empty likewise.
@@ -39,6 +40,7 @@ class Context:
     """
 
     request_id: str = field(default_factory=lambda: f"{random.getrandbits(128):032x}")
+    url_path: str = ""
     started: float = field(default_factory=time.perf_counter)
     model: str = ""
     solver: str = ""

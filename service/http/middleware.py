@@ -40,9 +40,15 @@ class Observe:
     """Gives each request an id, ``Server-Timing`` and its counts in the metrics; answers errors nothing else caught."""
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, access_log: bool = False, traces: "Traces | None" = None
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        access_log: bool = False,
+        traces: "Traces | None" = None,
+        url_path: str = "",
     ) -> None:
         self._app, self._metrics, self._access_log, self._traces = app, metrics, access_log, traces
+        self._url_path = url_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -50,6 +56,7 @@ class Observe:
             await self._app(scope, receive, send)
             return
         context = context_of(scope)
+        context.url_path = self._url_path
         sent_id = Headers(scope=scope).get("x-request-id", "")
         if _SANE_ID.fullmatch(sent_id):
             context.request_id = sent_id
@@ -230,7 +237,7 @@ def respond(scope: Scope, problem: ProblemError) -> Response:
     """Return the response for an error of a request, and note the error in its context."""
     context = context_of(scope)
     context.problem = problem
-    return problem.response_at(scope["path"], context.request_id)
+    return problem.response_at(scope["path"], context.request_id, context.url_path)
 
 
 def _as_problem(request: Request, error: Exception) -> ProblemError:

@@ -199,7 +199,7 @@ class _Followed:
         except REFUSALS as error:
             problem = problem_of(error)
             self.context.problem, self.context.outcome = problem, str(problem.kind.value.status)
-            yield _event("error", problem.body(self.context.request_id))
+            yield _event("error", problem.body(self.context.request_id, self.context.url_path))
             return
         saved = result.saved if result.saved_data is None else result.saved_data
         async for part in self._states(saved, 0 if self._job.save_at is None else len(self._job.save_at)):

@@ -162,7 +162,7 @@ def test_pages_share_a_drawn_seed_and_the_version_of_the_first(service: FakeServ
     [
         (0, {}, "total=0"),
         (9, {"x0": [[0.0, 0.0]]}, "x0 cannot be paged"),
-        (9, {"error_control": "batch"}, "cannot come in pages of 4; .* batch=9"),
+        (9, {"error_control": "batch"}, "cannot be split into pages of 4; .* batch=9"),
         (9, {"seed": -1}, "seed=-1"),
     ],
 )

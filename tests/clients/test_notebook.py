@@ -87,7 +87,7 @@ def test_a_result_is_its_samples(result: SampleResult) -> None:
     np.testing.assert_array_equal(result[1:3], result.samples[1:3])
     np.testing.assert_array_equal(list(result), result.samples)
     np.testing.assert_array_equal(result["nfe"], result.nfe_per_sample)
-    with pytest.raises(KeyError, match="'x' is not an array of this result; there are samples, nfe, t, status"):
+    with pytest.raises(KeyError, match="'x' is not an array of this result; use one of samples, nfe, t, status"):
         result["x"]
     copied = result.__array__(copy=True)
     assert copied is not result.samples
@@ -228,7 +228,7 @@ def test_comparisons_are_asked_by_the_text_of_a_solver(table: Comparison) -> Non
     assert table["RK4-20"] is table["rk4:20"] is table[1] is table.results[1]
     assert len(table) == 2
     np.testing.assert_array_equal(np.asarray(table), table.distances)
-    with pytest.raises(KeyError, match="'rk4-10' was not compared; there are euler-20, rk4-20"):
+    with pytest.raises(KeyError, match="'rk4-10' was not compared; use one of euler-20, rk4-20"):
         table["rk4-10"]
 
 

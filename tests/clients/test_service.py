@@ -287,7 +287,7 @@ def test_replay(client: Client, served: str, tmp_path: Path, capsys: pytest.Capt
     for name in ("one.json", "one.npz"):
         first.save(tmp_path / name)
         assert main(["replay", str(tmp_path / name), "--url", served]) == 0
-        assert "the bits are those of the first answer" in capsys.readouterr().out
+        assert "the bits match those of the original response" in capsys.readouterr().out
     assert main(["replay", token, "--url", served]) == 4
     assert "torch" in capsys.readouterr().err
     assert main(["replay", token, "--force", "--json", "--url", served]) == 0

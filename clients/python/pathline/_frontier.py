@@ -1,4 +1,4 @@
-"""The frontier of a model: what each solver costs on it, and how far from the exact end of the path it stops."""
+"""The frontier of a model: the cost of each solver, and its distance from the exact end of the path."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class FrontierPoint:
     Attributes:
         solver: Its text, as `sample` takes it.
         nfe: Velocity evaluations of a sample, mean.
-        nfe_most: Those of the slowest sample.
+        nfe_most: Velocity evaluations of the slowest sample.
         error: Endpoint error, root mean square over samples.
-        error_95: The distance that 95 % of samples keep, with 95 % confidence.
+        error_95: The endpoint error that 95 % of samples stay within, with 95 % confidence.
         failed: Samples that did not reach the end.
-        best: Whether no other solver is both cheaper and closer.
+        best: Whether no other solver is both cheaper and more accurate.
     """
 
     solver: str
@@ -42,9 +42,9 @@ class FrontierCurve:
     Attributes:
         guidance: None for an unconditional model.
         samples: How many paths were solved.
-        spread: What errors are shares of, in the model's own coordinates.
-        complete: Whether every candidate was measured in the time that was given.
-        points: All solvers, by NFE.
+        spread: The spread that errors are shares of, in the model's own coordinates.
+        complete: Whether every candidate was measured in the time allowed.
+        points: All solvers, ordered by NFE.
     """
 
     guidance: float | None
@@ -55,7 +55,7 @@ class FrontierCurve:
 
     @property
     def best(self) -> tuple[FrontierPoint, ...]:
-        """The solvers that no other beats, by NFE."""
+        """The solvers that no other beats, ordered by NFE."""
         return tuple(point for point in self.points if point.best)
 
     def table(self) -> str:
@@ -65,7 +65,7 @@ class FrontierCurve:
         return "\n".join(rows)
 
     def chart(self) -> str:
-        """Return all solvers as a chart of text, both axes logarithmic: `o` is one of the best, `.` another."""
+        """Return all solvers as a text chart with logarithmic axes: `o` is one of the best, `.` any other."""
         shown = [point for point in self.points if point.error_95 > 0]
         if not shown:
             return ""
@@ -84,21 +84,21 @@ class FrontierCurve:
 
     def __str__(self) -> str:
         head = "" if self.guidance is None else f"guidance {self.guidance:g}\n"
-        tail = "" if self.complete else "\nnot all solvers were measured in the time that was given"
+        tail = "" if self.complete else "\nnot all solvers were measured in the time allowed"
         return f"{head}{self.chart()}\n\n{self.table()}{tail}"
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """The frontier of a version.
+    """The frontier of a model's version.
 
     Attributes:
         model: Name of the model.
         version: Its version.
         checkpoint: Digest of its files.
-        tight: The solution that stands for the exact one.
-        conditions: The conditions that the samples had; empty for an unconditional model.
-        curves: One for each guidance that was measured.
+        tight: The solution that was taken as exact.
+        conditions: The conditions of the samples; empty for an unconditional model.
+        curves: One for each measured guidance.
         fields: All members of the service's description.
     """
 

@@ -13,14 +13,14 @@ from pathline._picture import draw_sheet, layout
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_CURVES = 32  # samples whose steps are drawn, at most
+_CURVES = 32  # most samples for which steps are drawn
 
 
 def needed(package: str, call: str) -> Any:
     """Return an optional package.
 
     Raises:
-        ImportError: It is not installed; the message says which call needs it and how to get it.
+        ImportError: It is not installed; the message says which call needs it and how to install it.
     """
     try:
         return import_module(package)
@@ -57,7 +57,7 @@ def samples(array: np.ndarray, ax: Axes | None, title: str) -> Axes:
 
 
 def steps(sample: np.ndarray, t: np.ndarray, h: np.ndarray, accepted: np.ndarray, ax: Axes | None) -> Axes:
-    """Draw the size of each attempted step over the time at which it began; all arrays have one entry a step.
+    """Draw the size of each attempted step over the time at which it began; all arrays have one entry per step.
 
     Raises:
         ValueError: There are no steps.
