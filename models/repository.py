@@ -261,7 +261,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_folder(path: Path) -> bool:
-    """Return whether a path is a folder; also True if that cannot be determined now, so that it does not seem absent."""
+    """Return whether a path is a folder; also True if that cannot be determined now, so as not to seem absent."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except OSError as error:
