@@ -95,13 +95,14 @@ def nginx(behind: str) -> Iterator[str]:
 
 
 @contextmanager
-def ray(haproxy: bool) -> Iterator[str]:
+def ray(haproxy: bool, route_by: str = "work") -> Iterator[str]:
     """Run one replica on Ray Serve behind Ray's own proxy, or HAProxy in Ray's fastest mode; yield its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     modes = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED")
     env = environment(PORT=str(port)) | {name: str(int(haproxy)) for name in modes}
-    with _process([str(RAY), "-m", "fleet", "serve", "--replicas", "1"], f"{url}/readyz", env):
+    command = [str(RAY), "-m", "fleet", "serve", "--replicas", "1", "--route-by", route_by]
+    with _process(command, f"{url}/readyz", env):
         yield url
 
 
