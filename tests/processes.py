@@ -50,7 +50,7 @@ def environment(repository: Path, **settings: object) -> dict[str, str]:
 
 @contextmanager
 def running(
-    command: Sequence[str], environment: Mapping[str, str], url: str | None = None, seconds: float = 180
+    command: Sequence[str], environment: Mapping[str, str], url: str | None = None, seconds: float = 300
 ) -> Iterator[Running]:
     """Run a command in the root folder and kill it at the end, if it still runs.
 

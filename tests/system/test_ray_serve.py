@@ -33,7 +33,7 @@ def settings(repository: Path, first: int, port: int) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def fleet(repository: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     command = [str(PYTHON), "-m", "fleet", "serve", "--replicas", "2"]
-    with running(command, settings(repository, METRICS, free_port()), seconds=300) as replicas:
+    with running(command, settings(repository, METRICS, free_port())) as replicas:
         yield replicas.url, replicas.process
         stop(replicas.process)
 
