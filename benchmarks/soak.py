@@ -1,8 +1,8 @@
 """``make soak``: ten minutes of mixed load against a real service on this machine.
 
-Clients ask for random solvers, steps, tolerances and sizes, some with deadlines they cannot meet and some that hang up
-half-way. Every full answer is compared bit for bit with the first answer to the same request. At the end nothing may be
-left: no job, no lane; and memory must not have grown since the first minute by more than a tenth.
+Clients request random solvers, steps, tolerances and sizes; some requests have deadlines that cannot be met, and some
+clients disconnect half-way. Every complete answer is compared bit for bit with the first answer to the same request. At
+the end no job or lane may be left, and memory must not have grown by more than a tenth since the first minute.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def serve() -> Iterator[Running]:
 
 
 def resident_mib(process: int) -> float:
-    """Resident memory of a process (Linux)."""
+    """Return the resident memory of a process (Linux)."""
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
     return int(found.group(1)) / 1024 if found else float("nan")
 
 
 class Load:
-    """Clients in threads until a deadline; `counts` tells what came back."""
+    """Clients that run in threads until a deadline; `counts` has the outcomes."""
 
     def __init__(self, url: str, end: float) -> None:
         self.url, self.end = url, end
@@ -97,7 +97,7 @@ class Load:
 
 
 def main() -> int:
-    """Run the load and print what was seen; 0 if nothing is wrong."""
+    """Run the load and print the outcomes; return 0 if nothing is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--clients", type=int, default=16)

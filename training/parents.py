@@ -16,7 +16,7 @@ from training.errors import UsageError
 
 
 def pin_parent(recipe: Recipe) -> Recipe:
-    """Return the recipe with the hash of its parent's weights, so that another parent makes another recipe.
+    """Return the recipe with the hash of its parent's weights, so that a different parent makes a different recipe.
 
     The same goes for pairs from a file.
 

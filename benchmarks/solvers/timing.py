@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.solvers.problems import Field
 
 clock = time.thread_time
-"""CPU time of this thread: other work on the machine does not count, and one thread does everything here."""
+"""CPU time of this thread: it excludes other work on the machine, and one thread does everything here."""
 
 
 class Counted:
@@ -32,7 +32,7 @@ class Counted:
 
 
 def interleaved(tasks: Sequence[Callable[[], object]], repetitions: int) -> list[list[float]]:
-    """Seconds of each task, the tasks taking turns so that all see the same machine."""
+    """Return the seconds of each task; tasks take turns, so that all see the same machine."""
     seconds: list[list[float]] = [[] for _ in tasks]
     for _ in range(repetitions):
         for task, times in zip(tasks, seconds, strict=True):
@@ -43,5 +43,5 @@ def interleaved(tasks: Sequence[Callable[[], object]], repetitions: int) -> list
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value."""
+    """Return the median."""
     return statistics.median(values)
