@@ -146,10 +146,11 @@ def main() -> int:
     if "b" in names:
         print(f"{_light(found, kinds)}\n")
     if "c" in names:
-        asked, alone = (1000 * median(each) for each in zip(*turns, strict=True))
+        over_http, in_process = (1000 * median(each) for each in zip(*turns, strict=True))
         more = 1000 * median(a - b for a, b in turns)
         print(
-            f"c in turn: over HTTP p50 {asked:.1f} ms, in the process {alone:.1f} ms; median difference {more:.1f} ms"
+            f"c in turn: over HTTP p50 {over_http:.1f} ms, in the process {in_process:.1f} ms; median difference "
+            f"{more:.1f} ms"
         )
     print(f"the cheapest network row: {1e6 * row:.1f} microseconds, in a batch of {rows}")
     for concurrent, (overhead, share) in alone.items():
