@@ -20,7 +20,7 @@ _SECONDS = 2.0
 
 
 def answer(shape: tuple[int, ...]) -> ArrayResponse:
-    """Return a response with samples of a shape, which begins with their number."""
+    """Return a response with samples of the given shape, (n, *event)."""
     samples = np.random.default_rng(0).random(shape, dtype=np.float32)
     n = len(samples)
     arrays = {"samples": samples, "nfe": np.full(n, 80), "t": np.ones(n), "status": np.full(n, "success")}

@@ -15,7 +15,7 @@ from benchmarks.serving.solving import Question, Solver
 
 
 class Request(BaseModel):
-    """A request of the workloads, with Pathline's names of fields."""
+    """A request of the workloads, with Pathline's field names."""
 
     model: str
     solver: str

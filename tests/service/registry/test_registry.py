@@ -204,7 +204,7 @@ def test_a_half_copied_version_waits_until_it_is_whole(models: Registry, root: P
 def test_a_version_without_a_card_is_refused_with_the_reason(models: Registry, root: Path) -> None:
     (root / "moons" / "3").mkdir()
     models.refresh()
-    assert "moons/3/card.json: is missing; the folder holds nothing" in str(models.describe("moons")["unavailable"])
+    assert "moons/3/card.json: is missing; the folder contains nothing" in str(models.describe("moons")["unavailable"])
     assert answers(models, "moons") == 2
 
 

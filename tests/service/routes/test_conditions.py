@@ -87,7 +87,7 @@ async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
         ("vectors", {"condition": [[1, 2], [3]]}, "condition", "vector of 2"),
         ("vectors", {"condition": "x"}, "condition", "vector of 2"),
         ("vectors", {"condition": [1e300, 0]}, "condition", "not finite"),
-        ("strict", {}, "condition", "needs one every time"),
+        ("strict", {}, "condition", "so give a condition"),
         ("strict", {"condition": 0, "guidance": 2.0}, "guidance", "without a null"),
         ("plain", {"condition": 0}, "condition", "unconditional"),
         ("plain", {"guidance": 1.0}, "guidance", "unconditional"),

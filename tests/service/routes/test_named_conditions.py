@@ -153,7 +153,7 @@ async def test_stream_and_operations_accept_named_conditions(http: httpx.AsyncCl
         ({"words": [1.0]}, "conditions.words", "there is no condition 'words'"),
         ({"text": [[1.0, 2.0]]}, "conditions.text", "has the shape [1, 2], expected float32 of shape [L up to 6, 4]"),
         ({"text": [[0.0] * 4] * 7}, "conditions.text", "has L = 7, expected 1 to 6"),
-        ({"mask": [True, True]}, "conditions.text", "has L = 3, and condition 'mask' has L = 2; they must agree"),
+        ({"mask": [True, True]}, "conditions.text", "has L = 3, but condition 'mask' has L = 2; they must agree"),
         ({"mask": [1, 1, 0]}, "conditions.mask", "bool"),
         ({"image": [[[256] * 2] * 2] * 3}, "conditions.image", "outside 0 to 255"),
         ({"image": [[[0.5] * 2] * 2] * 3}, "conditions.image", "int"),

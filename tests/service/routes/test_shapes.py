@@ -101,14 +101,14 @@ async def test_two_free_axes(http: httpx.AsyncClient) -> None:
         (
             {"shape": {"T": 12}, "conditions": {"mu": mu_of(10).tolist()}},
             "conditions.mu",
-            "condition 'mu' has T = 10, and shape has T = 12; they must agree",
+            "condition 'mu' has T = 10, but shape has T = 12; they must agree",
         ),
         ({"conditions": {"mu": mu_of(11).tolist()}}, "conditions.mu", "has T = 11, expected 4 to 40 in multiples of 2"),
         ({"conditions": {"mu": mu_of(60).tolist()}}, "conditions.mu", "T = 60, expected 1 to 40"),
         (
             {"x0": np.zeros((2, 3, 8)).tolist(), "shape": {"T": 12}},
             "x0",
-            "x0 has T = 8, and shape has T = 12; they must agree",
+            "x0 has T = 8, but shape has T = 12; they must agree",
         ),
         (
             {"guidance": 2, "conditions": {"mu": mu_of(12).tolist()}, "negative": {"mu": [[0.0] * 8] * 3}},
