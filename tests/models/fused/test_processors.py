@@ -1,4 +1,4 @@
-"""A fused network has the same bits on every kind of processor: code for others is compiled and run here."""
+"""A fused network has the same bits on every kind of processor: code for other kinds is compiled and run here."""
 
 import os
 import platform
