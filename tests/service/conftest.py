@@ -59,7 +59,7 @@ class FakeArena:
 
 @dataclass
 class FakeEngine:
-    """An engine that answers with the noise plus one; `edit` changes results, `fail` is raised, `hold` never answers."""
+    """An engine that answers noise plus one; `edit` changes results, `fail` is raised, `hold` never answers."""
 
     edit: Callable[[JobResult], JobResult] = lambda result: result
     fail: Exception | None = None
