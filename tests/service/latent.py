@@ -11,7 +11,7 @@ from models.importing.declared import Declared
 from models.importing.weights import import_program
 
 HIGH = 5.0
-"""Beyond it the programs fail: the prelude at such a `strength`, the decoder at such a first number."""
+"""The programs fail above this: the prelude for a larger `strength`, the decoder for a larger first number."""
 
 
 def _checked(values: Tensor, table: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class Latent:
 
 
 def export(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> Path:
-    """Write the program of a module whose arguments have any number of rows."""
+    """Write the program of a module for any number of rows."""
     rows = torch.export.Dim("rows", max=1024)
     file.parent.mkdir(parents=True, exist_ok=True)
     torch.export.save(torch.export.export(module, given, dynamic_shapes=({0: rows},) * len(given)), file)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 OLDER = {"x86_64": ("haswell", "+avx2,+fma"), "aarch64": ("cortex-a53", "+neon")}
-"""Processors whose code others of the same kind run, by machine: with narrower registers than those of today."""
+"""Older processors by machine, with narrower registers; newer ones of the same kind run their code."""
 
 _CODE = """
 import torch

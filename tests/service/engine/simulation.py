@@ -18,7 +18,7 @@ from service.engine.job import DeadlineExceeded, Job, JobResult, Overloaded, Too
 from .conftest import Field, Settings, job
 
 START = 1000.0
-"""When a simulated service has its model loaded, by its clock."""
+"""The time at which a simulated service has loaded its model, on its clock."""
 
 
 @dataclass

@@ -16,7 +16,7 @@ from .simulation import START, Service, Told
 
 DOPRI5 = {"num_samples": 20, "solver": "dopri5"}
 SATURATION = 10.7
-"""Requests like that a second that keep the pretended device busy: 58 calls a sample, 80 microseconds a row."""
+"""Requests per second that keep the simulated device busy: 58 calls per sample, 80 microseconds per row."""
 
 
 @pytest.fixture(scope="module")

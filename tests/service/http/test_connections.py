@@ -19,7 +19,7 @@ WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 _SAVE = {"solver": "euler", "steps": 50, "save_at": [k / 50 for k in range(51)], "trace": "none"}
 _ASK = json.dumps({"model": "moons", "num_samples": 50_000, **_SAVE}).encode()
 LARGE = HEAD + b"Accept: application/x-npz\r\nContent-Length: %d\r\n\r\n" % len(_ASK) + _ASK
-"""An answer of 20 MB: more than the buffers of the system take in."""
+"""A response of 20 MB: more than the buffers of the system hold."""
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 LONG: dict[str, Any] = {"model": "net", "num_samples": 3, "solver": "euler", "steps": 10_000, "timeout_s": 60}
 
 HARD: dict[str, Any] = {"model": "gaussian", "num_samples": 3, "solver": "bosh3", "rtol": 1e-13, "atol": 1e-13}
-"""Tens of thousands of calls, which nobody knows beforehand."""
+"""Tens of thousands of calls, which cannot be known beforehand."""
 
 
 def sent(live: Live, body: dict[str, Any], path: str = "/v1/sample") -> socket.socket:

@@ -30,7 +30,7 @@ HUGE = 10**400
 NUMBERS = [[0.5, 0.5]] * (ROWS - 1)
 
 SMALL = 2_000_000
-"""Bytes that a refusal may take beside a multiple of its body, for all that is loaded on the way."""
+"""Bytes that a refusal may take in addition to a multiple of its body, for modules loaded on the way."""
 
 
 @pytest.fixture(scope="module")
