@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 
 from models.checkpoint.card import read_card
 from models.checkpoint.frontier import FRONTIER_FILE, Curve, Frontier, Point, write_frontier
-from tests.system.support import ROOT
+from tests.processes import ROOT
 from tests.system.test_page import PAIR, RK4, ask, bodies, colours, drawn_again, picture, settled, show
 
 pytestmark = pytest.mark.system
