@@ -255,6 +255,19 @@ def test_the_finder_measures_what_compare_does_and_its_dots_load_solvers(page: P
     assert page.locator("#cards h2").all_inner_texts() == ["euler-50"]
 
 
+def test_a_chosen_budget_stays_when_solvers_are_tried_again(page: Page, service: str) -> None:
+    show(page, service, **RK4, num_samples=64)
+    page.click("#find")
+    page.wait_for_selector("#find:has-text('Try again')")
+    page.evaluate(
+        "() => { const e = document.getElementById('budget'); e.value = 0.9; e.dispatchEvent(new Event('input')) }"
+    )
+    chosen = page.inner_text("#budget-value")
+    page.click("#find")
+    page.wait_for_selector("#find:has-text('Try again')")
+    assert page.inner_text("#budget-value") == chosen
+
+
 def test_downloads(page: Page, service: str, tmp_path: Path) -> None:
     show(page, service, **RK4)
     judged(page)
