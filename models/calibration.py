@@ -27,10 +27,10 @@ BUCKETS = (4, 8, 16, 32, 64, 128)
 """The candidates for a row bucket: calls may have any multiple of one that agrees."""
 
 UNPADDED = (1, *BUCKETS)
-"""The candidates for a function whose bits should not depend on the number of rows."""
+"""The candidates for a function that should give the same bits at any number of rows."""
 
 EACH_UP_TO = 32
-"""If calls have at most this many rows, each number of rows is tried; a bucket does not vouch for its multiples."""
+"""If calls have at most this many rows, each number of rows is tried; nothing is inferred from buckets."""
 
 CALL_NUMBERS = 1 << 24
 """The most numbers in the arguments of a call: 64 MiB in float32."""
@@ -64,7 +64,7 @@ class Allowance:
         self.longest = seconds / _SHARE if longest is None else longest
 
     def again(self) -> Allowance:
-        """Return an allowance of as many seconds that starts now."""
+        """Return a new allowance of the same number of seconds, running from now."""
         return Allowance(self.seconds, self._clock)
 
     @property

@@ -1,4 +1,4 @@
-"""Values of conditions as users give them: their shapes are checked first, to know their memory, then converted.
+"""Values of conditions as users give them: checked by shape first, to know their memory, then made into tensors.
 
 A value is a number, a name of a class, nested lists or an array: one for all samples, or one for each.
 """

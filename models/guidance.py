@@ -117,7 +117,7 @@ class Further:
 
 @dataclass(frozen=True)
 class Kept:
-    """States whose channels from `first` on are not guided.
+    """States with channels that are not guided, those from `first` on.
 
     Attributes:
         first: the first of these channels.

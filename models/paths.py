@@ -122,7 +122,7 @@ class Steps(_Frozen):
     Between two steps log sigma is interpolated.
 
     Attributes:
-        betas: how beta grows from the first step to the last: linearly, or with `scaled_linear`, its root does.
+        betas: how beta grows from the first step to the last: `linear`, or `scaled_linear` if its square root does so.
         beta_first, beta_last: beta at the two ends.
         steps: the number of steps.
     """

@@ -89,8 +89,7 @@ def table(url: str, model: str, seconds: float, detail: bool = False) -> bool:
     speed = measure(url, model)
     waited = beside(url, model, kinds_of(MIXES["small"])[0])  # an asynchronous client takes longer than a plain one
     speed = replace(speed, request_s=waited, handling_s=min(waited, speed.handling_s))
-    print(f"\n{url}: t(n) = {1e3 * speed.call_s:.3f} ms + {1e6 * speed.row_s:.2f} us n for a call of n rows,")
-    print(f"{speed.sharing:.2f} times as long if several requests share it;")
+    print(f"\n{url}: t(n) = {1e3 * speed.call_s:.3f} ms + {1e6 * speed.row_s:.2f} us n for a call of n rows;")
     print(
         f"a request takes {1e3 * speed.request_s:.2f} ms outside its calls, and blocks others for "
         f"{1e3 * speed.handling_s:.2f} ms of them"

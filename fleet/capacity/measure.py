@@ -7,8 +7,7 @@ import json
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +17,6 @@ from fleet.errors import FleetError
 
 _ROWS, _SOLVER, _REPEATS, _NFE = (1, 16, 64, 256), "rk4-20", 15, 80
 _LONG_S, _LONG_ROWS, _ASIDE_ROWS, _PAUSE_S = 1.5, 64, 16, 0.02
-_SHARED_S, _SHARERS, _ROUNDS = 0.8, 4, 3
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,6 @@ class Speed:
         request_s: seconds of a request outside its network calls, for the only client of a service.
         handling_s: seconds for which reading and answering a request blocks all others, as the thread that handles
             requests and the one that computes wait for each other. At most `request_s`.
-        sharing: how many times as long a call of the same rows takes if several requests share it; at least 1.
         cpu_s: CPU seconds of a request outside its calls; None if unknown, as on a busy machine.
     """
 
@@ -38,12 +35,11 @@ class Speed:
     row_s: float
     request_s: float = 0.0
     handling_s: float = 0.0
-    sharing: float = 1.0
     cpu_s: float | None = None
 
-    def call(self, rows: int, shared: bool = False) -> float:
-        """Return the seconds of a call, by one request or shared by several."""
-        return (self.call_s + self.row_s * rows) * (self.sharing if shared else 1)
+    def call(self, rows: int) -> float:
+        """Return the seconds of a call."""
+        return self.call_s + self.row_s * rows
 
     @property
     def rest_s(self) -> float:
@@ -52,7 +48,7 @@ class Speed:
 
 
 def measure(url: str, model: str) -> Speed:
-    """Measure an otherwise idle service; this takes about 15 seconds.
+    """Measure an otherwise idle service; this takes about ten seconds.
 
     Raises:
         FleetError: the service does not answer, or refuses a request.
@@ -78,21 +74,7 @@ def measure(url: str, model: str) -> Speed:
     spent = 0.0 if before is None or after is None else (after - before - solving) / count
     speed = Speed(max(0.0, float(call_s)), max(0.0, float(row_s)), float(np.median(beside)))
     held = min(speed.request_s, _handling(service, speed))
-    cpu_s = spent if spent > 0 else None
-    return replace(speed, handling_s=held, sharing=_sharing(service, speed), cpu_s=cpu_s)
-
-
-def _sharing(service: _Service, speed: Speed) -> float:
-    """Return the ratio of the solve times of several requests together and of one with as many rows, in turn."""
-    steps = int(min(5000, max(20, _SHARED_S / (4 * speed.call(_LONG_ROWS)))))
-    alone, together = list[float](), list[float]()
-    with ThreadPoolExecutor(_SHARERS) as pool:
-        sharers = [service.other() for _ in range(_SHARERS)]
-        for seed in range(_ROUNDS):
-            alone.append(service.solve(_LONG_ROWS, seed, f"rk4-{steps}"))
-            solves = pool.map(lambda each: each.solve(_LONG_ROWS // _SHARERS, 0, f"rk4-{steps}"), sharers)
-            together.append(max(solves))
-    return max(1.0, float(np.median(together) / np.median(alone)))
+    return Speed(speed.call_s, speed.row_s, speed.request_s, held, spent if spent > 0 else None)
 
 
 def _handling(service: _Service, speed: Speed) -> float:

@@ -107,9 +107,6 @@ def add_plan(commands: Any) -> None:
         "--request-ms", type=float, default=0.0, help="time of a request outside its calls (default: 0)"
     )
     parser.add_argument("--handling-ms", type=float, default=0.0, help="part of it that delays others (default: 0)")
-    parser.add_argument(
-        "--sharing", type=float, default=1.0, help="factor for calls that several requests share (default: 1)"
-    )
     parser.add_argument("--price", type=float, default=0.0, help="price of one replica per hour")
     parser.set_defaults(run=run)
 
@@ -123,16 +120,12 @@ def run(options: argparse.Namespace) -> int:
     if options.service:
         speed = measure(options.service, options.model)
     elif options.call_ms is not None and options.row_us is not None:
-        if not 1 <= options.sharing < math.inf:
-            raise UsageError(f"--sharing is {options.sharing:g}; it must be at least 1")
-        times = options.call_ms / 1e3, options.row_us / 1e6, options.request_ms / 1e3, options.handling_ms / 1e3
-        speed = Speed(*times, options.sharing)
+        speed = Speed(options.call_ms / 1e3, options.row_us / 1e6, options.request_ms / 1e3, options.handling_ms / 1e3)
     else:
         raise UsageError("give --service URL, or --call-ms and --row-us from an earlier measurement")
     found = plan(kinds, options.rate, options.p99, speed)
     samples = sum(kind.share * kind.samples for kind in kinds) / sum(kind.share for kind in kinds)
-    print(f"t(n) = {1e3 * speed.call_s:.3g} ms + {1e6 * speed.row_s:.3g} us n for a network call of n rows,")
-    print(f"{speed.sharing:.3g} times as long if several requests share it")
+    print(f"t(n) = {1e3 * speed.call_s:.3g} ms + {1e6 * speed.row_s:.3g} us n for a network call of n rows")
     print(
         f"{1e3 * speed.request_s:.3g} ms of a request outside its network calls; "
         f"in {1e3 * speed.handling_s:.3g} ms of them it blocks the others"

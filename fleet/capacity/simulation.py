@@ -103,11 +103,6 @@ class Simulated(Engine):
         """Take one turn; return whether there is more work or a pending command."""
         return bool(self._loop.turn()) or not self._loop.commands.empty()
 
-    @property
-    def shared(self) -> bool:
-        """Whether several requests share the call in progress."""
-        return sum(place.active > 0 for queue in self._loop.snapshot.queues for place in queue.places) > 1
-
 
 class _Costly(nn.Module):
     """A network with calls that take simulated time."""
@@ -154,7 +149,7 @@ class Replica:
         self._engine = Simulated(settings, None, self._world.clock, self._world)
         with tempfile.TemporaryDirectory() as folder:
             net = load(save(Path(folder), "net", Gaussian(), Decoder.identity((2,)), dataset={}, training={}, seed=0))
-        costly = _Costly(net.velocity, self._world, lambda rows: speed.call(rows, self._engine.shared))
+        costly = _Costly(net.velocity, self._world, speed.call)
         self._engine.load("net", 1, replace(net, velocity=costly))
         self._begin, self._idle = self._world.now, 0.0  # loading takes simulated time too
 

@@ -26,7 +26,7 @@ from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import VelocityField, refuse_condition
 
 _WHOLE = 16
-"""How many numbers kernels compute together; a width that is a multiple of this leaves none to their remainder code."""
+"""How many numbers kernels compute together; a width that is a multiple of it leaves none for their remainder code."""
 
 
 class ResidualMLPSize(NetworkSize):
