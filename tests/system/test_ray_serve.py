@@ -39,20 +39,13 @@ def fleet(repository: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
 
 
 @pytest.fixture(scope="module")
-def reached(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def reached(repository: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """Two replicas that HAProxy reaches without an ingress."""
     command = [str(PYTHON), "-m", "fleet", "serve", "--replicas", "2", "--route-by", "requests"]
-    port, folder = free_port(), tmp_path_factory.mktemp("reached")
     modes = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-    running = start(repository, folder, REACHED, port, command, "replicas on", **modes)
-    url = f"http://127.0.0.1:{port}"
-    until("HAProxy", lambda: httpx.get(f"{url}/readyz").status_code == 200, 120)
-    yield url, running
-    if running.poll() is None:
-        running.terminate()
-        running.wait(60)
+    with running(command, settings(repository, REACHED, free_port()) | modes) as replicas:
+        yield replicas.url, replicas.process
+        stop(replicas.process)
 
 
 def npy(url: str, **body: Any) -> httpx.Response:
@@ -151,13 +144,13 @@ def test_replicas_that_the_proxy_reaches_itself_answer_the_same(reached: Any, se
 
 
 def test_they_stop_once_they_are_idle(reached: Any) -> None:
-    url, running = reached
+    url, process = reached
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(npy, url, **LONG | {"seed": 3, "num_samples": 2000})
         until("a job", lambda: active(0, REACHED) + active(1, REACHED) == 1)
-        running.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         assert last.result().status_code == 200
-    assert running.wait(60) == 0
+    assert process.wait(60) == 0
 
 
 @pytest.fixture(scope="module")
