@@ -45,8 +45,8 @@ class Rows:
         a: (R, S) weights of the query, in units of h.
         b: (R, S) weights of the advance; zero except at the end of a step.
         e: (R, S) weights of the error estimate; zero except at the end of an adaptive step.
-        stiff: (R, S) weights of y(last stage) - y(stage before), for the stiffness signal; zero for methods without it.
-        bend: (R, S) weights of v(last stage) - v(stage before), likewise.
+        stiff: (R, S) weights of y(end) - y(stage before the last), for the stiffness signal; all zero if there is none.
+        bend: (R, S) weights of v(last stage) - v(stage before the last), likewise.
         c: (R,) nodes.
         slot: (R,) the slot that receives the velocity.
         kind: (R,) one of `MID` to `FIRST_STEP`.

@@ -111,7 +111,7 @@ def _condition(checkpoint: Checkpoint, samples: int) -> LabelCondition:
 
 
 def _guidances(condition: LabelCondition, asked: Sequence[float] | None) -> Sequence[float]:
-    """Return the guidance strengths to measure, checked against what the model was trained for."""
+    """Return the guidance strengths to measure, after checking that the model supports them."""
     if asked is None:
         return _GUIDANCES if condition.null else (1.0,)
     for guidance in asked:

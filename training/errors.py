@@ -5,7 +5,7 @@ TrainingError                exit 1   something failed
 |- StateError                exit 1   the saved state of a run cannot be read, written or used
 |- Diverged                  exit 1   the loss or a weight is no longer a finite number
 |- UsageError                exit 2   an option or a recipe has a value that is not allowed
-`- Stopped                   exit 130 Ctrl-C, or 143 on SIGTERM; the message says how to go on
+`- Stopped                   exit 130 Ctrl-C, or 143 on SIGTERM; the message says how to resume
 """
 
 
@@ -34,7 +34,7 @@ class UsageError(TrainingError):
 
 
 class Stopped(TrainingError):  # noqa: N818  (not a fault)
-    """A signal asked the run to stop; its state was saved first.
+    """A signal stopped the run; its state was saved first.
 
     Attributes:
         exit_code: 128 + the signal's number, as shells report it.

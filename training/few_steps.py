@@ -1,6 +1,6 @@
 """Price of a field of average velocity: the distance of its samples to data, by the number of steps.
 
-Endpoint errors do not apply to such a field: its steps follow no ODE of its own, so more of them converge to no limit.
+Endpoint errors do not apply to such a field: its steps follow no ODE, so they do not converge as their number grows.
 Instead, its samples are compared with data, and with samples of the model that it was trained from.
 """
 

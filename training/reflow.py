@@ -113,7 +113,7 @@ def _from_file(given: ReflowConfig, parent: Card, data: DataSet) -> DataSet:
     """Return the data set with pairs from a file.
 
     Raises:
-        DataError: it cannot be read, or holds no pairs of this parent and these conditions.
+        DataError: it cannot be read, or has no pairs of this parent and these conditions.
     """
     path = Path(given.file)
     arrays = load_arrays(path)

@@ -221,7 +221,7 @@ class Trainer:
         hooks.epoch(self)
 
     def _save(self, hooks: Hooks) -> None:
-        """Save the state if loss and weights are finite; a step with a finite loss can still make a weight infinite."""
+        """Save the state if loss and weights are finite; a step with a finite loss can still ruin a weight."""
         self._check_loss()
         if not all(bool(p.isfinite().all()) for p in self._parameters.values()):
             raise self._diverged("a weight is")
@@ -272,7 +272,7 @@ class Trainer:
             StateError: the state belongs to other data or lacks a tensor.
         """
         if header.data != data_digest:
-            raise StateError("the saved state was trained on other data than the present ones")
+            raise StateError("the saved state was trained on different data")
         try:
             for name, parameter in self._parameters.items():
                 parameter.data.copy_(tensors[f"weights.{name}"])

@@ -50,7 +50,7 @@ class Recipe:
 
     Attributes:
         nfe: numbers of evaluations; for each one, a plan is learned and the grids of `methods` are tuned.
-        methods: stock methods with one evaluation a step.
+        methods: stock methods with one evaluation per step.
         samples: number of calibration paths.
         seed: seed of their noise.
         iterations: limit on the iterations for a learned plan.
@@ -79,7 +79,7 @@ class Recipe:
                 raise UsageError(f"--methods: {error}") from None
             if not entry.multistep_order or entry.learned:
                 raise UsageError(
-                    f"--methods: {method} does not take one evaluation a step; use multistep methods, e.g. ab4"
+                    f"--methods: {method} does not take one evaluation per step; use multistep methods, e.g. ab4"
                 )
         if not self.methods:
             raise UsageError("--methods is empty; name at least one, e.g. ab4")

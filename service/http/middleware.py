@@ -127,8 +127,8 @@ def _is_draining(scope: Scope) -> bool:
 class Direct:
     """Passes requests of a few hot paths straight to their endpoint, without the framework's routing.
 
-    For a small request the routing costs as much as all the rest of the HTTP side. The framework's routes stay: they
-    describe these paths, and answer other methods there. Their endpoints take the request alone.
+    For a small request, routing costs as much as the rest of the HTTP side. The framework's routes stay: they describe
+    these paths, and answer other methods there. Their endpoints take only the request.
     """
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
@@ -152,8 +152,8 @@ class Direct:
 class BurstLimiter:
     """Lets at most `width` tasks continue in each turn of the event loop, first come, first served.
 
-    The event loop runs whatever is ready before it looks at the network again. A hundred requests that arrive at once,
-    or a hundred results that are due at once, would hold it for tens of milliseconds, and /livez with them.
+    The event loop runs whatever is ready before it polls the network again. A hundred requests that arrive at once, or
+    a hundred results that are due at once, would block it, and with it /livez, for tens of milliseconds.
     """
 
     def __init__(self, width: int = BURST) -> None:
@@ -166,7 +166,7 @@ class BurstLimiter:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._left = loop, self._width
-            self._waiting.clear()  # any that are left belong to a loop that has ended
+            self._waiting.clear()  # any that remain belong to a loop that has ended
             loop.call_soon(self._turn, loop)
         if self._left:
             self._left -= 1
@@ -202,10 +202,10 @@ class LimitBursts:
 
 
 class SubPath:
-    """Serves under a path that a proxy leaves in the address, as ``/pathline/v1/sample``; other paths are unchanged.
+    """Serves under a path that a proxy does not strip, as in ``/pathline/v1/sample``; other paths are unchanged.
 
-    Only the setting counts. Any client could send a header such as X-Forwarded-Prefix, and reach with it paths that a
-    proxy forbids.
+    Only the setting decides: any client could send a header such as X-Forwarded-Prefix, and use it to reach paths that
+    a proxy forbids.
     """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:

@@ -152,19 +152,16 @@ class Comparison:
         return _plot.needed("pandas", "to_dataframe").DataFrame([vars(row) for row in self.rows])
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the table to a file: .csv, .json, .npz or .npy (the distances); `plot` draws figures.
+        """Write the table to a file: .csv, .json, .npz or .npy (the distances), or .png (the figure of `plot`).
 
         Raises:
-            ValueError: The extension is none of these.
+            ValueError: The extension is none of these, or there is no reference to draw the distances from.
+            ImportError: A figure needs matplotlib.
             OSError: The file cannot be written.
         """
         arrays = {"distances": self.distances, "max_distances": self.max_distances}
         columns = {name: np.array([getattr(row, name) for row in self.rows]) for name in ComparisonRow.__annotations__}
-        return save(Path(path), arrays, self.to_dict(), columns, self._no_picture)
-
-    @staticmethod
-    def _no_picture() -> bytes:
-        raise ValueError("a comparison is not a picture; use plot().figure.savefig(...), or .csv, .json, .npz or .npy")
+        return save(Path(path), arrays, self.to_dict(), columns, lambda: _plot.png(self.plot))
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the distance from the reference over the NFE of each solver; needs matplotlib.

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
+from pathline import _plot
 from pathline.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _WIDTH, _HEIGHT = 56, 14
 
@@ -82,15 +87,20 @@ class FrontierCurve:
         scale = f"{10**left:g}".ljust(_WIDTH - 8) + f"{10**right:.0f}".rjust(8)
         return "\n".join(["error 95 %", *lines, f"{'':>8} +{'-' * _WIDTH}", f"{'':>10}{scale} NFE"])
 
+    @property
+    def label(self) -> str:
+        """The guidance as text; empty for an unconditional model."""
+        return "" if self.guidance is None else f"guidance {self.guidance:g}"
+
     def __str__(self) -> str:
-        head = "" if self.guidance is None else f"guidance {self.guidance:g}\n"
+        head = self.label and f"{self.label}\n"
         tail = "" if self.complete else "\nnot all solvers were measured in the time allowed"
         return f"{head}{self.chart()}\n\n{self.table()}{tail}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Frontier:
-    """The frontier of a model's version.
+    """The frontier of a model's version, which a notebook shows as a table of the best solvers.
 
     Attributes:
         model: Name of the model.
@@ -110,10 +120,41 @@ class Frontier:
     curves: tuple[FrontierCurve, ...]
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
+    def __repr__(self) -> str:
+        measured = sum(len(curve.points) for curve in self.curves)
+        best = sum(len(curve.best) for curve in self.curves)
+        return f"Frontier({self.model} v{self.version}: {measured} solvers measured, {best} on the frontier)"
+
     def __str__(self) -> str:
+        return "\n\n".join([self._title(), *map(str, self.curves)])
+
+    def _title(self) -> str:
         said = f"; conditions: {self.conditions}" if self.conditions else ""
-        head = f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.tight}{said}"
-        return "\n\n".join([head, *map(str, self.curves)])
+        return f"{self.model} v{self.version}: endpoint error as a share of the spread, against {self.tight}{said}"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in ("guidance", "solver", "nfe", "error", "error 95 %"))
+        rows = "".join(
+            f"<tr><td>{'' if curve.guidance is None else f'{curve.guidance:g}'}</td><td>{escape(point.solver)}</td>"
+            f"<td>{point.nfe:.1f}</td><td>{100 * point.error:.2g} %</td><td>{100 * point.error_95:.2g} %</td></tr>"
+            for curve in self.curves
+            for point in curve.best
+        )
+        return f"<table><caption>{escape(self._title())}</caption><tr>{head}</tr>{rows}</table>"
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row for each measured solver and guidance; needs pandas."""
+        rows = [{"guidance": curve.guidance, **vars(point)} for curve in self.curves for point in curve.points]
+        return _plot.needed("pandas", "to_dataframe").DataFrame(rows)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the error of each solver over its NFE; a line joins the best ones. Needs matplotlib.
+
+        Args:
+            ax: Where to draw; by default a new figure.
+        """
+        title = f"{self.model} v{self.version}, against {self.tight}"
+        return _plot.trade_offs({curve.label: curve.points for curve in self.curves}, ax, title)
 
 
 def frontier_of(document: Any) -> Frontier:

@@ -412,7 +412,7 @@ class OperationResult(ArrayResult):
     def _facts(self) -> dict[str, str]:
         failed = f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""
         nfe = f"{self.nfe} ({self.network_rows} network rows)"
-        return {"found": self._what(), "nfe": nfe, "status": self.status + failed, "latency": str(self.latency)}
+        return {"result": self._what(), "nfe": nfe, "status": self.status + failed, "latency": str(self.latency)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -432,7 +432,7 @@ class EncodeResult(OperationResult):
         return _present(x0=self.x0, residual=self.residual)
 
     def _what(self) -> str:
-        return f"{len(self.x0)} samples"
+        return f"noise of {len(self.x0)} samples"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -461,7 +461,7 @@ class LogProbResult(OperationResult):
     def _facts(self) -> dict[str, str]:
         finite = self.log_prob[np.isfinite(self.log_prob)]
         mean = f", mean {finite.mean():.4f} nats" if len(finite) else ""
-        return {**super()._facts(), "found": f"{self._what()}{mean} ({self.divergence.get('method', '?')})"}
+        return {**super()._facts(), "result": f"{self._what()}{mean} ({self.divergence.get('method', '?')})"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
