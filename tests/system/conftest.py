@@ -65,7 +65,7 @@ def service(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    text = until("the service", lambda: re.search(r"on (http://[\d.]+:\d+)", log.read_text()), 180)  # may compile first
+    text = until("the service", lambda: re.search(r"on (http://[\d.]+:\d+)", log.read_text()), 600)  # may compile first
     yield text.group(1)
     running.terminate()
     assert running.wait(30) == 0
