@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import time
 from collections import Counter
@@ -25,12 +24,11 @@ _AT_ONCE = 8
 
 @dataclass
 class Found:
-    """Results of some seconds at one rate: outcomes by status, seconds of answers in time, Retry-After of refusals."""
+    """Results of some seconds at one rate: outcomes by status, seconds of answers in time."""
 
     rate: float
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
-    retries: list[float] = field(default_factory=list)
 
     def row(self, lasted: float) -> str:
         """Return the line of the table."""
@@ -47,12 +45,10 @@ class Found:
 async def _ask(session: aiohttp.ClientSession, url: str, request: dict[str, object], found: Found) -> None:
     begin = time.perf_counter()
     async with session.post(f"{url}/v1/sample", json=request) as answer:
-        content = await answer.read()
+        await answer.read()
     found.statuses[answer.status] += 1
     if answer.status == 200:
         found.seconds.append(time.perf_counter() - begin)
-    elif answer.status == 429:
-        found.retries.append(json.loads(content)["retry_after_s"])
 
 
 async def _open(url: str, request: dict[str, object], rate: float, seconds: float) -> Found:

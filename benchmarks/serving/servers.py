@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +18,7 @@ import httpx
 import orjson
 
 from benchmarks.serving.workloads import SOLVERS, Request
+from tests.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".venv" / "peers" / "bin" / "python"
@@ -139,12 +139,6 @@ def _family(pid: int) -> list[int]:
     return found
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def server(name: str, checkpoint: Path, core: int) -> Iterator[Running]:
     """Run a service of `KINDS` with a checkpoint on a core.
@@ -152,7 +146,7 @@ def server(name: str, checkpoint: Path, core: int) -> Iterator[Running]:
     Raises:
         RuntimeError: it did not become ready in two minutes.
     """
-    port, kind = _free_port(), KINDS[name]
+    port, kind = free_port(), KINDS[name]
     # <repository>/<name>/<version>
     environment = {
         **os.environ,

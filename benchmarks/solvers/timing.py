@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -29,17 +29,6 @@ class Counted:
         self.calls += 1
         self.rows += len(x)
         return v
-
-
-def interleaved(tasks: Sequence[Callable[[], object]], repetitions: int) -> list[list[float]]:
-    """Return the seconds of each task; tasks take turns, so that all see the same machine."""
-    seconds: list[list[float]] = [[] for _ in tasks]
-    for _ in range(repetitions):
-        for task, times in zip(tasks, seconds, strict=True):
-            begin = clock()
-            task()
-            times.append(clock() - begin)
-    return seconds
 
 
 def median(values: Sequence[float]) -> float:

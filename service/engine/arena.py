@@ -223,8 +223,8 @@ class Arena:
             at_once: maximum number of calls of a fused network between two checks of `go_on`.
 
         Returns:
-            The lanes that ended; owner -> error message, for owners with rows that made the network raise, whose lanes
-            are stopped; and the number of calls.
+            The lanes that ended; owner -> error message, for owners with rows that made the network raise (their lanes
+            are stopped); and the number of calls.
         """
         chosen: list[Lanes | Parted] = []
         for group in groups:

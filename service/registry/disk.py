@@ -148,7 +148,7 @@ class Watch:
                     self._look()
 
     def _follow(self) -> None:
-        """Refresh after each change, until a refresh fails: a recreated folder must be watched anew."""
+        """Refresh after each change, until a refresh fails: a recreated folder must be watched again."""
         most_ms = max(1, round(self._every_s * 1000))
         told = watchfiles.watch(
             self._root,

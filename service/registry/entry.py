@@ -26,7 +26,7 @@ class Fault:
     Attributes:
         reason: message for clients and the log.
         again_at: when it may be tried again, by the registry's clock.
-        transient: whether the cause lies outside the files (disk, permissions, memory, the engine), so that the
+        transient: whether the cause is outside the files (disk, permissions, memory, the engine), so that the
             same files may load later. Other faults stay until the files change.
             tries: consecutive failures; each transient one doubles the wait.
     """

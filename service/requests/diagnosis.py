@@ -27,7 +27,7 @@ from solvers.diagnose import MAX_WIDTH
 from solvers.plan import Plan
 
 TIMES = tuple(k / 10 for k in range(11))
-_STEPS = 20  # where the request names neither solver nor steps
+_STEPS = 20  # if the request names neither solver nor steps
 
 
 class DiagnoseRequest(Solving, Drawn):

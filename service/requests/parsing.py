@@ -112,7 +112,7 @@ def parse(model: type[Body], body: bytes) -> Body:
     """Parse a body strictly: RFC 8259 JSON (no NaN), exact integers, no unknown or duplicate fields.
 
     A leading byte order mark, which some editors and shells write, is ignored, as the RFC allows. Members that are
-    arrays may come beside the JSON, in npz (see `npz_body`).
+    arrays may be sent alongside the JSON, in npz (see `npz_body`).
 
     Raises:
         ProblemError: 400 if it is not JSON, 413 for more lists or objects than any request needs, 422 with one

@@ -179,7 +179,7 @@ class Budget(Body):
 
 
 class SampleRequest(Solving, Drawn, Named):
-    """Body of ``POST /v1/sample``: which model, how many samples of which seed, and how to solve for them."""
+    """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA)] = None
     t_span: Annotated[tuple[Finite, Finite], Field(strict=False)] = Field(

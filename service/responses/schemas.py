@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Solver(BaseModel):
-    """The solver as it was used: its name and every parameter that belongs to it."""
+    """The solver as used: its name and every parameter that belongs to it."""
 
     model_config = ConfigDict(extra="allow")
     name: str

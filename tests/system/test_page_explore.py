@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 
 from models.checkpoint.card import read_card
 from models.checkpoint.frontier import FRONTIER_FILE, Curve, Frontier, Point, write_frontier
-from tests.system.support import ROOT
+from tests.processes import ROOT
 from tests.system.test_page import PAIR, RK4, ask, bodies, colours, drawn_again, picture, settled, show
 
 pytestmark = pytest.mark.system
@@ -269,6 +269,19 @@ def test_long_names_leave_room_for_the_buttons_on_a_phone(page: Page, service: s
     assert page.locator(".scroll:has(#candidates)").evaluate("e => e.scrollWidth <= e.clientWidth")
 
 
+def test_a_chosen_budget_stays_when_solvers_are_tried_again(page: Page, service: str) -> None:
+    show(page, service, **RK4, num_samples=64)
+    page.click("#find")
+    page.wait_for_selector("#find:has-text('Try again')")
+    page.evaluate(
+        "() => { const e = document.getElementById('budget'); e.value = 0.9; e.dispatchEvent(new Event('input')) }"
+    )
+    chosen = page.inner_text("#budget-value")
+    page.click("#find")
+    page.wait_for_selector("#find:has-text('Try again')")
+    assert page.inner_text("#budget-value") == chosen
+
+
 def test_downloads(page: Page, service: str, tmp_path: Path) -> None:
     show(page, service, **RK4)
     judged(page)
@@ -408,7 +421,7 @@ def test_a_budget_in_place_of_a_solver(page: Page, service: str) -> None:
     assert not {"solver", "steps", "rtol", "max_nfe"} & set(sent[-1])
     assert page.locator("#a-steps").is_hidden()
     assert page.locator("#cards h2").all_inner_texts() == ["rk4-5"]
-    assert page.inner_text(".promise").startswith("The service chose rk4-5: 0.5 % of the spread at most for 95 %")
+    assert page.inner_text(".promise").startswith("The service chose rk4-5: at most 0.5 % of the spread away for 95 %")
     judged(page)
     assert page.inner_text("#verdict").startswith("rk4-5: ")
     assert '"budget": {"max_error": 0.01}' in page.inner_text("#code")

@@ -11,9 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.app import create_app
-from service.settings import Settings
-from tests.service.serving import calling
+from tests.service.serving import calling_models
 
 from ..named import imported
 
@@ -38,8 +36,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def served(root: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=root, device="cpu", threads=1, watch_s=0, allow_programs=True, **settings))
-    async with calling(app) as http:
+    async with calling_models(root, **settings) as http:
         yield http
 
 
