@@ -234,7 +234,7 @@ class Metrics:
         )
         self.model_path = Gauge(
             "pathline_model_path",
-            "1 for each served version and what evaluates its network: fused or eager.",
+            "1 for each served version and what evaluates its network: fused, onnx or eager.",
             ("model", "version", "path"),
             registry=registry,
         )

@@ -93,12 +93,12 @@ class Arena:
 
     @property
     def path(self) -> str:
-        """What evaluates the network: `fused` or `eager`."""
+        """What evaluates the network: `fused`, `onnx` or `eager`."""
         return self.network.path
 
     @property
     def path_reason(self) -> str:
-        """Why it is not fused; empty if it is."""
+        """Why it is `eager`; empty if it is not."""
         return self.network.path_reason
 
     @property
@@ -214,7 +214,11 @@ class Arena:
         return admissions
 
     def tick(
-        self, groups: Sequence[str] = ("",), go_on: Callable[[], bool] = lambda: False, at_once: int = 1
+        self,
+        groups: Sequence[str] = ("",),
+        go_on: Callable[[], bool] = lambda: False,
+        at_once: int = 1,
+        more: int = 0,
     ) -> tuple[list[Finished], dict[int, str], int]:
         """One network call for all lanes of some groups, none of which is empty; more while nothing ends.
 
@@ -222,6 +226,7 @@ class Arena:
             groups: the groups that take part.
             go_on: asked after each call in which no lane ended whether there may be another.
             at_once: calls that may follow each other before `go_on` is asked, where the network is fused.
+            more: calls that may follow there once a lane has ended.
 
         Returns:
             The lanes that ended; for each owner whose rows made the network raise, what it said, its lanes being
@@ -234,7 +239,7 @@ class Arena:
         failed: dict[int, str] = {}
         with torch.inference_mode(), self.device.scope():
             while True:
-                ended, made = self._call(chosen, failed, at_once)
+                ended, made = self._call(chosen, failed, at_once, more)
                 calls += made
                 if ended or failed or not go_on():
                     for group in groups:
@@ -242,11 +247,11 @@ class Arena:
                     return [self._fetched(finished) for finished in ended], failed, calls
 
     def _call(
-        self, chosen: Sequence[Lanes | Parted], failed: dict[int, str], at_once: int
+        self, chosen: Sequence[Lanes | Parted], failed: dict[int, str], at_once: int, more: int
     ) -> tuple[list[Finished], int]:
         """One network call, or up to `at_once` of a fused network; the lanes that ended, and how many calls."""
         if len(chosen) == 1:  # nearly always, and then nothing is copied
-            if (ran := self.network.run(chosen[0], at_once)) is not None:
+            if (ran := self.network.run(chosen[0], at_once, more)) is not None:
                 finished, calls = ran
             else:
                 v, calls = self.network(*chosen[0].query(), chosen, failed), 1

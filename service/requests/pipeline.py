@@ -36,7 +36,7 @@ from service.state import Service, service_of
 LATE_S = 5.0
 """How much longer a partial result is waited for: the engine sees a deadline only after the current network call."""
 
-WATCH_AFTER_S = 0.02
+WATCH_AFTER_S = 0.1
 """Seconds after which a client is watched for disconnecting: most jobs finish sooner, and a watcher is a task."""
 
 R = TypeVar("R", bound=Solving)
