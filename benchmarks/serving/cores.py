@@ -1,8 +1,8 @@
 """`python -m benchmarks.serving.cores`: service and clients share all cores, and what a process for HTTP could win.
 
 Nothing is pinned. The bound takes the processor time of an answer as measured, adds that of a crossing between two
-processes, and lets everything overlap: it is the rate at which all cores are busy, or the engine's thread is. The win is
-how far it lies above the rate that was reached. `/livez` is asked meanwhile, as a light request beside the load. The
+processes, and lets everything overlap: it is the rate at which all cores are busy, or the engine's thread is. The win
+is how far it lies above the rate that was reached. `/livez` is asked meanwhile, as a light request beside the load. The
 machine must be idle, as rates are in seconds that pass.
 """
 
