@@ -167,8 +167,8 @@ async def _measured(repository: Path) -> None:
             ended, after = time.perf_counter(), await calls()
             rows = (after[0] - before[0]) / (after[1] - before[1])
             one, both = between - begun, ended - between
-            same = "same bits" if together == alone else "OTHER BITS"
-            print(f"{what}: one by one {one:.2f} s, at once {both:.2f} s, {rows:.1f} rows a call, {same}")
+            same = "same bits" if together == alone else "DIFFERENT BITS"
+            print(f"{what}: one at a time {one:.2f} s, at once {both:.2f} s, {rows:.1f} rows per call, {same}")
 
 
 def main() -> int:

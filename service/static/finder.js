@@ -11,19 +11,19 @@ import { errors, percent } from "./statistics.js";
 import { what } from "./terms.js";
 import { reference } from "./verdict.js";
 
-/** What `pathline compare` tries, too: from cheap to careful. */
+/** The solvers that `pathline compare` tries, too: from cheap to accurate. */
 const CANDIDATES = [
   "euler-10", "euler-20", "euler-50", "midpoint-10", "midpoint-20", "rk4-5", "rk4-10", "rk4-20", "dopri5@1e-3", "dopri5@1e-5",
 ];
 const SAMPLES = 256;
 const TRY = "Try ten solvers and yours";
-const USUAL = 0.01; // an error that is asked for at first, as a share of the spread
+const USUAL = 0.01; // the budget of error at first, as a share of the spread
 
 function isSolver(text) {
   try {
     return Boolean(parse(text));
   } catch {
-    return false; // what is in the form is not complete
+    return false; // the form is not complete
   }
 }
 
@@ -39,7 +39,7 @@ export class Finder {
     $("budget").addEventListener("input", () => this.#recommend());
   }
 
-  /** Forget what was found if it was of another model, condition or guidance. @param key names all of them */
+  /** Forget the results if they are of another model, condition or guidance. @param key names all of them */
   of(key) {
     if (this.key !== key) this.reset();
     this.key = key;
@@ -54,15 +54,15 @@ export class Finder {
     $("find").textContent = TRY;
   }
 
-  /** Draw what was measured of a model beforehand, unless something was tried already. @param guidance as in the form */
+  /** Draw a model's stored measurements, unless something was tried already. @param guidance as in the form */
   async stored(model, guidance) {
     const { key } = this;
-    const found = await api.get(`v1/models/${encodeURIComponent(model)}/frontier`).catch(() => null); // then it can still be tried
+    const found = await api.get(`v1/models/${encodeURIComponent(model)}/frontier`).catch(() => null); // then solvers can still be tried
     if (this.key !== key || this.found.length || this.running) return;
     const curve = found?.curves.find((one) => (one.guidance ?? 1) === Number(guidance || 1));
     if (!curve) return;
     this.own = [];
-    this.reference = "the exact ends, or nearer, for 95 % of samples (measured beforehand)";
+    this.reference = "the exact ends, or closer, for 95 % of samples (measured beforehand)";
     this.found = curve.points
       .filter((one) => one.best)
       .map((one) => ({ text: one.solver, nfe: one.nfe_most, mean: one.nfe, seconds: null, error: one.error_95, failed: one.failed }));
@@ -113,7 +113,7 @@ export class Finder {
     return low * (high / low) ** Number($("budget").value);
   }
 
-  /** Put the slider where most people would begin, unless it has been moved. */
+  /** Put the slider where most people would begin. */
   #usual() {
     if (!this.found.some((one) => one.error !== null)) return;
     const [low, high] = this.#ends;
@@ -170,7 +170,7 @@ export class Finder {
     $("candidates").replaceChildren(make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
   }
 
-  /** Draw the chart; it is drawn anew for every candidate that arrives. */
+  /** Draw the chart; it is drawn again for every candidate that arrives. */
   async draw() {
     const known = this.found.filter((one) => one.error > 0);
     if (!known.length) return;

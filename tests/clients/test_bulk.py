@@ -10,12 +10,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pathline
 import pytest
@@ -28,9 +26,8 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from service.app import create_app
-from service.settings import Settings
 from tests.clients.conftest import FakeService, request_in
+from tests.clients.support import in_process
 from tests.service.serving import serving
 
 JOB: dict[str, Any] = {"seed": 5, "solver": "euler-4", "shard_rows": 64}
@@ -243,14 +240,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=pets))
     save(root, "pets", net, Decoder.identity((2,)), dataset={}, training={}, seed=0)
     return root
-
-
-@asynccontextmanager
-async def in_process(repository: Path) -> AsyncIterator[AsyncClient]:
-    app = create_app(Settings(models_dir=repository, device="cpu", threads=1))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), AsyncClient("http://service", transport=transport) as client:
-        yield client
 
 
 def fleet(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: object) -> str:

@@ -87,7 +87,7 @@ def test_a_round_trip(ask: Any) -> None:
     assert found.residual is None
     assert (found.model, found.version, found.failed) == ("gaussian", 1, ())
     assert found.latency.total_s
-    assert repr(found).startswith("EncodeResult(7 samples of gaussian v1 by dopri5@1e-9, nfe=")
+    assert repr(found).startswith("EncodeResult(noise of 7 samples of gaussian v1 by dopri5@1e-9, nfe=")
 
 
 def test_log_densities(ask: Any) -> None:

@@ -96,12 +96,12 @@ def test_results_are_frozen_and_print_well(client: Client) -> None:
 
 def test_fallbacks_and_what_is_passed_over(client: Client, service: FakeService) -> None:
     listed = {"name": "moons", "version": 3, "fallback_from": 4, "status": "served"}
-    passed_over = [{"path": "my model", "reason": "passed over: not a name of a model"}]
+    passed_over = [{"path": "my model", "reason": "passed over: not a valid model name"}]
     body = json.dumps({"models": [listed], "passed_over": passed_over, "more_passed_over": 0}).encode()
     service.replies = [(200, {"content-type": "application/json"}, body)]
     found = client.models()
     assert [(info.version, info.fallback_from) for info in found] == [(3, 4)]
-    assert found.passed_over == {"my model": "passed over: not a name of a model"}
+    assert found.passed_over == {"my model": "passed over: not a valid model name"}
     assert (client.models()[0].fallback_from, client.models().passed_over) == (None, {})  # of an older service
     assert client.sample("moons", num_samples=1).fallback_from is None
     service.change = lambda arrays, meta: meta.update(fallback_from=4)
@@ -162,7 +162,7 @@ def test_pages_share_a_drawn_seed_and_the_version_of_the_first(service: FakeServ
     [
         (0, {}, "total=0"),
         (9, {"x0": [[0.0, 0.0]]}, "x0 cannot be paged"),
-        (9, {"error_control": "batch"}, "cannot come in pages of 4; .* batch=9"),
+        (9, {"error_control": "batch"}, "cannot be split into pages of 4; .* batch=9"),
         (9, {"seed": -1}, "seed=-1"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_closed_client_says_so(live: str) -> None:
         await ask(client)
         await client.aclose()
         await client.aclose()
-        with pytest.raises(RuntimeError, match="this AsyncClient is closed; make another"):
+        with pytest.raises(RuntimeError, match="this AsyncClient is closed; create another"):
             await ask(client)
 
     asyncio.run(run())

@@ -12,11 +12,9 @@ import torch
 from torch import nn
 
 from models.noise import noise
-from service.app import create_app
-from service.settings import Settings
 from solvers import integrate
 from tests.examples.support import load_example
-from tests.service.serving import calling
+from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
 
 @pytest.fixture
 async def http(made: tuple[nn.Module, Path]) -> AsyncIterator[httpx.AsyncClient]:
-    settings = Settings(models_dir=made[1], device="cpu", threads=1, watch_s=0, allow_programs=True, calibration_s=0.5)
-    async with calling(create_app(settings)) as http:
+    async with calling_models(made[1], calibration_s=0.5) as http:
         yield http
 
 

@@ -187,10 +187,10 @@ def test_ddim_steps_of_a_chain_are_euler_steps() -> None:
     [
         ({"noise_at": 1}, "one must be 0 and the other 1"),
         ({"path": "edm", "predicts": "x0"}, "sigma grows with the noise; noise_at must be 1"),
-        ({"path": "vp", "schedule": {"kind": "sigma"}}, "is not one of path 'vp': beta, cosine, steps"),
+        ({"path": "vp", "schedule": {"kind": "sigma"}}, "does not fit path 'vp'; use one of beta, cosine, steps"),
         ({"path": "vp", "schedule": {"kind": "steps"}}, "a chain of steps has no derivative; use eps, x0 or v"),
         ({"predicts": "eps", "start": 0.0}, "start a little later, such as at 0.001"),
-        ({"predicts": "x0", "end": 1.0}, "end a little before, such as at 0.999"),
+        ({"predicts": "x0", "end": 1.0}, "end a little earlier, such as at 0.999"),
         ({"predicts": "v", "start": 1.5}, "both within the schedule"),
         ({"predicts": "v", "start": 0.9, "end": 0.1}, "start must be noisier than end"),
         ({"predicts": "v", "start": math.nan}, "finite"),

@@ -285,7 +285,7 @@ def test_repository_of_damaged_models(
     assert main([]) == 1
     out, said = capsys.readouterr()
     assert "Pathline is ready" not in out
-    assert said.strip().splitlines()[-1].startswith(f"service: no model of {tmp_path} can be loaded: broken/1: ")
+    assert said.strip().splitlines()[-1].startswith(f"service: no model in {tmp_path} can be loaded: broken/1: ")
 
 
 def test_port_in_use(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ async def test_nothing_that_can_be_served_is_a_failure_after_all_were_tried(repo
     service: Service = create_app(Settings(models_dir=tmp_path, watch_s=0), FakeEngine()).state.service
     service.start(beside=True)
     assert eventually(lambda: service.failed is not None)
-    assert "no model of" in str(service.failed)
+    assert "no model in" in str(service.failed)
     assert "broken/1" in str(service.failed)
     service.stop()
 

@@ -1,11 +1,8 @@
 """The real service as its own process, and a real Chromium that looks at it."""
 
-import os
-import re
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,9 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from tests.system.support import ROOT, until
+from tests.processes import ROOT, stop
+from tests.service.serving import serving
+from tests.system.support import until
 
 NAMES = ("circle", "square", "star")
 FLAGS = """
@@ -49,26 +48,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def service(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run the service on a free port; yields its address and sees that it ends well."""
-    log = tmp_path_factory.mktemp("log") / "service.txt"
-    with log.open("w") as output:
-        running = subprocess.Popen(
-            [sys.executable, "-m", "service"],
-            cwd=ROOT,
-            env={
-                "PATHLINE_MODELS_DIR": str(repository),
-                "PATHLINE_PORT": "0",
-                "PATHLINE_MAX_QUEUE": "8",  # so that a test can fill it
-                "PATH": os.environ["PATH"],
-            },
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    text = until("the service", lambda: re.search(r"on (http://[\d.]+:\d+)", log.read_text()), 180)  # may compile first
-    yield text.group(1)
-    running.terminate()
-    assert running.wait(30) == 0
+def service(repository: Path) -> Iterator[str]:
+    """Run the service on a free port; yield its address and check that it exits cleanly."""
+    with serving(repository, max_queue=8) as (url, process):  # a queue that a test can fill
+        yield url
+        assert stop(process) == 0
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.system.support import ROOT, free_port, until
+from tests.processes import ROOT, free_port
+from tests.system.support import until
 
 pytestmark = pytest.mark.system
 

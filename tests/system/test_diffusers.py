@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.support import ROOT
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.system
 

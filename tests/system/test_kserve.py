@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.system.support import ROOT
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.system
 

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from deploy.grafana.panels import expressions, resolved
-from tests.system.support import ROOT, until
+from tests.processes import ROOT
+from tests.system.support import until
 
 pytestmark = pytest.mark.system
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"

@@ -14,8 +14,9 @@ import httpx
 import pytest
 from pathline import Client
 
+from tests.processes import ROOT, free_port
 from tests.service.serving import serving
-from tests.system.support import ROOT, free_port, until
+from tests.system.support import until
 
 pytestmark = pytest.mark.system
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 
 from models.checkpoint.card import read_card
 from models.checkpoint.frontier import FRONTIER_FILE, Curve, Frontier, Point, write_frontier
-from tests.system.support import ROOT
+from tests.processes import ROOT
 from tests.system.test_page import PAIR, RK4, ask, bodies, colours, drawn_again, picture, settled, show
 
 pytestmark = pytest.mark.system
@@ -394,7 +394,7 @@ def test_a_budget_in_place_of_a_solver(page: Page, service: str) -> None:
     assert not {"solver", "steps", "rtol", "max_nfe"} & set(sent[-1])
     assert page.locator("#a-steps").is_hidden()
     assert page.locator("#cards h2").all_inner_texts() == ["rk4-5"]
-    assert page.inner_text(".promise").startswith("The service chose rk4-5: 0.5 % of the spread at most for 95 %")
+    assert page.inner_text(".promise").startswith("The service chose rk4-5: at most 0.5 % of the spread away for 95 %")
     judged(page)
     assert page.inner_text("#verdict").startswith("rk4-5: ")
     assert '"budget": {"max_error": 0.01}' in page.inner_text("#code")

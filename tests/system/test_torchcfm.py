@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.system.support import ROOT
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.system
 

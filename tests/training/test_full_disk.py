@@ -84,5 +84,5 @@ def test_full_when_publishing_keeps_what_was_trained(
     monkeypatch.undo()
     capsys.readouterr()
     second = fit(recipe, replace(options, force=True))
-    assert "going on at step 16 of 16" in capsys.readouterr().out
+    assert "resuming at step 16 of 16" in capsys.readouterr().out
     assert weights(second) == weights(first)

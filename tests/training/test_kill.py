@@ -72,7 +72,7 @@ def test_killed_at_random_moments_ends_at_the_same_bytes(tmp_path: Path, unbroke
     assert kills >= 1
     # Killed before it was published, nothing is in the repository: whole or not at all.
     out = start(tmp_path, "killed")[0].finish()
-    assert "going on at step" in out or "already has this recipe" in out
+    assert "resuming at step" in out or "already has this recipe" in out
     assert weights(tmp_path / "killed") == unbroken
     assert list((tmp_path / "killed" / "runs").iterdir()) == []
 
@@ -84,7 +84,7 @@ def test_a_polite_stop_saves_says_how_to_go_on_and_does(
     command, runs = start(tmp_path, "stopped")
     assert send_in_training(command, runs, signum, 0.02)
     said = command.finish(code)
-    assert "run the same command to go on" in said
+    assert "run the same command to resume" in said
     assert "Traceback" not in said
-    assert "going on at step" in start(tmp_path, "stopped")[0].finish()
+    assert "resuming at step" in start(tmp_path, "stopped")[0].finish()
     assert weights(tmp_path / "stopped") == unbroken

@@ -59,5 +59,5 @@ def test_half_an_environment_of_torchrun_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     monkeypatch.delenv("MASTER_PORT", raising=False)
-    with pytest.raises(UsageError, match="WORLD_SIZE is 2, but not set: MASTER_ADDR, MASTER_PORT; start several"):
+    with pytest.raises(UsageError, match="WORLD_SIZE is 2, but not set: MASTER_ADDR, MASTER_PORT; use torchrun"):
         Group.join(torch.device("cpu"))

@@ -93,7 +93,7 @@ def test_the_file_holds_what_was_asked_for_and_more_is_added(folder: Path, capsy
     assert main(["evaluate", str(folder), "--solver", "tuned-3", "--samples", "8", "--out", str(folder.parent)]) == 0
     assert "tuned-3" in capsys.readouterr().out
     assert main(["evaluate", str(folder), "--solver", "tuned-4", "--samples", "8", "--out", str(folder.parent)]) == 2
-    assert "there are tuned-2, tuned-3" in capsys.readouterr().err
+    assert "available: tuned-2, tuned-3" in capsys.readouterr().err
 
 
 def test_a_stop_keeps_what_is_done_and_the_same_command_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +163,8 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
         ("--nfe 4,99", "--nfe is 4,99"),
         ("--nfe six", "--nfe is 'six'; use numbers separated by commas"),
         ("--nfe 4.5", "--nfe is '4.5'"),
-        ("--methods rk4", "rk4 does not take one evaluation a step"),
-        ("--methods tuned", "tuned does not take one evaluation a step"),
+        ("--methods rk4", "rk4 does not take one evaluation per step"),
+        ("--methods tuned", "tuned does not take one evaluation per step"),
         ("--methods abc", "unknown solver 'abc'"),
         ("--methods ,", "--methods is empty"),
         ("--samples 3", "--samples is 3"),

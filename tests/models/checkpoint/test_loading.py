@@ -145,7 +145,7 @@ def test_a_pickle_is_not_read_and_said_so(tmp_path: Path) -> None:
         ({"weights_sha256": "abc"}, "weights_sha256"),
         ({"event_shape": [3]}, r"event_shape is \[3\], but that of the decoder is \[2\]"),
         ({"training": {"loss": float("nan")}}, "card.json"),
-        ({"architecture": {"name": "resnet", "config": {}}}, "'resnet'; known are residual_mlp"),
+        ({"architecture": {"name": "resnet", "config": {}}}, "'resnet'; use one of residual_mlp"),
         ({"architecture": {"name": "residual_mlp", "config": {"dim": 2, "width": 1}}}, "width: Extra"),
         ({"architecture": {"name": "residual_mlp", "config": {"dim": 2, "hidden": 10**9}}}, "hidden: .*16384"),
         ({"architecture": {"name": "gaussian", "config": {"dim": 5}}}, r"event_shape: found \[2\], .* has \[5\]"),
@@ -230,7 +230,7 @@ def test_nothing_big_is_allocated_for_a_card_that_claims_it(folder: Path) -> Non
 
 
 def test_an_unknown_device_is_a_checkpoint_error(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="cannot be put on device 'abacus'"):
+    with pytest.raises(CheckpointError, match="cannot be moved to device 'abacus'"):
         load(folder, device="abacus")
 
 
@@ -312,4 +312,4 @@ def test_a_file_far_larger_than_its_tensors_is_not_hashed(folder: Path, monkeypa
     with (folder / "weights.safetensors").open("r+b") as file:
         file.truncate(1 << 40)  # takes no space on the disk
     monkeypatch.setattr(hashlib, "file_digest", None)
-    assert "it has 1099511627776 bytes, the tensors of this architecture take " in refused(folder)
+    assert "it has 1099511627776 bytes, but the tensors of this architecture take " in refused(folder)

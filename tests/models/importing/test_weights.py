@@ -165,7 +165,7 @@ def test_no_tensors_and_no_file(saved: Save, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "config", "said"),
-    [("resnet", {}, "known are"), ("residual_mlp", {"dim": 0}, "dim"), ("residual_mlp", {"size": 2}, "size")],
+    [("resnet", {}, "use one of"), ("residual_mlp", {"dim": 0}, "dim"), ("residual_mlp", {"size": 2}, "size")],
 )
 def test_architectures(trained: State, saved: Save, architecture: str, config: dict[str, Any], said: str) -> None:
     file = saved(trained)

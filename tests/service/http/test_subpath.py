@@ -93,6 +93,20 @@ async def test_links_lead_somewhere(proxy: str, repository: Path, engine: Any) -
 
 
 @both
+async def test_the_type_of_a_problem_leads_to_its_explanation(proxy: str, repository: Path, engine: Any) -> None:
+    address = {"public_url": f"https://lab.example{ROOT}"} if proxy == "strips" else {}
+    request = {"model": "moons", "num_samples": 0, "solver": "euler", "steps": 2}
+    async with behind(proxy, repository, engine, **address) as http:
+        for answer in (await http.get(f"{ROOT}/nowhere"), await http.post(f"{ROOT}/v1/sample", json=request)):
+            assert answer.status_code in (404, 422)
+            link = answer.json()["type"]
+            assert link.startswith(f"{ROOT}/problems/")
+            explained = await http.get(urljoin(str(answer.url), link), headers={"Accept": "application/json"})
+            assert explained.status_code == 200
+            assert explained.json()["status"] == answer.status_code
+
+
+@both
 async def test_the_sdk_takes_the_whole_address(proxy: str, repository: Path, engine: Any) -> None:
     async with behind(proxy, repository, engine) as http:
         client = AsyncClient(f"https://lab.example{ROOT}/", transport=http._transport)

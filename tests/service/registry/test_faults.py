@@ -110,7 +110,7 @@ def test_an_engine_that_fails_once_is_asked_again(
     models.unload("moons").result()
     with monkeypatch.context() as patch:
         patch.setattr(engine, "load", refuse)
-        with pytest.raises(ProblemError, match="it is tried again in 1 s") as caught:
+        with pytest.raises(ProblemError, match="it will be tried again in 1 s") as caught:
             answers(models, "moons")
     assert caught.value.kind is Kind.NOT_READY
     assert caught.value.headers["Retry-After"] == "1"
@@ -120,7 +120,7 @@ def test_an_engine_that_fails_once_is_asked_again(
 
 def test_a_request_for_a_version_tries_it_again_without_a_look(models: Registry, opening: Breaks, clock: Clock) -> None:
     opening("moons/1/card.json", TRANSIENT[0])
-    with pytest.raises(ProblemError, match="Input/output error; it is tried again in 1 s"):
+    with pytest.raises(ProblemError, match="Input/output error; it will be tried again in 1 s"):
         answers(models, "moons", 1)
     opening("moons/1/card.json", None)
     with pytest.raises(ProblemError, match="Input/output error"):  # not at once

@@ -27,9 +27,9 @@ def _fill(root: Path, outside: Path) -> None:
 
 
 EXPECTED = {
-    "my model": "not a name of a model",
-    "'my\\nmodel'": "not a name of a model",
-    "'\\udcff\\udcfe'": "not a name of a model",
+    "my model": "not a valid model name",
+    "'my\\nmodel'": "not a valid model name",
+    "'\\udcff\\udcfe'": "not a valid model name",
     "rings": "has no version",
     "rings/v2": "not a version; use a whole number from 1",
     "rings/01": "not a version; use a whole number from 1",

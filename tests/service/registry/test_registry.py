@@ -65,7 +65,7 @@ def test_a_new_model_can_be_waited_for_until_it_answers(
 
     def ask_meanwhile(*what: Any) -> Any:
         assert (models.summary("new")["status"], models.summary("new")["loaded"]) == ("loading", False)
-        with pytest.raises(ProblemError, match="'new' is being loaded; ask again") as caught:
+        with pytest.raises(ProblemError, match="'new' is being loaded; try again") as caught:
             models.check_ready("new")
         told.append(caught.value.kind)
         return load(*what)
@@ -94,7 +94,7 @@ def test_nothing_to_serve(tmp_path: Path, engine: Any) -> None:
 def test_pickle_is_no_model(tmp_path: Path, engine: Any) -> None:
     (tmp_path / "evil" / "1").mkdir(parents=True)
     (tmp_path / "evil" / "1" / "model.pt").write_bytes(b"\x80\x04.")
-    with pytest.raises(StartError, match=r"no model of .* can be loaded: evil/1: evil/1/card\.json"):
+    with pytest.raises(StartError, match=r"no model in .* can be loaded: evil/1: evil/1/card\.json"):
         Registry(tmp_path, engine).load_all()
 
 
@@ -204,7 +204,7 @@ def test_a_half_copied_version_waits_until_it_is_whole(models: Registry, root: P
 def test_a_version_without_a_card_is_refused_with_the_reason(models: Registry, root: Path) -> None:
     (root / "moons" / "3").mkdir()
     models.refresh()
-    assert "moons/3/card.json: is missing; the folder holds nothing" in str(models.describe("moons")["unavailable"])
+    assert "moons/3/card.json: is missing; the folder contains nothing" in str(models.describe("moons")["unavailable"])
     assert answers(models, "moons") == 2
 
 

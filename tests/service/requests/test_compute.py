@@ -28,7 +28,7 @@ async def test_the_floor_is_that_of_the_arithmetic(running: Any) -> None:
     assert answer.status_code == 422
     [fault] = answer.json()["errors"]
     assert fault["field"] == "rtol"
-    assert "rtol = 1e-05 is below the floor of 3e-05 for bfloat16; raise it to the floor or more" in fault["message"]
+    assert "rtol = 1e-05 is below the floor of 3e-05 for bfloat16; raise it to at least 3e-05" in fault["message"]
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ async def test_an_end_of_the_span_that_is_a_sum(running: Any) -> None:
         ),
         (
             {"solver": "euler", "grid": [0, 0.5, 1 - 6e-7]},
-            "the grid runs from 0 to 0.999999, t_span from 0 to 1; make them meet",
+            "the grid runs from 0 to 0.999999, t_span from 0 to 1; make them match",
         ),
     ],
 )
