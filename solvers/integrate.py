@@ -147,7 +147,7 @@ def warm_up(dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
     integrate(lambda x, t: -x, x0, solver="euler", steps=1)
     # The second lane's velocity is infinite: it ends at once, and the gap it leaves is closed.
     integrate(lambda x, t: -x / (x < 2), x0, error_control="batch", rtol=1e-3, atol=1e-3)
-    quantiles_by_bin(*np.zeros((2, 1)), np.arange(2.0), np.zeros(1))
+    quantiles_by_bin(np.zeros(1), np.zeros(1), np.arange(2.0), np.zeros(1))
 
 
 class _Results:

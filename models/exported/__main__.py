@@ -20,9 +20,9 @@ def main(folder: str, file: str) -> int:
     with contextlib.suppress(AttributeError, OSError):  # requests come first
         os.nice(5)
     warnings.simplefilter("ignore")
-    velocity = load(folder).velocity
-    network: Any = velocity.network if isinstance(velocity, Adapted) else velocity
     try:
+        velocity = load(folder).velocity
+        network: Any = velocity.network if isinstance(velocity, Adapted) else velocity
         export(network, Path(file))
     except Exception as error:  # the exporter's errors have no common class
         print(f"{type(error).__name__}: {first_line(error)}", file=sys.stderr)
