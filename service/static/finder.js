@@ -32,16 +32,25 @@ function isSolver(text) {
 export class Finder {
   /** @param base returns {body, dtype} of the model to try, and the texts of the solvers in the form as `own` and of those `tuned` for the model @param load called with the text of a solver that is chosen */
   constructor(base, load) {
-    Object.assign(this, { base, load, running: null });
+    Object.assign(this, { base, load, running: null, chosen: null }); // chosen: the budget at which the user put the slider
     this.reset();
     $("find").addEventListener("click", () => (this.running ? this.running.abort() : this.run()));
-    $("budget-kind").addEventListener("change", () => this.#usual());
-    $("budget").addEventListener("input", () => this.#recommend());
+    $("budget-kind").addEventListener("change", () => {
+      this.chosen = null;
+      this.#place();
+    });
+    $("budget").addEventListener("input", () => {
+      this.chosen = this.#budget;
+      this.#recommend();
+    });
   }
 
   /** Forget the results if they are of another model, condition or guidance. @param key names all of them */
   of(key) {
-    if (this.key !== key) this.reset();
+    if (this.key !== key) {
+      this.reset();
+      this.chosen = null;
+    }
     this.key = key;
   }
 
@@ -66,7 +75,7 @@ export class Finder {
     this.found = curve.points
       .filter((one) => one.best)
       .map((one) => ({ text: one.solver, nfe: one.nfe_most, mean: one.nfe, seconds: null, error: one.error_95, failed: one.failed }));
-    this.#usual();
+    this.#place();
   }
 
   async run() {
@@ -90,7 +99,7 @@ export class Finder {
         const error = errors(response, exact.response)?.mean ?? null;
         const { nfe, nfe_per_sample: per, latency, failed } = response;
         this.found.push({ text, nfe, mean: per.mean, seconds: latency.total_s, error, failed: failed.length });
-        this.#usual();
+        this.#place();
       }
       busy("");
     } catch (error) {
@@ -113,12 +122,13 @@ export class Finder {
     return low * (high / low) ** Number($("budget").value);
   }
 
-  /** Put the slider where most people would begin. */
-  #usual() {
+  /** Put the slider at the chosen budget or, until one is chosen, where most people would begin. */
+  #place() {
     if (!this.found.some((one) => one.error !== null)) return;
     const [low, high] = this.#ends;
-    const wish = $("budget-kind").value === "error" ? USUAL : Math.min(high, 40);
-    $("budget").value = high > low ? Math.log(wish / low) / Math.log(high / low) : 1;
+    const usual = $("budget-kind").value === "error" ? USUAL : Math.min(high, 40);
+    const budget = Math.min(Math.max(this.chosen ?? usual, low), high);
+    $("budget").value = high > low ? Math.log(budget / low) / Math.log(high / low) : 1;
     this.#recommend();
   }
 

@@ -1,4 +1,4 @@
-"""Bulk jobs of the SDK: against a pretended service, and against the real one, beside `python -m fleet sample`."""
+"""Bulk jobs of the SDK: against a fake service, and against the real one, compared with `python -m fleet sample`."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fleet(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: object) -> str:
-    """Run `python -m fleet` in this process; the fingerprint that it prints."""
+    """Run `python -m fleet` in this process and return the fingerprint that it prints."""
     monkeypatch.setenv("PATHLINE_MODELS_DIR", str(repository))
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
     more = ["--on", "indexed"] if arguments[0] == "sample" else []
@@ -306,7 +306,7 @@ def live_service(repository: Path) -> Iterator[str]:
 
 
 def test_a_script_that_is_interrupted_goes_on_where_it_was(live_service: str, tmp_path: Path) -> None:
-    """Against a process that serves, with a script that gets a real SIGINT."""
+    """Against a service in another process, with a script that receives a real SIGINT."""
     script = (
         "import sys; from pathline import Client\n"
         "with Client(sys.argv[1]) as client:\n"

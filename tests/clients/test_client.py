@@ -174,8 +174,8 @@ def test_what_cannot_be_paged_is_refused_by_the_call(client: Client, total: int,
 def test_many_pages_take_the_memory_of_a_few(service: FakeService, live: str) -> None:
     service.seen = type("Forgetful", (list,), {"append": lambda self, item: None})()
     with Client(live) as client:
-        client.sample("moons", 4_000)  # what is made once is not counted
-        gc.disable()  # pages must go when they are done with, not when the collector comes by
+        client.sample("moons", 4_000)  # objects that are created once are not counted
+        gc.disable()  # pages must be freed when the caller drops them, not by the garbage collector
         tracemalloc.start()
         try:
             drawn = sum(len(page) for page in client.iter_samples("moons", 200_000, 4_000, seed=0))
@@ -184,7 +184,7 @@ def test_many_pages_take_the_memory_of_a_few(service: FakeService, live: str) ->
             tracemalloc.stop()
             gc.enable()
     assert drawn == 200_000
-    assert peak < 4_000_000  # all samples with what belongs to them would be over 10 MB
+    assert peak < 4_000_000  # all samples and their metadata together would exceed 10 MB
 
 
 def test_the_async_client_does_the_same(client: Client, async_client: AsyncClient) -> None:

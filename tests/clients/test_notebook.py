@@ -93,7 +93,7 @@ def frontier() -> Frontier:
 
 @pytest.fixture
 def pandas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for pandas, which the tests do without: a table is what was put into it."""
+    """A stand-in for pandas, which is not needed for the tests: a table is its input."""
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda data: data))
 
 
@@ -148,7 +148,7 @@ def test_a_missing_package_is_named(
 
 
 class Refusing:
-    """An importer of a machine on which one package is not installed."""
+    """An importer that behaves as if one package were not installed."""
 
     def __init__(self, package: str) -> None:
         self._package = package

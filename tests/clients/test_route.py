@@ -1,4 +1,4 @@
-"""Proxies and certificates of the environment: a client reaches this machine directly."""
+"""Proxies and certificates named by the environment; this machine is always reached directly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(kind: type, url: str, **options: Any) -> Any:
-    """Ask for the models by one of the clients."""
+    """Request the models with one of the clients."""
     if kind is Client:
         with Client(url, retry=TWICE, **options) as client:
             return client.models()

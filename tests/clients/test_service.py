@@ -207,7 +207,7 @@ def test_a_budget_and_the_frontier(
     weights = read_card(folder).weights_sha256
     write_frontier(folder, Frontier(weights_sha256=weights, tight="exact", curves=(curve,)))
     found = None
-    while found is None:  # the service sees the file by itself
+    while found is None:  # the service notices the file
         with contextlib.suppress(pathline.NoFrontier):
             found = client.frontier("gaussian")
     assert [point.solver for point in found.curves[0].best] == ["euler-4", "ab4-9", "rk4-5"]

@@ -1,4 +1,4 @@
-"""Streams: events as they come, errors before and after the beginning, cuts, early leaving."""
+"""Streams: events in order, errors before and after the start, broken connections, and leaving early."""
 
 from __future__ import annotations
 

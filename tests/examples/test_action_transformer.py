@@ -1,4 +1,4 @@
-"""The example of an action transformer: served actions are those of a plain loop, and requests share network calls."""
+"""The example of an action transformer: served actions equal those of a loop, and requests share calls."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ def given(seed: int) -> dict[str, Any]:
 
 
 async def ask(http: httpx.AsyncClient, seed: int, solver: str) -> np.ndarray:
-    """Send what the SDK sends, which is npz here."""
+    """Send the body that the SDK would send, which is an npz."""
     request = sample_request("actions", 2, {"seed": seed, "solver": solver, "conditions": given(seed)})
     answer = await http.post("/v1/sample", content=request.body, headers={"Content-Type": request.media})
     assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""The example's denoiser is imported by its own options, and the service samples it as its plain loop does."""
+"""The example's denoiser is imported with the printed options, and the service samples it as its plain loop does."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The example of a latent flow: served pictures are those of a plain loop with the VAE's decoder behind it."""
+"""The example of a latent flow: served pictures equal those of a plain loop followed by the VAE's decoder."""
 
 import asyncio
 from collections.abc import AsyncIterator

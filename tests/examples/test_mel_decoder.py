@@ -1,4 +1,4 @@
-"""The example of a mel decoder: served spectrograms are those of a plain loop, whatever the lengths beside them."""
+"""The example of a mel decoder: served spectrograms equal those of a plain loop, whatever other lengths are served."""
 
 import asyncio
 from collections.abc import AsyncIterator

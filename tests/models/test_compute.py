@@ -1,4 +1,4 @@
-"""Networks of half precision: stored and computed in it, with states and errors in float32."""
+"""Networks of half precision: stored and evaluated in it, with states and errors in float32."""
 
 from pathlib import Path
 from typing import Any
@@ -168,4 +168,4 @@ def test_programs_of_half_precision(times: torch.dtype, tmp_path: Path) -> None:
         torch.testing.assert_close(checkpoint.velocity(x, t), expected, rtol=0.02, atol=0.02)
     with pytest.raises(ForeignError, match="but the program computes in bfloat16; export it in float32"):
         import_program(file, tmp_path, "half", (2,), declared=Declared(compute="float32"))
-    assert load(checkpoint.path, compute="float32").half == "bfloat16"  # its steps name their dtypes
+    assert load(checkpoint.path, compute="float32").half == "bfloat16"  # its operations name their dtypes

@@ -29,7 +29,7 @@ def estimates(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def coefficients(time: TimeCard, own: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """a, b and their derivatives by u at own times, written apart from the code under test."""
+    """a, b and their derivatives by u at the network's own times, written independently of the code under test."""
     shape, u = time.shape, torch.tensor(own.tolist(), dtype=torch.float64) / time.scale
     if time.noise_at == 0:
         u = shape.noisiest - u
@@ -98,7 +98,7 @@ SCHEDULES: dict[str, list[dict[str, Any] | None]] = {
 
 
 def cards() -> list[TimeCard]:
-    """Every prediction on every path with every schedule, and each direction, sign and scale somewhere."""
+    """Every prediction on every path with every schedule, and each direction, sign and scale at least once."""
     made = []
     for predicts, path in itertools.product(("velocity", "eps", "x0", "v"), SCHEDULES):
         for schedule in SCHEDULES[path]:
@@ -123,7 +123,8 @@ def test_the_velocity_is_the_exact_one_of_the_straight_path(time: TimeCard) -> N
     found = field(z, t)
     assert found.isfinite().all()
     d, e = estimates(z, data, noise)
-    known = noise > time.sigmas[1] * data  # with less noise than the network knows its answer is that for more
+    # With less noise than the network knows, it answers as for its least noise.
+    known = noise > time.sigmas[1] * data
     torch.testing.assert_close(found[known], ((1 - a0) * d - b0 * e)[known], rtol=1e-8, atol=1e-8)
     asked = torch.cat(network.asked)
     assert float(asked.min()) >= -1e-9

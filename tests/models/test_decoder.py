@@ -99,7 +99,7 @@ def test_tensors_of_a_wrong_shape_are_refused() -> None:
 
 
 def far() -> Decoder:
-    """Of data near 1e9 that vary by 1 and by a thousandth."""
+    """A decoder of data near 1e9 that vary by 1 and by a thousandth."""
     return Decoder.affine(torch.tensor([1.0, 1e-3]).double(), torch.tensor([1e9, -1e9]).double(), dtype="float64")
 
 

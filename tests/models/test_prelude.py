@@ -1,4 +1,4 @@
-"""Preludes: their cards, what they make, and the distinct rows that they are given."""
+"""Preludes: their cards, their results, and the distinct rows on which they run."""
 
 from dataclasses import replace
 from pathlib import Path

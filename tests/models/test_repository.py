@@ -78,7 +78,7 @@ def test_a_missing_or_unusable_root_is_a_repository_error(root: Path) -> None:
 
 
 def test_an_unreadable_root_is_a_repository_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(self: Path) -> None:  # a folder's mode does not stop the tests' user where that is root
+    def closed(self: Path) -> None:  # a folder's mode does not stop tests that run as root
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "iterdir", closed)

@@ -1,4 +1,4 @@
-"""Free axes: their bounds, shapes with sizes, and sizes that a request says in several places."""
+"""Free axes: their bounds, shapes with sizes, and sizes that a request gives in several places."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""The console: progress in lines that change, commands with the address that users reach, and an unforgeable log."""
+"""The console: progress lines, commands with the address that users reach, and a log that cannot be forged."""
 
 import logging
 import sys

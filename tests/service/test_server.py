@@ -1,4 +1,4 @@
-"""The server around its start; draining and stopping are tried with a real process (test_main.py)."""
+"""The server's start; draining and stopping are tested with a real process (test_main.py)."""
 
 import gc
 import resource

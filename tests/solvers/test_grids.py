@@ -57,7 +57,7 @@ def test_formulas_at_the_middle() -> None:
 
 
 def test_the_karras_grid_has_the_noise_levels_of_edm() -> None:
-    """EDM's sigma is the ratio of noise to data, (1 - t) / t here; its first level stands at t = 0."""
+    """EDM's sigma is the ratio of noise to data, (1 - t) / t here; its first level is at t = 0."""
     points = times("karras", 18, (0.0, 1.0))
     i = np.arange(18)
     sigma = (80 ** (1 / 7) + i / 17 * (0.002 ** (1 / 7) - 80 ** (1 / 7))) ** 7

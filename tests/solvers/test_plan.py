@@ -1,4 +1,4 @@
-"""Plans that requests resolve to, and every contradiction in a request."""
+"""Plans resolved from requests, and every contradiction in a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Solvers as text: the table that every parser and formatter is held to, and specs that differ never print alike."""
+"""Solvers as text: the table that every parser and formatter must follow, and different specs never print alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuned plans: any weights run through the lanes as the plain loop runs them, and what is refused."""
+"""Tuned plans: the lanes run any weights as the plain loop does; and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan(steps: int, seed: int) -> TunedPlan:
 
 
 def field(x: Any, t: Any) -> Any:
-    """Products, sums and quotients only, which NumPy and torch round alike."""
+    """A field of products, sums and quotients only, which NumPy and torch round alike."""
     return (1 + t) * x * (1 - x) / (1 + x * x) - t * x
 
 
@@ -44,7 +44,7 @@ OTHERS = ("rk4-3", "ab4-7", "unipc3-6", "dopri5@1e-4", "ab3-5/tuned")
 def test_any_weights_give_what_the_plain_loop_gives(
     compiled: bool, dtype: torch.dtype, steps: int, seed: int, others: list[str]
 ) -> None:
-    """Bit for bit, alone and in company, with as many slots as the plan needs or as others brought."""
+    """Bit for bit, alone and with others, with as many slots as the plan or the others need."""
     tuned = TunedPlans({steps: plan(steps, seed)}, {"ab3-5": plan(5, seed + 1)})
     x0 = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed), dtype=dtype)
     solve = resolve(solver=f"tuned-{steps}", dtype=dtype, tuned=tuned)

@@ -1,7 +1,6 @@
-"""The real service as its own process, and a real Chromium that looks at it."""
+"""The real service as its own process, and a real Chromium that opens its page."""
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.conditions import LabelCondition
 from models.decoder import Decoder
-from tests.processes import ROOT, stop
+from tests.processes import ROOT, free_port, stop
 from tests.service.serving import serving
 from tests.system.support import until
 
@@ -57,11 +56,9 @@ def service(repository: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def prometheus(service: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """Run Debian's Prometheus with the configuration and rules of deploy/, pointed at the service, in a hurry."""
+    """Run Debian's Prometheus with the configuration of deploy/ and short intervals; yield a client of it."""
     folder = tmp_path_factory.mktemp("prometheus")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     nobody = "127.0.0.1:9"  # nothing listens there
@@ -85,7 +82,7 @@ def prometheus(service: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     running.wait()
 
 
-@pytest.fixture(scope="module")  # while it runs, its event loop does, and no asynchronous test could
+@pytest.fixture(scope="module")  # its event loop would block asynchronous tests
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
     """Run Debian's Chromium with an empty profile."""
     with sync_playwright() as playwright:
@@ -104,7 +101,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext
 
 @pytest.fixture
 def page(browser: BrowserContext, service: str) -> Iterator[Page]:
-    """Open an empty tab; the test fails if the page logs an error or asks anybody but the service."""
+    """Open an empty tab; the test fails if the page logs an error or sends a request to another host."""
     tab = browser.new_page()
     faults: list[str] = []
     tab.on("pageerror", lambda error: faults.append(str(error)))

@@ -1,4 +1,4 @@
-"""Two replicas on Ray Serve: what a client sees is what one service says."""
+"""Two replicas on Ray Serve: responses equal those of a single service."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_work_is_spread_and_a_client_that_leaves_is_seen(fleet: Any) -> None:
         assert (active(0), active(1)) == (2, 2)
         for each in asked:
             each.result()
-    until("no job", lambda: active(0) + active(1) == 0, 10)  # jobs of minutes; benchmarks.fleet says how soon
+    until("no job", lambda: active(0) + active(1) == 0, 10)  # they take minutes; benchmarks.fleet times this
 
 
 def test_all_full_is_429_with_retry_after(fleet: Any) -> None:
@@ -120,12 +120,12 @@ def test_a_stop_finishes_what_runs_and_does_not_wait_a_minute(fleet: Any) -> Non
 
 @pytest.fixture(scope="module")
 def scaled(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """`serve run` itself, with a file that has a free port; from one replica to two by the work that is left."""
+    """Run `serve run` with a file that has a free port, scaling from one replica to two by the work left."""
     folder, port = tmp_path_factory.mktemp("run"), free_port()
     arguments = {"min_replicas": 1, "max_replicas": 2, "target_s": 0.5, "upscale_delay_s": 1, "threads": 1}
     application = {"name": "default", "import_path": "fleet.ray_serve:app", "args": arguments}
     config = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]}
-    (folder / "serve.json").write_text(json.dumps(config))  # which is YAML, too
+    (folder / "serve.json").write_text(json.dumps(config))  # JSON is YAML too
     command = [str(PYTHON.parent / "serve"), "run", str(folder / "serve.json")]
     more = {
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -139,7 +139,7 @@ def scaled(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def replicas_of(first: int) -> list[int]:
-    """Processes of replicas with their metrics from a port on, by what Ray calls them."""
+    """Return the processes of replicas with metrics from a port on, by the names that Ray gives them."""
     found = []
     for process in Path("/proc").iterdir():
         try:

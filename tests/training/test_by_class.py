@@ -53,7 +53,7 @@ def test_samples_of_a_class_read_as_it_and_a_wrong_model_would_not(
 
 
 def test_labels_that_were_learned_crosswise_are_seen(clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The measurement must not be one that every model passes."""
+    """The measurement must not be one that every model would pass."""
     from training import by_class
 
     def crosswise(checkpoint: object, data_dir: Path | None) -> tuple[object, str]:

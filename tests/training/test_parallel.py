@@ -42,7 +42,7 @@ def test_torchruns_two_processes_follow_the_losses_of_one_with_the_doubled_batch
     # Each of the two takes 32 of the 64 samples of a batch.
     two = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert two.returncode == 0, two.stderr
-    assert two.stdout.count("training 1,730 parameters") == 1  # only the first process speaks and writes
+    assert two.stdout.count("training 1,730 parameters") == 1  # only the first process prints and writes
     assert [path.name for path in (tmp_path / "two" / "tiny").iterdir()] == ["1"]
     assert list((tmp_path / "runs").iterdir()) == []
     one = fit(load_recipe(config), Options(tmp_path / "one", tmp_path / "runs", device="cpu"))

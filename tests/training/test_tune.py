@@ -1,4 +1,4 @@
-"""`python -m training tune`: the file it writes, going on after a stop, conditional models, and wrong usage."""
+"""`python -m training tune`: the file it writes, resuming after a stop, conditional models, and wrong usage."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_each_plan_says_how_it_was_tuned_and_other_recipes_replace_their_own_onl
     for solver in ("ab2-3/tuned", "tuned-3", "ab2-4/tuned", "tuned-4"):
         assert second[solver].tuning["samples"] == 20
     more = {plan.solver: plan for plan in tune(folder, replace(QUICK, methods=("ab2", "ab3"))).plans}
-    assert more["tuned-2"].tuning["methods"] == ["ab2", "ab3"]  # it may begin with another grid
+    assert more["tuned-2"].tuning["methods"] == ["ab2", "ab3"]  # it may start with another grid
     assert more["ab2-2/tuned"] == first["ab2-2/tuned"]
 
 

@@ -1,4 +1,4 @@
-"""Free axes in cards: what they must say, and that cards without them keep their bytes."""
+"""Free axes in cards: their validation, and that cards without them keep their bytes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Frontier files: bound to the weights, refused with a reason when damaged, replaced whole."""
+"""Frontier files: bound to the weights, refused with a reason if damaged, and replaced atomically."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tuned plans beside a checkpoint: written and read, and every way in which a file is refused."""
+"""Tuned plans of a checkpoint: written and read, and every reason for refusing a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders and preludes at import: what they become, by Python and by the command line, and what is refused."""
+"""Decoders and preludes at import: how they are stored, from Python and the command line, and which are refused."""
 
 import json
 from collections.abc import Callable

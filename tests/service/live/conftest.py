@@ -32,7 +32,7 @@ class Live:
         return host, int(port)
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+        """Return the sum of a metric over its labels."""
         text = httpx.get(f"{self.url}/metrics", timeout=30).text
         return sum(float(value) for value in re.findall(rf"^pathline_{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
 
@@ -70,6 +70,6 @@ def launch(models: Path) -> Iterator[Callable[..., Live]]:
 
 @pytest.fixture(scope="session")
 def live(models: Path) -> Iterator[Live]:
-    """One service for all tests that leave it as they found it."""
+    """A service shared by all tests that leave it unchanged."""
     with launched(models) as service:
         yield service

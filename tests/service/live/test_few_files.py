@@ -1,4 +1,4 @@
-"""A process that may open few files: it says so, and refuses connections instead of resetting them."""
+"""A process that may open few files: it reports this, and refuses connections instead of resetting them."""
 
 import socket
 import sys
@@ -26,7 +26,7 @@ def test_a_hundred_and_twenty_eight_files(models: Path) -> None:
         closed = 0
         for raw in held[:150]:
             raw.settimeout(10)
-            closed += raw.recv(100) == b""  # closed in order: a reset would raise
+            closed += raw.recv(100) == b""  # closed properly: a reset would raise
         assert closed == 150
         for raw in held:
             raw.close()

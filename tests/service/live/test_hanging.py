@@ -1,4 +1,4 @@
-"""An engine that hangs or dies, in a real process: deadlines hold, /livez tells, and the process can be ended."""
+"""An engine that hangs or dies, in a real process: deadlines are kept, /livez fails, and the process can be stopped."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""Infer requests as the protocol writes them, in JSON and with binary tensors, against /v1/sample and when refused."""
+"""Infer requests of the protocol, in JSON and with binary tensors, compared with /v1/sample; and refusals."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Entries are replaced, never changed; what differs between two is told."""
+"""Entries are replaced, never changed; differences between two are reported."""
 
 import pytest
 

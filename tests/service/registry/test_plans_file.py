@@ -1,4 +1,4 @@
-"""Tuned plans of served models: noticed when they come and change, refused with a reason, asked for like any solver."""
+"""Tuned plans of served models: noticed when added or changed, refused with a reason, requested like any solver."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""Registry come up as far as they can; what cannot be loaded keeps its reason."""
+"""A registry starts with all models that can be loaded; the others keep their reasons."""
 
 import shutil
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
     assert models.describe("gaussian")["unavailable"] == [{"version": None, "reason": reason}]
     with pytest.raises(ProblemError, match=f"model 'gaussian' cannot be served: {reason}") as caught:
         answers(models, "gaussian")
-    assert caught.value.kind is Kind.NOT_READY  # rights may be given
+    assert caught.value.kind is Kind.NOT_READY  # permissions may be granted
     assert caught.value.headers["Retry-After"] == "2"
     shutil.rmtree(root / "moons")
     with pytest.raises(StartError, match=r"can be loaded: .*gaussian: cannot be read"):
@@ -145,7 +145,7 @@ def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
 
 
 def _copy(root: Path, name: str, version: int, new: int) -> Path:
-    """Put the files of a version where another one goes, as somebody does who copies a folder."""
+    """Copy the files of a version to the place of another one, as a user who copies a folder."""
     return Path(shutil.copytree(root / name / str(version), root / name / str(new)))
 
 
@@ -174,7 +174,7 @@ def test_a_version_that_is_asked_for_by_number_stays(models: Registry, root: Pat
     _copy(root, "moons", 2, 3)
     models.refresh()
     assert sorted(arena.version for arena in engine.arenas) == [1, 3]
-    assert answers(models, "moons", 2) == 2  # the one before is loaded again
+    assert answers(models, "moons", 2) == 2  # the previous one is loaded again
 
 
 def test_nothing_changes_when_nothing_changed(models: Registry, engine: Any) -> None:
@@ -195,7 +195,7 @@ def test_a_half_copied_version_waits_until_it_is_whole(models: Registry, root: P
     [fault] = models.describe("moons")["unavailable"]
     assert fault["version"] == 3
     assert "is damaged" in fault["reason"]
-    assert not models.refresh().refused  # told once
+    assert not models.refresh().refused  # reported once
     (folder / "weights.safetensors").write_bytes(weights)
     assert models.refresh().loaded == [("moons", 3)]
     assert models.describe("moons")["unavailable"] == []
@@ -217,7 +217,7 @@ def test_a_served_version_whose_files_change_goes_on_as_it_was(models: Registry,
     with models.lease("moons") as leased:
         assert leased is served
     assert models.describe("moons")["serving"] == 2
-    models.unload("moons").result()  # what is loaded then is what is on disk
+    models.unload("moons").result()  # then the version on disk is loaded
     models.refresh()
     assert answers(models, "moons") == 1
 
@@ -267,7 +267,7 @@ def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine:
     assert len(models.loaded()) == 3
     answers(models, "digits")
     answers(models, "gaussian")
-    answers(models, "moons", 1)  # moons 2 was asked for longest ago
+    answers(models, "moons", 1)  # moons 2 was used least recently
     assert {(served.name, served.version) for served in models.loaded()} == {
         ("digits", 1), ("gaussian", 1), ("moons", 1)
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tolerances of models that compute in half precision: their floor, and what a request that names none gets."""
+"""Tolerances of models that compute in half precision: their floor, and the default."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers are never larger than predicted."""
+"""Responses are never larger than predicted."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Jobs as the engine gets them."""
+"""Jobs as the engine receives them."""
 
 from typing import Any
 

@@ -67,7 +67,7 @@ async def _refused(running: Any, **body: Any) -> str:
         ({"max_error": 1e-5}, "dopri5@1e-5"),
         ({"max_nfe": 4}, "euler-4"),
         ({"max_nfe": 19}, "ab4-9"),
-        ({"max_nfe": 10_000}, "rk4-5"),  # under error control another sample may take more
+        ({"max_nfe": 10_000}, "rk4-5"),  # under error control, another sample may take more
         ({"max_ms": 10}, "ab4-9"),
         ({"max_ms": 1000}, "dopri5@1e-5"),
         ({"max_error": 0.1, "max_nfe": 10}, "ab4-9"),

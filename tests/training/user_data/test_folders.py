@@ -16,7 +16,7 @@ def images(path: Path, conditional: bool = True) -> ImagesData:
 
 
 def clutter(folder: Path) -> None:
-    """What macOS, Windows, Jupyter, storage servers and people leave in a folder of pictures."""
+    """Add files that macOS, Windows, Jupyter, storage servers and people leave in a folder of pictures."""
     (folder / ".ipynb_checkpoints").mkdir()
     Image.new("L", (4, 8)).save(folder / ".ipynb_checkpoints" / "0-checkpoint.png")
     (folder / "__MACOSX" / "left").mkdir(parents=True)

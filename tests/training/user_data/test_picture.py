@@ -1,4 +1,4 @@
-"""Every mode and depth becomes the same picture, or is refused with what to do."""
+"""Every mode and depth becomes the same picture, or is refused with advice."""
 
 import struct
 import zlib
