@@ -1,4 +1,4 @@
-"""``POST /v1/sample`` (alias ``/sample``), and ``POST /v1/replay``, which reproduces the samples of an earlier response."""
+"""``POST /v1/sample`` (alias ``/sample``), and ``POST /v1/replay``, which reproduces an earlier response's samples."""
 
 from functools import partial
 
